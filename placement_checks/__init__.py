@@ -1,0 +1,67 @@
+"""Says where TensorFlow puts every op of multi-GPU code, and what is wrong with it.
+
+The names below are loaded on first use, so that the pytest plugin costs nothing where it is not
+used; TensorFlow is loaded only by `capture`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from placement_checks.assertions import assert_no_fallback as assert_no_fallback
+    from placement_checks.assertions import assert_no_idle_device as assert_no_idle_device
+    from placement_checks.assertions import assert_placeable as assert_placeable
+    from placement_checks.assertions import assert_rules as assert_rules
+    from placement_checks.assertions import assert_variables_on_host as assert_variables_on_host
+    from placement_checks.assertions import assert_variables_shared as assert_variables_shared
+    from placement_checks.capture import capture as capture
+    from placement_checks.devices import Device as Device
+    from placement_checks.errors import PlacementError as PlacementError
+    from placement_checks.machines import Machine as Machine
+    from placement_checks.placement import Op as Op
+    from placement_checks.placement import Placement as Placement
+    from placement_checks.placement import Variable as Variable
+    from placement_checks.program import Program as Program
+    from placement_checks.program import Step as Step
+    from placement_checks.rules import RULES as RULES
+    from placement_checks.rules import Finding as Finding
+    from placement_checks.rules import Rule as Rule
+    from placement_checks.rules import Verdict as Verdict
+    from placement_checks.verify import verify as verify
+
+_HOMES = {
+    "Device": "devices",
+    "Finding": "rules",
+    "Machine": "machines",
+    "Op": "placement",
+    "Placement": "placement",
+    "PlacementError": "errors",
+    "Program": "program",
+    "RULES": "rules",
+    "Rule": "rules",
+    "Step": "program",
+    "Variable": "placement",
+    "Verdict": "rules",
+    "assert_no_fallback": "assertions",
+    "assert_no_idle_device": "assertions",
+    "assert_placeable": "assertions",
+    "assert_rules": "assertions",
+    "assert_variables_on_host": "assertions",
+    "assert_variables_shared": "assertions",
+    "capture": "capture",
+    "verify": "verify",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

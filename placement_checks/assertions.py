@@ -1,0 +1,137 @@
+"""Assertions for tests: each lists every offender once, with its source line and the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from placement_checks.placement import Placement
+from placement_checks.policy import made
+from placement_checks.report.lines import counted, finding_lines
+from placement_checks.rules import Verdict
+from placement_checks.verify import verify
+
+# Told of every verdict; the pytest plugin listens, for its summary.
+observers: list[Callable[[Placement, Verdict], None]] = []
+
+
+def assert_rules(placement: Placement, *rules: str) -> None:
+    """Assert that a placement keeps the named rules, or all of them that can be checked.
+
+    The program's own policy counts. A rule that is named and cannot be checked fails.
+
+    Raises:
+        AssertionError: a rule is broken, or a named one could not be checked.
+        UsageError: there is no such rule.
+        ConfigError: the program's policy is wrong.
+    """
+    verdicts = verify(placement, only=rules).verdicts
+    for verdict in verdicts:
+        _observe(placement, verdict)
+    if unplaced := [
+        each for each in verdicts if each.state == "not-checked" and each.rule in rules
+    ]:
+        _refuse(placement, unplaced[0])
+    if not any(each.state != "not-checked" for each in verdicts):
+        _refuse(placement, verdicts[0])
+    broken = [_message(placement, each) for each in verdicts if each.state == "broken"]
+    if broken:
+        raise AssertionError("\n\n".join(broken))
+
+
+def assert_placeable(placement: Placement) -> None:
+    """Assert that TensorFlow's placer can place every op where the program asks for it.
+
+    Raises:
+        AssertionError: it cannot; the message has the placer's reason for each op.
+    """
+    _assert(placement, "placeable")
+
+
+def assert_no_fallback(placement: Placement, *, allow: tuple[str, ...] = ()) -> None:
+    """Assert that no op that asks for a GPU ends on a CPU.
+
+    Args:
+        placement: what `capture` or the fixture ``place`` made.
+        allow: op types and op names that may.
+
+    Raises:
+        AssertionError: some do; the message says why, for each.
+    """
+    _assert(placement, "no-fallback", allow=allow)
+
+
+def assert_variables_on_host(
+    placement: Placement, device: str | tuple[str, ...] = "/cpu:0", *, allow: tuple[str, ...] = ()
+) -> None:
+    """Assert that every variable sits on the device named.
+
+    Args:
+        placement: what `capture` or the fixture ``place`` made.
+        device: a whole or partial device name, or several that are allowed.
+        allow: variables that may sit anywhere.
+
+    Raises:
+        AssertionError: some do not; the message names variable, device and source line.
+        InputError: ``device`` is no device name.
+    """
+    _assert(placement, "variables-on-host", device=device, allow=allow)
+
+
+def assert_variables_shared(placement: Placement, *, private: tuple[str, ...] = ()) -> None:
+    """Assert that all towers read the same variables.
+
+    Args:
+        placement: what `capture` or the fixture ``place`` made.
+        private: variables, or patterns of names, that towers have of their own on purpose.
+
+    Raises:
+        AssertionError: some tower has its own; the message pairs each with the one it doubles.
+    """
+    _assert(placement, "variables-shared", private=private)
+
+
+def assert_no_idle_device(placement: Placement, *, idle: tuple[str, ...] = ()) -> None:
+    """Assert that every GPU computes.
+
+    Args:
+        placement: what `capture` or the fixture ``place`` made.
+        idle: devices that may do nothing.
+
+    Raises:
+        AssertionError: some GPU does nothing.
+    """
+    _assert(placement, "no-idle-device", idle=idle)
+
+
+def _assert(placement: Placement, rule: str, **parameters: Any) -> None:
+    verdict = made(rule, parameters).check(placement)
+    _observe(placement, verdict)
+    if verdict.state == "not-checked":
+        _refuse(placement, verdict)
+    if verdict.state == "broken":
+        raise AssertionError(_message(placement, verdict))
+
+
+def _observe(placement: Placement, verdict: Verdict) -> None:
+    for observer in observers:
+        observer(placement, verdict)
+
+
+def _refuse(placement: Placement, verdict: Verdict) -> NoReturn:
+    """Nothing was looked at: that is no pass. Where no placer can answer here, it is a skip."""
+    message = f"{verdict.rule} could not be checked on {placement.program}: {verdict.reason}"
+    if placement.unplaced and not placement.refusals:
+        import pytest
+
+        pytest.skip(message)
+    raise AssertionError(message)
+
+
+def _message(placement: Placement, verdict: Verdict) -> str:
+    machine = f" on {placement.machine}" if placement.machine else ""
+    headline = (
+        f"{verdict.rule} is broken by {placement.program}{machine}: "
+        f"{counted(len(verdict.findings), 'finding')}"
+    )
+    return "\n".join([headline, *finding_lines(verdict.findings)])

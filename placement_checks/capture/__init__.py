@@ -1,0 +1,109 @@
+"""From a program or graph to a placement: the only door to TensorFlow for static checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placement_checks.errors import InputError
+from placement_checks.machines import Machine
+from placement_checks.placement import Placement
+from placement_checks.program import Program
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from placement_checks.capture.graph import Source
+
+
+def capture(
+    target: str | Program | Path | tf.Graph | Callable[..., object],
+    *,
+    gpus: int = 2,
+    machine: Machine | None = None,
+    soft: bool | None = None,
+    devices: str = "auto",
+) -> Placement:
+    """Where the ops of a program or graph are asked to be, and where the placer puts them.
+
+    Args:
+        target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or any of them
+            as the command line names it (``train.py:build_towers``).
+        gpus: how many GPUs the builder is asked for, and a host or worker has.
+        machine: the devices; by default the smallest machine that the graph's device names need.
+        soft: whether the placer may go elsewhere than asked; by default what the program's
+            session configuration says, else not (TensorFlow 1's default).
+        devices: ``auto`` asks the placer of this machine's GPUs where these are the devices,
+            ``real`` asks no other, ``simulated`` never does.
+
+    Raises:
+        InputError: the target cannot be built, read or placed.
+        PlacerError: the placer process died or hung.
+    """
+    from placement_checks.capture import files, graph
+    from placement_checks.capture.placing import place as place_on
+    from placement_checks.capture.targets import resolve
+
+    if machine is not None:
+        gpus = max([1, *(dict(task.devices).get("GPU", 0) for task in machine.tasks)])
+    if isinstance(target, str):
+        target = resolve(target)
+    if isinstance(target, Path):
+        asked, source = _graph(files.load(target), "a saved graph cannot be built for one GPU")
+    elif hasattr(target, "as_graph_def"):
+        source = graph.of_live(target, "the graph")
+        asked, source = _graph(source, "a graph cannot be built again for one GPU")
+    else:
+        program = target if isinstance(target, Program) else Program.of(target)
+        asked, source = _program(program, gpus)
+    if soft is not None:
+        asked = replace(asked, soft=soft)
+    machine = machine or Machine.smallest({op.requested for op in asked.ops.values()}, gpus)
+    return place_on(asked, source, machine, devices)
+
+
+def _graph(source: Source, not_alone: str) -> tuple[Placement, Source]:
+    from placement_checks.capture.graph import requested
+
+    return replace(requested(source), not_alone=not_alone), source
+
+
+def _program(program: Program, gpus: int) -> tuple[Placement, Source]:
+    from placement_checks.capture.build import build
+    from placement_checks.capture.graph import of_live, requested
+
+    live, step = build(program, gpus)
+    source = of_live(live, program.name, program.folder)
+    asked = replace(requested(source), soft=step.soft, policy=step.policy)
+    if not program.takes_num_gpus:
+        return replace(asked, not_alone="its builder takes no num_gpus"), source
+    if gpus == 1:
+        return replace(asked, not_alone="it was built for one GPU"), source
+    try:
+        alone, _ = build(program, 1)
+        return replace(asked, alone=requested(of_live(alone, program.name))), source
+    except InputError as error:
+        return replace(asked, not_alone=f"built for one GPU, {error.message}"), source
+
+
+def prepare() -> None:
+    """Load TensorFlow, without its noise, while the placer process starts beside it.
+
+    Raises:
+        InputError: TensorFlow is not installed, or does not load.
+    """
+    from placement_checks.capture.placer.process import phantom
+    from placement_checks.streams import quiet_stderr
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    phantom.start()
+    try:
+        with quiet_stderr():
+            import tensorflow  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "tensorflow", f"cannot be imported: {error}", "pip install 'tensorflow>=2.15'"
+        ) from None

@@ -1,0 +1,80 @@
+"""Runs a builder in a graph of its own, and leaves the process as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, cast
+
+import tensorflow as tf
+
+from placement_checks.capture.targets import failed
+from placement_checks.errors import InputError, PlacementError
+from placement_checks.program import Program, Step
+
+
+def build(program: Program, num_gpus: int) -> tuple[tf.Graph, Step]:
+    """The graph that a program builds, and what it says about its step.
+
+    Raises:
+        InputError: the builder raised, returned nonsense, or built nothing.
+    """
+    arguments = program.arguments(num_gpus)
+    graph = tf.Graph()
+    with _undisturbed(), graph.as_default():
+        try:
+            returned = program.build(**arguments)
+        except KeyboardInterrupt:
+            raise
+        except PlacementError:
+            raise
+        except BaseException as error:
+            raise failed(program.name, "the builder", error, program.folder) from None
+    step = Step.of(returned, program.name)
+    if not graph.get_operations():
+        raise InputError(
+            program.name,
+            "the builder built nothing into the default graph",
+            "build there, without a tf.Graph().as_default() of its own and without eager code",
+        )
+    return graph, step
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep what a builder may change for the whole process: seed, soft placement, Keras's names.
+
+    Keras 3 numbers its layers over the whole process, so that the second of two equal programs
+    would have other names than the first (`dense_1` for `dense`).
+    """
+    soft = tf.config.get_soft_device_placement()
+    names = _keras_names()
+    kept = dict(names) if names is not None else {}
+    if names is not None:
+        names.clear()
+    if "absl.flags" in sys.modules:
+        flags = sys.modules["absl.flags"].FLAGS
+        if not flags.is_parsed():
+            flags(sys.argv[:1])
+    try:
+        yield
+    finally:
+        if names is not None:
+            names.clear()
+            names.update(kept)
+        # Always: starting the eager runtime inside a graph turns it off, and the getter says on.
+        tf.config.set_soft_device_placement(soft)
+
+
+def _keras_names() -> dict[str, Any] | None:
+    """Keras 3's counter of names; earlier versions keep one for each graph."""
+    state = sys.modules.get("keras.src.backend.common.global_state")
+    if state is None:
+        return None
+    names = state.get_global_attribute("object_name_uids", default=None)
+    if names is None:
+        names = defaultdict(int)
+        state.set_global_attribute("object_name_uids", names)
+    return cast(dict[str, Any], names)

@@ -1,0 +1,138 @@
+"""A GraphDef, from a live graph or a file, read into a `Placement` of what was requested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.capture.functions import nested_ops
+from placement_checks.capture.sources import users_frames
+from placement_checks.devices import Device
+from placement_checks.errors import InputError
+from placement_checks.placement import (
+    GLOBAL,
+    TRAINABLE,
+    VARIABLE_TYPES,
+    Frame,
+    Op,
+    Placement,
+    Variable,
+)
+
+
+@dataclass
+class Source:
+    """A graph to be placed, with all that is known of it.
+
+    Attributes:
+        program: what it is called in reports.
+        graph_def: its ``GraphDef``.
+        collections: names of variables, without ``:0``, by collection.
+        live: the ``tf.Graph`` it came from; None for a file.
+        folder: where the user's source lines are; None for anywhere but in libraries.
+    """
+
+    program: str
+    graph_def: Any
+    collections: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    live: tf.Graph | None = None
+    folder: Path | None = None
+
+
+def of_live(graph: tf.Graph, program: str, folder: Path | None = None) -> Source:
+    """Read a live graph.
+
+    Raises:
+        InputError: it is larger than a GraphDef may be.
+    """
+    try:
+        graph_def = graph.as_graph_def()
+    except Exception as error:
+        if "2GB" not in str(error) and "too large" not in str(error).lower():
+            raise
+        raise InputError(
+            program,
+            "its graph is larger than the 2 GB that a GraphDef may have",
+            "feed large arrays through placeholders or variables instead of constants",
+        ) from None
+    collections = {
+        key: tuple(name_of(variable.name) for variable in graph.get_collection(key))
+        for key in (GLOBAL, TRAINABLE)
+    }
+    return Source(program, graph_def, collections, graph, folder)
+
+
+def requested(source: Source) -> Placement:
+    """The placement that a graph asks for; no placer has been asked.
+
+    Raises:
+        InputError: an op asks for a device whose name cannot be read.
+    """
+    ops: dict[str, Op] = {}
+    variables: list[Variable] = []
+    bodies: dict[str, tuple[str, str]] = {}
+
+    def frames(op: str) -> tuple[Frame, ...]:
+        return _frames(source, bodies, op)
+
+    for node in source.graph_def.node:
+        name = node.name
+        colocated: Sequence[str] = ()
+        if "_class" in node.attr:
+            colocated = _colocated(node.attr["_class"].list.s, name)
+        try:
+            device = Device.parse(node.device)
+        except InputError as error:
+            where = next(map(str, frames(name)), "")
+            raise InputError(
+                source.program,
+                f"op '{name}'{where and f' ({where})'} asks for the device {error.object}, "
+                f"and {error.message}",
+                error.cure,
+            ) from None
+        ops[name] = Op(name, node.op, device, tuple(node.input), None, colocated)
+        if node.op in VARIABLE_TYPES:
+            variables.append(_variable(node))
+    for op, function, inner in nested_ops(source.graph_def, ops):
+        ops.setdefault(op.name, op)
+        bodies[op.name] = (function, inner)
+    return Placement(source.program, ops, variables, source.collections, frames=frames)
+
+
+def name_of(tensor: str) -> str:
+    """The name of a variable without ``:0``."""
+    return tensor.partition(":")[0]
+
+
+def _variable(node: Any) -> Variable:
+    dtype = tf.dtypes.as_dtype(node.attr["dtype"].type).base_dtype.name
+    shape = node.attr["shape"].shape
+    dims = (
+        None if shape.unknown_rank else tuple(d.size if d.size >= 0 else None for d in shape.dim)
+    )
+    return Variable(node.name, dtype, dims)
+
+
+def _colocated(classes: Iterable[bytes], own: str) -> tuple[str, ...]:
+    """The ops of ``loc:@…`` entries; every variable is in a group named after itself."""
+    names = (entry.decode().removeprefix("loc:@") for entry in classes)
+    return tuple(name for name in names if name != own)
+
+
+def _frames(source: Source, bodies: Mapping[str, tuple[str, str]], op: str) -> tuple[Frame, ...]:
+    if source.live is None:
+        return ()
+    try:
+        if op in bodies:
+            function, inner = bodies[op]
+            body = source.live._get_function(function)
+            found = body.graph.get_operation_by_name(inner)
+        else:
+            found = source.live.get_operation_by_name(op)
+    except (KeyError, AttributeError, ValueError):  # a body that Python did not trace
+        return ()
+    return users_frames(found.traceback, source.folder)

@@ -1,0 +1,64 @@
+"""Why an op has no place on a device, as the kernels of this TensorFlow build tell it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from tensorflow.python.framework import dtypes, kernels
+
+from placement_checks.devices import Device
+from placement_checks.machines import Machine
+from placement_checks.placement import Op
+
+
+def why_not(op: Op, node: Any, machine: Machine) -> str:
+    """Why the placer did not give ``op`` the device it asked for.
+
+    Args:
+        op: the op, requested on one device and assigned to another.
+        node: its NodeDef; None for an op of a function body.
+        machine: the devices there were.
+    """
+    wanted = Device(type=op.requested.type, index=op.requested.index)
+    if not machine.has(wanted):
+        return f"the machine ({machine}) has no {wanted}"
+    usable = [each for each in _kernels(op.type) if each.device_type in (wanted.type, "DEFAULT")]
+    if not usable:
+        return f"{op.type} has no {wanted.type} kernel"
+    if node is not None and not any(_fits(kernel, node) for kernel in usable):
+        types = sorted({_shown(node, name) for name in _constrained(usable, node)})
+        return f"the {wanted.type} kernel of {op.type} does not take {', '.join(types)}"
+    return ELSEWHERE
+
+
+ELSEWHERE = "it is bound to another op, by colocation or by a reference"
+
+
+@lru_cache(maxsize=4096)
+def _kernels(op_type: str) -> tuple[Any, ...]:
+    return tuple(kernels.get_registered_kernels_for_op(op_type).kernel)
+
+
+def _fits(kernel: Any, node: Any) -> bool:
+    """Whether the types of a node's attributes are among those the kernel takes."""
+    return all(
+        _types(node, constraint.name) <= set(constraint.allowed_values.list.type)
+        for constraint in kernel.constraint
+    )
+
+
+def _types(node: Any, attribute: str) -> set[int]:
+    if attribute not in node.attr:
+        return set()
+    value = node.attr[attribute]
+    return set(value.list.type) if value.HasField("list") else {value.type}
+
+
+def _constrained(registered: list[Any], node: Any) -> set[str]:
+    names = {constraint.name for kernel in registered for constraint in kernel.constraint}
+    return {name for name in names if name in node.attr}
+
+
+def _shown(node: Any, attribute: str) -> str:
+    return " and ".join(sorted(dtypes.as_dtype(each).name for each in _types(node, attribute)))

@@ -1,0 +1,39 @@
+"""What the placer process and its parent say to each other: a JSON header and blobs of bytes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, BinaryIO
+
+_LENGTH = struct.Struct("<Q")
+
+
+def write(stream: BinaryIO, header: dict[str, Any], *blobs: bytes) -> None:
+    """Send one frame.
+
+    Raises:
+        OSError: the other side is gone.
+    """
+    text = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
+    stream.write(_LENGTH.pack(len(text)) + text)
+    for blob in blobs:
+        stream.write(blob)
+    stream.flush()
+
+
+def read(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
+    """Receive one frame.
+
+    Raises:
+        EOFError: the other side is gone.
+    """
+    header = json.loads(_exactly(stream, _LENGTH.unpack(_exactly(stream, _LENGTH.size))[0]))
+    return header, [_exactly(stream, length) for length in header.pop("blobs")]
+
+
+def _exactly(stream: BinaryIO, length: int) -> bytes:
+    data = stream.read(length)
+    if len(data) < length:
+        raise EOFError
+    return data

@@ -1,0 +1,180 @@
+"""TensorFlow's placer on devices that do not exist. Runs in the placer process only.
+
+A real master (``tf.distribute.Server``) is told of a cluster whose workers are this module: a gRPC
+server that claims to have whatever devices it is asked for. The master places and partitions the
+graph and sends every worker its part; the part is kept, and the worker answers "aborted" before
+anything runs.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterator
+from typing import Any, cast
+
+import grpc
+import tensorflow as tf
+from tensorflow.core.framework import device_attributes_pb2
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+
+from placement_checks.capture.placer import port, wire
+from placement_checks.capture.placer.refusal import Refused
+
+# Sorts after every job a program names: an op that may go anywhere goes to the first device by
+# name, and must not end on the master.
+MASTER_JOB = "zzz_placement_checks_master"
+_BOOT_JOB = "placement_checks_boot"
+_UNLIMITED = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+]
+_MEMORY_LIMIT = 1 << 34  # bytes; the placer does not look at it, but 0 is refused
+
+Devices = tuple[tuple[str, int], ...]
+
+
+class Phantom:
+    """One master, and one worker for each distinct list of devices seen so far."""
+
+    def __init__(self) -> None:
+        hidden = config_pb2.ConfigProto(device_count={"GPU": 0})
+        self._server = tf.distribute.Server(
+            {_BOOT_JOB: ["127.0.0.1:0"]}, job_name=_BOOT_JOB, task_index=0, config=hidden
+        )
+        self._master = self._server.target.removeprefix("grpc://")
+        port.close_to_others(int(self._master.rpartition(":")[2]))
+        self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED)
+        self._workers: dict[Devices, _Worker] = {}
+
+    def place(
+        self, graph: bytes, targets: list[str], tasks: list[Any], soft: bool, limit: float
+    ) -> Iterator[tuple[str, str]]:
+        """Every node of the placed and partitioned graph, with its device.
+
+        Args:
+            graph: a serialised GraphDef.
+            targets: the names of its nodes; what none of them needs is pruned.
+            tasks: ``[job, index, [[device type, count], …]]`` for every task.
+            soft: whether an op may go elsewhere than asked.
+            limit: seconds for each call of the master.
+
+        Raises:
+            Refused: the placer's own error.
+        """
+        cluster: dict[str, dict[int, str]] = {MASTER_JOB: {0: self._master}}
+        used = set()
+        for job, index, devices in tasks:
+            worker = self._worker(tuple((kind, count) for kind, count in devices))
+            used.add(worker)
+            cluster.setdefault(job, {})[index] = worker.address
+        request = wire.CreateSessionRequest(
+            graph_def=None, config=_config(cluster, soft), target=f"grpc://{self._master}"
+        )
+        # Appending the field by hand saves parsing the graph here: field 1, length-delimited.
+        message = b"\x0a" + _varint(len(graph)) + graph + request.SerializeToString()
+        for worker in used:
+            worker.graphs.clear()
+        try:
+            session = wire.CreateSessionResponse.FromString(
+                self._call("CreateSession", message, limit)
+            ).session_handle
+        except grpc.RpcError as error:
+            raise Refused(error.details()) from None
+        try:
+            self._call(
+                "RunStep",
+                wire.RunStepRequest(session_handle=session, target=targets).SerializeToString(),
+                limit,
+            )
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.ABORTED:
+                raise Refused(error.details()) from None
+        finally:
+            close = wire.CloseSessionRequest(session_handle=session)
+            self._call("CloseSession", close.SerializeToString(), limit)
+        for worker in used:
+            for data in worker.graphs:
+                for node in wire.RegisterGraphRequest.FromString(data).graph_def.node:
+                    yield node.name, node.device
+            worker.graphs.clear()
+
+    def _worker(self, devices: Devices) -> _Worker:
+        if devices not in self._workers:
+            self._workers[devices] = _Worker(devices)
+        return self._workers[devices]
+
+    def _call(self, method: str, message: bytes, limit: float) -> bytes:
+        call = self._channel.unary_unary(f"/tensorflow.MasterService/{method}")
+        return cast(bytes, call(message, timeout=limit))
+
+
+class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    """A worker that has the given devices and never runs anything.
+
+    The master rewrites the job and task of the devices to those it asked, so one worker stands
+    for every task that has these devices.
+    """
+
+    def __init__(self, devices: Devices) -> None:
+        self.graphs: list[bytes] = []
+        attributes = [
+            device_attributes_pb2.DeviceAttributes(
+                name=f"/job:phantom/replica:0/task:0/device:{kind}:{index}",
+                device_type=kind,
+                memory_limit=_MEMORY_LIMIT,
+            )
+            for kind, count in devices
+            for index in range(count)
+        ]
+        for incarnation, attribute in enumerate(attributes, start=1):
+            attribute.incarnation = incarnation
+        self._status: bytes = wire.GetStatusResponse(
+            device_attributes=attributes
+        ).SerializeToString()
+        self._server = grpc.server(
+            concurrent.futures.ThreadPoolExecutor(max_workers=4),
+            handlers=[self],
+            options=_UNLIMITED,
+        )
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        method = details.method.rpartition("/")[2]
+        return grpc.unary_unary_rpc_method_handler(
+            {"GetStatus": self._get_status, "RegisterGraph": self._register}.get(
+                method, lambda _request, _context: b""
+            )
+        )
+
+    def _get_status(self, _request: bytes, _context: grpc.ServicerContext) -> bytes:
+        return self._status
+
+    def _register(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self.graphs.append(request)
+        context.abort(grpc.StatusCode.ABORTED, "kept, not run")
+        raise AssertionError  # abort() does not return
+
+
+def _config(cluster: dict[str, dict[int, str]], soft: bool) -> config_pb2.ConfigProto:
+    config = config_pb2.ConfigProto(allow_soft_placement=soft)
+    for job, tasks in cluster.items():
+        config.cluster_def.job.add(name=job, tasks=tasks)
+    options = config.graph_options
+    options.rewrite_options.disable_meta_optimizer = True
+    options.rewrite_options.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
+    options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+    options.optimizer_options.global_jit_level = config_pb2.OptimizerOptions.OFF
+    options.optimizer_options.do_function_inlining = True
+    return config
+
+
+def _varint(number: int) -> bytes:
+    """The base-128 varint that protobuf writes before a length-delimited field."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

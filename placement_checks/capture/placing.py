@@ -1,0 +1,200 @@
+"""Asks the placer where the ops of a captured graph go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tensorflow.core.framework import types_pb2
+
+from placement_checks import machines
+from placement_checks.capture.graph import Source
+from placement_checks.capture.kernels import why_not
+from placement_checks.capture.placer.process import PlacerProcess, Unusable, phantom, session
+from placement_checks.capture.placer.refusal import Refused
+from placement_checks.devices import LOCALHOST, Device
+from placement_checks.errors import InputError
+from placement_checks.machines import Machine
+from placement_checks.placement import VARIABLE_TYPES, Placement, Refusal
+
+_CURE_NO_PLACER = (
+    "install the Linux x86-64 wheel of tensorflow, whose CUDA build knows GPU kernels"
+)
+_MOST_REFUSALS = 50
+_STRIPPED_ABOVE = 1024  # bytes of a constant
+# Integer and bool constants feed shape functions, which the master runs: those must stay.
+_STRIPPED = {
+    types_pb2.DT_HALF,
+    types_pb2.DT_BFLOAT16,
+    types_pb2.DT_FLOAT,
+    types_pb2.DT_DOUBLE,
+    types_pb2.DT_COMPLEX64,
+    types_pb2.DT_COMPLEX128,
+    types_pb2.DT_STRING,
+}
+
+
+def place(asked: Placement, source: Source, machine: Machine, devices: str) -> Placement:
+    """``asked`` with the devices that TensorFlow's placer assigns on ``machine``.
+
+    Where strict placement fails, the refusals are collected and the graph is placed softly. The
+    GraphDef of ``source`` is used up.
+
+    Raises:
+        InputError: a device name that the placer cannot read.
+        PlacerError: the placer process died or hung.
+    """
+    asked = replace(asked, machine=machine)
+    here = machine.is_local and 0 < len(machine.gpus) <= len(machines.local_gpus())
+    if devices == "real" and not here:
+        return replace(asked, unplaced=f"this machine has not the devices asked for ({machine})")
+    real = here and devices != "simulated"
+    process, kind = (session, "session") if real else (phantom, "phantom")
+    prepare(source.graph_def, machine)
+    refusals: list[Refusal] = []
+    try:
+        if not asked.soft:
+            try:
+                placed = _ask(process, source, asked, soft=False)
+                return _assigned(asked, source, placed, kind)
+            except Refused as refused:
+                refusals = list(_refusals(process, source, asked, refused))
+        try:
+            placed = _ask(process, source, asked, soft=True)
+        except Refused as refused:
+            if not refusals:
+                refusals = [_refusal(str(refused), asked)]
+            return replace(
+                asked, refusals=refusals, placer=kind, unplaced="the placer refused the graph"
+            )
+    except Unusable as reason:
+        return replace(asked, unplaced=f"{reason}; {_CURE_NO_PLACER}")
+    return replace(_assigned(asked, source, placed, kind), refusals=refusals)
+
+
+def prepare(graph_def: Any, machine: Machine) -> None:
+    """Make a GraphDef fit to be placed from outside: on one host every op names that host, and
+    large constants that no shape depends on become small ones.
+    """
+    prefix = str(LOCALHOST) if machine.is_local else ""
+    for node in _all_nodes(graph_def):
+        if prefix and "/job:" not in node.device:
+            node.device = prefix + node.device
+        if node.op == "Const":
+            _strip(node.attr["value"].tensor)
+
+
+def _strip(tensor: Any) -> None:
+    """Drop the values of a large constant; one without values is read as all zeros."""
+    if tensor.dtype not in _STRIPPED or tensor.ByteSize() <= _STRIPPED_ABOVE:
+        return
+    bare = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
+    tensor.CopyFrom(bare)
+
+
+def _all_nodes(graph_def: Any) -> Iterator[Any]:
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
+
+
+def _ask(process: PlacerProcess, source: Source, asked: Placement, *, soft: bool) -> list[str]:
+    """The device of every op of ``asked``, in its order."""
+    names = list(asked.ops)
+    own = len(source.graph_def.node)
+    assert asked.machine is not None
+    tasks = [[task.job, task.index, task.devices] for task in asked.machine.tasks]
+    devices = process.place(
+        source.graph_def.SerializeToString(), names[:own], names[own:], tasks, soft=soft
+    )
+    missing = [name for name, device in zip(names[:own], devices[:own], strict=True) if not device]
+    if missing:
+        raise InputError(
+            source.program,
+            f"the placer left out {len(missing)} of {own} ops, such as '{missing[0]}'",
+            "report this graph: nothing is said about a graph that was placed in part",
+        )
+    return devices
+
+
+def _assigned(asked: Placement, source: Source, devices: Iterable[str], kind: str) -> Placement:
+    assert asked.machine is not None
+    machine = asked.machine
+    ops = {}
+    fallen = {}
+    for op, device in zip(asked.ops.values(), devices, strict=True):
+        placed = op._replace(assigned=Device.parse(device)) if device else op
+        if placed.assigned and op.requested.type not in (None, placed.assigned.type):
+            fallen[op.name] = placed
+        ops[op.name] = placed
+    if fallen:
+        nodes = {node.name: node for node in source.graph_def.node if node.name in fallen}
+        for name, op in fallen.items():
+            ops[name] = op._replace(why_not=why_not(op, nodes.get(name), machine))
+    return replace(asked, ops=ops, placer=kind)
+
+
+# The placer's messages, read in core/common_runtime/placer.cc and colocation_graph.cc.
+_NODE = re.compile(r"(?:for operation |\{\{(?:colocation_)?node )([^\s:{}]+)")
+_MEMBER = re.compile(r"^  (\S+) \(\S+\)", re.MULTILINE)
+_MALFORMED = re.compile(r"Malformed device specification '([^']*)' in node: \{name:'([^']*)'")
+
+
+def _refusals(
+    process: PlacerProcess, source: Source, asked: Placement, refused: Refused
+) -> Iterator[Refusal]:
+    """Everything that strict placement refuses, one after the other.
+
+    The placer stops at the first op, so that op and those bound to it are let go anywhere, and it
+    is asked again.
+    """
+    nodes = {node.name: node for node in source.graph_def.node}
+    kept: dict[str, str] = {}
+    try:
+        for _ in range(_MOST_REFUSALS):
+            refusal = _refusal(str(refused), asked)
+            yield refusal
+            group = {refusal.op, *_MEMBER.findall(str(refused))} & nodes.keys() - kept.keys()
+            if not group:
+                return
+            for name in group:
+                kept[name] = nodes[name].device
+                nodes[name].device = _without_type(kept[name])
+            try:
+                _ask(process, source, asked, soft=False)
+            except Refused as again:
+                refused = again
+            else:
+                return
+    finally:
+        for name, device in kept.items():
+            nodes[name].device = device
+
+
+def _without_type(device: str) -> str:
+    parsed = Device.parse(device)
+    return str(Device(parsed.job, parsed.replica, parsed.task))
+
+
+def _refusal(message: str, asked: Placement) -> Refusal:
+    """The op that a message of the placer is about, and the message in the user's own terms.
+
+    Where that op is bound to a variable, the variable is what the user knows.
+
+    Raises:
+        InputError: the message is about a device name that the placer cannot read.
+    """
+    malformed = _MALFORMED.search(message)
+    if malformed:
+        device = malformed[1].removeprefix(str(LOCALHOST))
+        raise InputError(
+            asked.program,
+            f"op '{malformed[2]}' asks for the device '{device}', which TensorFlow cannot read",
+            "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0",
+        )
+    found = _NODE.search(message)
+    bound = [asked.ops[name] for name in _MEMBER.findall(message) if name in asked.ops]
+    variable = next((op.name for op in bound if op.type in VARIABLE_TYPES), None)
+    return Refusal(variable or (found[1] if found else ""), message.replace(str(LOCALHOST), ""))

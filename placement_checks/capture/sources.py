@@ -1,0 +1,59 @@
+"""The user's source lines of an op: TensorFlow's, Python's and our own frames left out."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from placement_checks.placement import Frame
+
+_OURS = Path(__file__).resolve().parents[1]
+_BUILD = str(_OURS / "capture" / "build.py")
+_LIBRARIES = tuple(
+    {
+        str(Path(path).resolve()) + os.sep
+        for scheme in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+        for path in [sysconfig.get_path(scheme)]
+    }
+    | {str(_OURS) + os.sep}
+)
+
+
+def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]:
+    """The user's frames of a traceback, the outermost first.
+
+    What led to the call of a builder, if it was called by `capture.build`, is left out, and so is
+    every frame outside ``folder``, if one is given.
+    """
+    frames = [(each.filename, each.lineno, each.name) for each in stack]
+    for position in range(len(frames) - 1, -1, -1):
+        if frames[position][0] == _BUILD:
+            frames = frames[position + 1 :]
+            break
+    return tuple(
+        Frame(shown(file), line, function)
+        for file, line, function in frames
+        if is_users(file, folder)
+    )
+
+
+@lru_cache(maxsize=4096)
+def is_users(file: str, folder: Path | None) -> bool:
+    """Whether a file is the user's: in ``folder``, if one is given, and in no library."""
+    path = Path(file).resolve()
+    if not path.is_file() or str(path).startswith(_LIBRARIES) or "site-packages" in path.parts:
+        return folder is not None and "site-packages" in folder.parts and _within(path, folder)
+    return folder is None or _within(path, folder)
+
+
+def _within(path: Path, folder: Path) -> bool:
+    return path.is_relative_to(folder) and not path.is_relative_to(_OURS)
+
+
+def shown(file: str) -> str:
+    """Relative to the current folder."""
+    return os.path.relpath(Path(file).resolve())

@@ -1,0 +1,217 @@
+"""Targets: ``package.module:function``, ``path/to/file.py:function`` or the path of a graph.
+
+A file is loaded as ``python file.py`` would run it: its folder comes first on the path and it is
+alone on the command line, so that it may import its neighbours and read its own flags.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from placement_checks.capture.sources import is_users, shown
+from placement_checks.errors import InputError, PlacementError
+from placement_checks.program import Program
+
+GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
+
+# The neighbours that the files of a folder have imported, by folder: two folders may each have
+# a model.py, and each of their programs must meet its own.
+_neighbours: dict[Path, dict[str, ModuleType]] = {}
+
+
+def resolve(target: str) -> Program | Path:
+    """The program or the graph's path that ``target`` names.
+
+    Raises:
+        InputError: there is no such file, module or function, or loading it failed.
+    """
+    path = Path(target)
+    if path.suffix in GRAPH_SUFFIXES or path.is_dir():
+        return path
+    where, colon, name = target.rpartition(":")
+    if not colon:
+        raise _incomplete(target)
+    if where.endswith(".py"):
+        folder = Path(where).resolve().parent
+        with as_script(Path(where).resolve()):
+            build = _attribute(_load_file(Path(where)), name, target)
+        return Program(target, _in_folder(build, Path(where).resolve()), folder)
+    module = _import(where, target)
+    home = getattr(module, "__file__", None)
+    build = _attribute(module, name, target)
+    return Program(target, build, Path(home).resolve().parent if home else None)
+
+
+@contextlib.contextmanager
+def as_script(file: Path) -> Iterator[None]:
+    """Make the process look, to the code in ``file``, as if ``python file`` had started it."""
+    folder = file.parent
+    path, argv = list(sys.path), sys.argv
+    namesakes = _namesakes(folder)
+    for name in namesakes:
+        del sys.modules[name]
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    sys.argv = [str(file)]
+    sys.modules.update(_neighbours.get(folder, {}))
+    try:
+        yield
+    finally:
+        sys.path[:], sys.argv = path, argv
+        own = {
+            name: module
+            for name, module in list(sys.modules.items())
+            if name not in before and _lies_in(module, folder)
+        }
+        _neighbours.setdefault(folder, {}).update(own)
+        for name in own:
+            del sys.modules[name]
+        sys.modules.update(namesakes)
+
+
+def _namesakes(folder: Path) -> dict[str, ModuleType]:
+    """Loaded modules of the user's that hide one of ``folder``'s: same name, another place."""
+    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    return {
+        name: module
+        for name, module in sys.modules.items()
+        for file in [getattr(module, "__file__", None)]
+        if name.partition(".")[0] in names
+        and file
+        and is_users(file, None)
+        and not _lies_in(module, folder)
+    }
+
+
+def _in_folder(build: Any, file: Path) -> Any:
+    """The builder, called as if its file had been started: it may import a neighbour late."""
+
+    def call(**arguments: int) -> object:
+        with as_script(file):
+            return build(**arguments)
+
+    if callable(build):
+        call.__wrapped__ = build  # type: ignore[attr-defined]  # so that inspect sees through it
+        call.__qualname__ = getattr(build, "__qualname__", "")
+    return call
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InputError(
+            str(path), "is a folder" if path.is_dir() else "there is no such file", _near(path)
+        )
+    # Not its stem: two targets of one name must not take each other's place.
+    name = f"placement_checks_target_{abs(hash(path.resolve()))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, (KeyboardInterrupt, PlacementError)):
+            raise
+        raise _failed(str(path), error, path.resolve().parent) from None
+    return module
+
+
+def _import(name: str, target: str) -> ModuleType:
+    sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise InputError(
+                target,
+                f"there is no module '{name}'",
+                "run it from the project's root, or give the path: path/to/file.py:function",
+            ) from None
+        raise _failed(target, error, None) from None
+    except (Exception, SystemExit) as error:
+        raise _failed(target, error, None) from None
+    finally:
+        sys.path.remove("")
+
+
+def _attribute(module: ModuleType, name: str, target: str) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            names = [each for each, value in vars(module).items() if callable(value)]
+            near = get_close_matches(name, names, n=1)
+            raise InputError(
+                target,
+                f"there is no function '{name}' in it",
+                f"did you mean '{near[0]}'?"
+                if near
+                else "name the function that builds the graph",
+            )
+        found = getattr(found, part)
+    if not callable(found):
+        raise InputError(
+            target, f"'{name}' is no function but {type(found).__name__}", "name a builder"
+        )
+    return found
+
+
+def failed(object: str, what: str, error: BaseException, folder: Path | None) -> InputError:
+    """The error that says that the user's own code raised, with the user's own frames."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if is_users(frame.filename, folder)
+    ]
+    reason = str(error).strip().split("\n")[0]
+    lines = traceback.format_list(frames) + traceback.format_exception_only(error)
+    return InputError(
+        object,
+        f"{what} raised {type(error).__name__}" + (f": {reason}" if reason else ""),
+        f"look at {shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else "",
+        details="".join(lines).rstrip(),
+    )
+
+
+def _failed(target: str, error: BaseException, folder: Path | None) -> InputError:
+    return failed(target, "loading it", error, folder)
+
+
+def _incomplete(target: str) -> InputError:
+    path = Path(target)
+    if path.suffix == ".py" and path.is_file():
+        return InputError(
+            target, "names no function", f"write {target}:build, with the builder's name"
+        )
+    return InputError(
+        target,
+        "there is no such file" if path.suffix or "/" in target else "is no target",
+        _near(path)
+        or "write package.module:function, path/to/file.py:function or the path of a graph",
+    )
+
+
+def _near(path: Path) -> str:
+    if not path.parent.is_dir():
+        return ""
+    near = get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1)
+    return f"did you mean '{path.parent / near[0]}'?" if near else ""
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    if not file or "site-packages" in Path(file).parts:
+        return False
+    return Path(file).resolve().is_relative_to(folder)

@@ -1,0 +1,176 @@
+"""``[tool.placement_checks]`` of ``pyproject.toml``::
+
+[tool.placement_checks]
+gpus = 2                          # or machine = "worker*8: gpu*4"
+soft = true                       # default: what the program's session configuration says
+without = ["no-idle-device"]
+programs = ["train.py:build_towers"]
+
+[tool.placement_checks.policy.variables-on-host]
+device = "/job:ps"
+
+[[tool.placement_checks.programs]]      # a program with settings of its own
+target = "train.py:build_single"
+gpus = 1
+policy.variables-on-host.device = "/gpu:0"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from placement_checks.errors import ConfigError, PlacementError
+from placement_checks.machines import Machine
+from placement_checks.policy import Policy, known_rule, policy_errors
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How programs are placed and judged; None and empty mean "not said"."""
+
+    gpus: int | None = None
+    machine: str | None = None
+    soft: bool | None = None
+    rules: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    policy: Policy = field(default_factory=dict)
+
+    def within(self, outer: Settings) -> Settings:
+        """These settings, and where they say nothing those of ``outer``."""
+        stated = self.gpus is not None or self.machine is not None
+        return Settings(
+            self.gpus if stated else outer.gpus,
+            self.machine if stated else outer.machine,
+            outer.soft if self.soft is None else self.soft,
+            self.rules or outer.rules,
+            self.without or outer.without,
+            {
+                rule: {**outer.policy.get(rule, {}), **self.policy.get(rule, {})}
+                for rule in {**outer.policy, **self.policy}
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings for all targets, and the programs that must hold, each with its own."""
+
+    settings: Settings = Settings()
+    programs: Sequence[tuple[str, Settings]] = ()
+
+
+def load(folder: Path) -> Config:
+    """The configuration of the ``pyproject.toml`` in ``folder`` or the nearest above it.
+
+    Raises:
+        ConfigError: the file is no TOML, or fields are wrong: all of them, one a line.
+    """
+    for place in (folder, *folder.parents):
+        file = place / "pyproject.toml"
+        if file.is_file():
+            break
+    else:
+        return Config()
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(str(file), f"is no TOML: {error}", "mend that line") from None
+    errors: list[ConfigError] = []
+    config = _config(table.get("placement_checks", {}), file, errors)
+    if errors:
+        first, *more = errors
+        lines = "; ".join(f"{each.object}: {each.message}" for each in errors)
+        cure = "; ".join(dict.fromkeys(each.cure for each in errors if each.cure))
+        if more:
+            raise ConfigError(str(file), f"{len(errors)} fields are wrong: {lines}", cure)
+        raise ConfigError(f"{file}: {first.object}", first.message, first.cure)
+    return config
+
+
+_TYPES: Mapping[str, tuple[type, str]] = {
+    "gpus": (int, "a number"),
+    "machine": (str, "a machine such as 'worker*8: gpu*4'"),
+    "soft": (bool, "true or false"),
+    "rules": (list, "a list of rules"),
+    "without": (list, "a list of rules"),
+    "policy": (dict, "a table of rules"),
+}
+
+
+def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
+    at = "tool.placement_checks"
+    if not isinstance(table, dict):
+        errors.append(ConfigError(at, "is no table"))
+        return Config()
+    programs: list[tuple[str, Settings]] = []
+    listed = table.get("programs", [])
+    if not isinstance(listed, list):
+        errors.append(ConfigError(f"{at}.programs", "is no list", "list targets or tables"))
+        listed = []
+    for number, entry in enumerate(listed):
+        here = f"{at}.programs[{number}]"
+        entry = {"target": entry} if isinstance(entry, str) else entry
+        if not isinstance(entry, dict) or not isinstance(entry.get("target"), str):
+            errors.append(ConfigError(here, "has no target", "add target = 'file.py:function'"))
+            continue
+        own = {key: value for key, value in entry.items() if key != "target"}
+        programs.append((_from_file(entry["target"], file), _settings(own, here, errors)))
+    shared = {key: value for key, value in table.items() if key != "programs"}
+    return Config(_settings(shared, at, errors), programs)
+
+
+def _settings(table: Mapping[str, Any], at: str, errors: list[ConfigError]) -> Settings:
+    good: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in _TYPES:
+            near = get_close_matches(key, [*_TYPES, "programs"], n=1)
+            cure = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(_TYPES)}"
+            errors.append(ConfigError(f"{at}.{key}", "there is no such field", cure))
+        elif not isinstance(value, _TYPES[key][0]) or (key == "gpus" and value is True):
+            errors.append(ConfigError(f"{at}.{key}", f"is {value!r}", f"give {_TYPES[key][1]}"))
+        else:
+            good[key] = tuple(value) if isinstance(value, list) else value
+    for key in ("rules", "without"):
+        for name in good.get(key, ()):
+            _collect(errors, f"{at}.{key}", known_rule, str(name))
+    errors += policy_errors(good.get("policy", {}), f"{at}.policy.")
+    if "machine" in good:
+        _collect(errors, f"{at}.machine", Machine.parse, good["machine"])
+    if "gpus" in good:
+        _collect(errors, f"{at}.gpus", checked_gpus, good["gpus"])
+    return Settings(**good)
+
+
+def checked_gpus(count: int) -> int:
+    """A number of GPUs a host can have.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    Machine.local(count or -1)
+    return count
+
+
+def _collect(errors: list[ConfigError], at: str, check: Any, value: Any) -> None:
+    try:
+        check(value)
+    except PlacementError as error:
+        errors.append(ConfigError(at, f"{error.object}: {error.message}", error.cure))
+
+
+def _from_file(target: str, file: Path) -> str:
+    """Targets that are paths are meant from where the configuration lies."""
+    path, colon, function = target.rpartition(":")
+    if not colon:
+        path, function = target, ""
+    if colon and not path.endswith(".py"):
+        return target
+    absolute = file.parent / path
+    here = Path.cwd()
+    shown = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
+    return f"{shown}{colon}{function}"

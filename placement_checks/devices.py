@@ -1,0 +1,124 @@
+"""Device names: parse, merge and match them as TensorFlow does.
+
+Grammar: ``/job:J/replica:R/task:T/device:TYPE:I``, every part optional, ``*`` for "any", and the
+legacy short forms ``/cpu:0`` and ``/gpu:0`` (``tf.DeviceSpec.from_string``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from placement_checks.errors import InputError
+
+_PART = re.compile(
+    r"job:(?P<job>[A-Za-z][A-Za-z0-9_]*|\*)"
+    r"|replica:(?P<replica>\d+|\*)"
+    r"|task:(?P<task>\d+|\*)"
+    r"|device:(?P<type>[A-Za-z_][A-Za-z0-9_]*|\*):(?P<index>\d+|\*)"
+    r"|(?P<short>cpu|gpu)(?::(?P<short_index>\d+|\*))?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A whole or partial device name; a part that is ``None`` is not stated.
+
+    The type is upper case. Two spellings of one device are equal: ``/cpu:0``, ``CPU:0`` and
+    ``/device:CPU:0`` all parse to the same value.
+    """
+
+    job: str | None = None
+    replica: int | None = None
+    task: int | None = None
+    type: str | None = None
+    index: int | None = None
+
+    @staticmethod
+    @lru_cache(maxsize=65536)
+    def parse(text: str) -> Device:
+        """Read a device name; empty parts, as in ``//cpu:0``, are passed over.
+
+        Raises:
+            InputError: a part that TensorFlow does not know, or a part stated twice.
+        """
+        found: dict[str, str] = {}
+        for part in filter(None, text.split("/")):
+            match = _PART.fullmatch(part)
+            if match is None:
+                raise InputError(
+                    repr(text),
+                    f"'{part}' is no part of a device name",
+                    "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0",
+                )
+            parts = {key: value for key, value in match.groupdict().items() if value is not None}
+            if "short" in parts:
+                parts = {"type": parts["short"], "index": parts.get("short_index", "*")}
+            if found.keys() & parts.keys():
+                raise InputError(repr(text), f"'{part}' is stated twice", "name one device")
+            found |= parts
+        stated = {key: value for key, value in found.items() if value != "*"}
+        return Device(
+            stated.get("job"),
+            _number(stated.get("replica")),
+            _number(stated.get("task")),
+            stated["type"].upper() if "type" in stated else None,
+            _number(stated.get("index")),
+        )
+
+    def over(self, outer: Device) -> Device:
+        """This device inside the scope of ``outer``: what this one leaves open, ``outer`` fills.
+
+        Part by part, as ``tf.DeviceSpec.make_merged_spec`` does it.
+        """
+        return Device(
+            outer.job if self.job is None else self.job,
+            outer.replica if self.replica is None else self.replica,
+            outer.task if self.task is None else self.task,
+            outer.type if self.type is None else self.type,
+            outer.index if self.index is None else self.index,
+        )
+
+    def matches(self, pattern: Device) -> bool:
+        """Whether every part that ``pattern`` states is stated here, and the same."""
+        return (
+            (pattern.job is None or pattern.job == self.job)
+            and (pattern.replica is None or pattern.replica == self.replica)
+            and (pattern.task is None or pattern.task == self.task)
+            and (pattern.type is None or pattern.type == self.type)
+            and (pattern.index is None or pattern.index == self.index)
+        )
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.type == "GPU"
+
+    @property
+    def short(self) -> str:
+        """The name without the parts that are the local host's."""
+        if self.job == "localhost" and not self.replica and not self.task:
+            return str(Device(type=self.type, index=self.index))
+        return str(self)
+
+    def __bool__(self) -> bool:
+        return self != _NOWHERE
+
+    def __str__(self) -> str:
+        parts = [
+            f"/{key}:{value}"
+            for key, value in (("job", self.job), ("replica", self.replica), ("task", self.task))
+            if value is not None
+        ]
+        if self.type is not None:
+            parts.append(f"/device:{self.type}:{'*' if self.index is None else self.index}")
+        return "".join(parts)
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+_NOWHERE = Device()
+LOCALHOST = Device("localhost", 0, 0)

@@ -1,0 +1,51 @@
+"""What a user is told when the input, and not the program under test, is at fault."""
+
+from __future__ import annotations
+
+
+class PlacementError(Exception):
+    """Base of every error this package raises on purpose.
+
+    Attributes:
+        object: the file, target, field or device that is at fault.
+        message: what is wrong with it, one sentence.
+        cure: what to do about it, one sentence, or ``""``.
+        details: further lines for a terminal, such as the frames of a user's own traceback.
+    """
+
+    kind = "internal"
+
+    def __init__(self, object: str, message: str, cure: str = "", *, details: str = "") -> None:
+        super().__init__(object, message, cure)
+        self.object = object
+        self.message = message
+        self.cure = cure
+        self.details = details
+
+    def __str__(self) -> str:
+        text = f"{self.object}: {self.message}" if self.object else self.message
+        return f"{text}; {self.cure}" if self.cure else text
+
+
+class UsageError(PlacementError):
+    """An option or argument that makes no sense."""
+
+    kind = "usage"
+
+
+class ConfigError(PlacementError):
+    """A field of ``[tool.placement_checks]`` or of a policy that makes no sense."""
+
+    kind = "config"
+
+
+class InputError(PlacementError):
+    """A target, file or graph that cannot be read, built or placed."""
+
+    kind = "input"
+
+
+class PlacerError(PlacementError):
+    """The placer process died, hung or could not be started."""
+
+    kind = "internal"

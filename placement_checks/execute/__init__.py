@@ -1,0 +1,1 @@
+"""Runs programs on GPUs, or on CPU devices that stand in for them."""

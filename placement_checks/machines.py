@@ -1,0 +1,213 @@
+"""Machines: the devices that a program is placed on. They need not exist.
+
+A machine is written as groups of equal tasks, ``;`` between them::
+
+    gpu*2                          one host with CPU:0 and two GPUs
+    cpu*2, gpu*4                   one host with two CPU devices and four GPUs
+    ps*2; worker*64: gpu*8         two parameter servers, 64 workers of eight GPUs
+    dgx-1                          a preset; `this` is the machine at hand
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+
+from placement_checks.devices import Device
+from placement_checks.errors import UsageError
+
+MOST_GPUS = 256
+MOST_TASKS = 10_000
+PRESETS = {
+    "k40-pair": "gpu*2",
+    "dgx-1": "gpu*8",
+    "dgx-2": "gpu*16",
+    "p2.16xlarge": "gpu*16",
+    "g2-2-workers": "ps*1; worker*2: gpu*2",
+}
+_COUNTED = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(?:\s*\*\s*(\d+))?")
+_COMPUTING_JOBS = {"worker", "chief"}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One process of a machine: a job's name, the task's index, how many devices of each type."""
+
+    job: str
+    index: int
+    devices: tuple[tuple[str, int], ...]
+
+    def device_names(self) -> Iterable[Device]:
+        for kind, count in self.devices:
+            for index in range(count):
+                yield Device(self.job, 0, self.index, kind, index)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The tasks of one host or of a cluster."""
+
+    tasks: tuple[Task, ...]
+
+    @staticmethod
+    def local(gpus: int = 2, *, cpus: int = 1) -> Machine:
+        """One host with ``cpus`` CPU devices and ``gpus`` GPUs.
+
+        Raises:
+            UsageError: a count of GPUs below 0 or above 256.
+        """
+        return Machine((Task("localhost", 0, _devices(cpus, gpus)),))
+
+    @staticmethod
+    def parse(text: str) -> Machine:
+        """Read the form that the module's docstring describes; `str` writes it.
+
+        Raises:
+            UsageError: an unknown preset, a malformed group, or counts out of range.
+        """
+        if text.strip() == "this":
+            return Machine.local(len(local_gpus()))
+        text = PRESETS.get(text.strip(), text)
+        tasks: list[Task] = []
+        for group in filter(None, (part.strip() for part in text.split(";"))):
+            tasks += _parse_group(group, after=tasks, whole=text)
+        if not tasks:
+            raise _malformed(text, "names no devices")
+        return Machine(tuple(tasks))
+
+    @staticmethod
+    def smallest(requested: Iterable[Device], gpus: int) -> Machine:
+        """The smallest machine that has every job and task that ``requested`` names.
+
+        Tasks that are asked for a GPU, and those of a job called worker or chief, have ``gpus``
+        GPUs, the others only a CPU. Without a job it is one host.
+        """
+        highest: dict[str, int] = {}
+        computing: set[tuple[str, int]] = set()
+        for device in requested:
+            if device.job is None or device.job == "localhost":
+                continue
+            task = device.task or 0
+            highest[device.job] = max(highest.get(device.job, 0), task)
+            if device.is_gpu:
+                computing.add((device.job, task))
+        if not highest:
+            return Machine.local(gpus)
+        return Machine(
+            tuple(
+                Task(job, index, _devices(1, gpus if with_gpus else 0))
+                for job, last in sorted(highest.items())
+                for index in range(last + 1)
+                for with_gpus in [job in _COMPUTING_JOBS or (job, index) in computing]
+            )
+        )
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(device for task in self.tasks for device in task.device_names())
+
+    @cached_property
+    def gpus(self) -> tuple[Device, ...]:
+        return tuple(device for device in self.devices if device.is_gpu)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is one host, whose ops need not name a job."""
+        return len(self.tasks) == 1 and self.tasks[0].job == "localhost"
+
+    def has(self, pattern: Device) -> bool:
+        """Whether some device of the machine matches ``pattern``."""
+        return any(device.matches(pattern) for device in self.devices)
+
+    def __str__(self) -> str:
+        if self.is_local:
+            return _devices_text(self.tasks[0].devices)
+        groups = groupby(self.tasks, key=lambda task: (task.job, task.devices))
+        return "; ".join(
+            f"{job}*{len(list(tasks))}: {_devices_text(devices)}"
+            for (job, devices), tasks in groups
+        )
+
+
+def local_gpus() -> tuple[int, ...]:
+    """The indices of the NVIDIA GPUs that this process may use, without asking TensorFlow.
+
+    Read from the device files of the driver and ``CUDA_VISIBLE_DEVICES``; empty without a driver.
+    """
+    numbers = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
+    present = sorted(int(number[1]) for number in numbers if number)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(present)
+    chosen = []
+    for entry in visible.split(","):
+        if not entry.strip().isdigit() or int(entry) not in present:
+            break
+        chosen.append(int(entry))
+    return tuple(chosen)
+
+
+def _devices(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
+    if not 0 <= gpus <= MOST_GPUS:
+        raise UsageError(
+            f"{gpus} GPUs",
+            f"one host has between 1 and {MOST_GPUS}",
+            'describe a cluster with --machine "worker*64: gpu*8"',
+        )
+    return (("CPU", cpus), ("GPU", gpus)) if gpus else (("CPU", cpus),)
+
+
+def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
+    """The tasks of one group; a job that ``after`` has already goes on counting."""
+    head, colon, tail = group.partition(":")
+    if not colon and _counts(head) is not None:
+        if after:
+            raise _malformed(whole, f"'{group}' names no job")
+        return [Task("localhost", 0, _parse_devices(head, whole))]
+    match = _COUNTED.fullmatch(head.strip())
+    if match is None:
+        raise _malformed(whole, f"'{group}' is no group of tasks")
+    if not colon and match[2] is None:
+        near = get_close_matches(group, [*PRESETS, "this"], n=1)
+        raise _malformed(whole, "is no preset" + (f", '{near[0]}' is" if near else ""))
+    count = int(match[2] or 1)
+    if not 1 <= count <= MOST_TASKS:
+        raise _malformed(whole, f"a job has between 1 and {MOST_TASKS} tasks")
+    devices = _parse_devices(tail if colon else "cpu", whole)
+    first = sum(task.job == match[1] for task in after)
+    return [Task(match[1], first + index, devices) for index in range(count)]
+
+
+def _counts(text: str) -> dict[str, int] | None:
+    """How many devices of each type ``cpu*2, gpu*4`` lists; None where it is no such list."""
+    counts: dict[str, int] = {}
+    for part in text.split(","):
+        match = _COUNTED.fullmatch(part.strip())
+        if match is None or match[1].lower() not in ("cpu", "gpu") or match[1].lower() in counts:
+            return None
+        counts[match[1].lower()] = int(match[2] or 1)
+    return counts
+
+
+def _parse_devices(text: str, whole: str) -> tuple[tuple[str, int], ...]:
+    counts = _counts(text)
+    if counts is None or not 1 <= counts.get("cpu", 1) <= MOST_GPUS:
+        raise _malformed(whole, f"'{text.strip()}' is no list of cpu*N and gpu*N")
+    return _devices(counts.get("cpu", 1), counts.get("gpu", 0))
+
+
+def _devices_text(devices: tuple[tuple[str, int], ...]) -> str:
+    shown = [f"{kind.lower()}*{count}" for kind, count in devices if (kind, count) != ("CPU", 1)]
+    return ", ".join(shown) or "cpu*1"
+
+
+def _malformed(text: str, message: str) -> UsageError:
+    return UsageError(
+        f"machine '{text}'", message, 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
+    )

@@ -1,0 +1,134 @@
+"""Which rules are checked, and with which parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from placement_checks.errors import ConfigError, PlacementError, UsageError
+from placement_checks.rules import RULES, Rule
+
+Policy = Mapping[str, Mapping[str, Any]]
+
+
+def rules_for(
+    policies: Sequence[Policy],
+    *,
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+) -> list[Rule]:
+    """The rules to check, each with the parameters of the first policy that has them.
+
+    Args:
+        policies: ``{rule: {field: value}}``, the one that counts most first.
+        only: names of rules; empty for all.
+        without: names of rules to leave out.
+
+    Raises:
+        UsageError: there is no such rule.
+        ConfigError: there is no such field, or its value does not fit.
+    """
+    for name in [*only, *without]:
+        known_rule(name)
+    errors = [error for policy in policies for error in policy_errors(policy)]
+    if errors:
+        raise errors[0]
+    chosen = [name for name in RULES if (not only or name in only) and name not in without]
+    if not chosen:
+        raise UsageError("", "no rule is left to check", "take away a --without")
+    return [
+        made(
+            name, {k: v for policy in reversed(policies) for k, v in policy.get(name, {}).items()}
+        )
+        for name in chosen
+    ]
+
+
+def known_rule(name: str) -> type[Rule]:
+    """The rule of that name.
+
+    Raises:
+        UsageError: there is none; the message offers the nearest.
+    """
+    if name in RULES:
+        return RULES[name]
+    near = get_close_matches(name, RULES, n=1)
+    cure = f"did you mean '{near[0]}'?" if near else f"the rules are {', '.join(RULES)}"
+    raise UsageError(f"rule '{name}'", "there is no such rule", cure)
+
+
+def made(name: str, values: Mapping[str, Any]) -> Rule:
+    """A rule with parameters, which are taken as TOML or JSON has them: lists for tuples."""
+    return RULES[name](**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
+    """Everything that is wrong with a policy, one error a field; ``at`` says where it stands."""
+    errors = []
+    for name, values in policy.items():
+        try:
+            rule = known_rule(name)
+        except UsageError as error:
+            errors.append(ConfigError(f"{at}{name}", error.message, error.cure))
+            continue
+        if not isinstance(values, Mapping):
+            errors.append(ConfigError(f"{at}{name}", "is no table of fields"))
+            continue
+        for field, value in values.items():
+            errors += _field_errors(rule, field, value, f"{at}{name}.{field}")
+    return errors
+
+
+def parse_setting(text: str) -> tuple[str, str, Any]:
+    """``RULE.FIELD=VALUE``; the value is TOML, or else the text as it stands.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    path, equals, value = text.partition("=")
+    rule, dot, field = path.strip().partition(".")
+    if not (equals and dot):
+        raise UsageError(
+            f"--set {text}",
+            "is not of the form RULE.FIELD=VALUE",
+            "write it like --set variables-on-host.device=/gpu:0",
+        )
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return rule, field, parsed
+
+
+def _field_errors(rule: type[Rule], field: str, value: Any, at: str) -> Iterator[ConfigError]:
+    fields = {each.name: each for each in dataclasses.fields(rule)}
+    if field not in fields:
+        near = get_close_matches(field, fields, n=1)
+        known = f"its fields are {', '.join(fields)}" if fields else "it has no fields"
+        cure = f"did you mean '{near[0]}'?" if near else known
+        yield ConfigError(at, f"{rule.name} has no such field", cure)
+        return
+    wanted = str(fields[field].type)
+    if not _fits(value, wanted):
+        yield ConfigError(at, f"{value!r} does not fit", f"give {_WANTED[wanted]}")
+        return
+    try:
+        made(rule.name, {field: value})
+    except PlacementError as error:
+        yield ConfigError(at, f"{error.object} {error.message}", error.cure)
+
+
+_WANTED = {
+    "tuple[str, ...]": "a list of names",
+    "str | tuple[str, ...]": "a name or a list of names",
+}
+
+
+def _fits(value: Any, wanted: str) -> bool:
+    """Whether a value fits the annotation of a rule's field."""
+    if isinstance(value, str):
+        return wanted.startswith("str")
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)

@@ -1,0 +1,141 @@
+"""Programs: a function that builds a graph, and what it says about one training step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from placement_checks.errors import InputError
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a builder may return. A plain mapping with these keys does as well.
+
+    Attributes:
+        train_op: one training step, an op or tensor.
+        loss: a tensor, or a list with one tensor a tower.
+        inputs: one mapping of names to placeholders for each tower, or a single one.
+        gradients: ``[(gradient, variable)]``, where the apply op does not show them.
+        config: a ``ConfigProto`` or a mapping of its fields.
+        policy: ``{rule: {field: value}}``, what this program does differently on purpose.
+    """
+
+    train_op: Any = None
+    loss: Any = None
+    inputs: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None
+    gradients: Sequence[tuple[Any, Any]] | None = None
+    config: Any = None
+    policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def soft(self) -> bool:
+        """Whether its session lets the placer go elsewhere than asked."""
+        if isinstance(self.config, Mapping):
+            return bool(self.config.get("allow_soft_placement", False))
+        return bool(getattr(self.config, "allow_soft_placement", False))
+
+    @staticmethod
+    def of(returned: object, program: str) -> Step:
+        """Read what a builder returned; keys that are not known are ignored.
+
+        Raises:
+            InputError: it is neither None, an op or tensor, a `Step` nor a mapping.
+        """
+        if returned is None:
+            return Step()
+        if isinstance(returned, Step):
+            return returned
+        if isinstance(returned, Mapping):
+            known = {each.name for each in fields(Step)}
+            step = Step(**{key: value for key, value in returned.items() if key in known})
+        elif hasattr(returned, "graph") and hasattr(returned, "name"):
+            step = Step(train_op=returned)
+        else:
+            raise InputError(
+                program,
+                f"the builder returned {_described(returned)}, which says nothing about a step",
+                "return nothing, the train op, or a mapping such as {'train_op': …, 'loss': …}",
+            )
+        if not isinstance(step.policy, Mapping) or not all(
+            isinstance(values, Mapping) for values in step.policy.values()
+        ):
+            raise InputError(
+                program,
+                f"its policy is {_described(step.policy)}",
+                "write it like {'variables-on-host': {'device': '/gpu:0'}}",
+            )
+        return step
+
+
+@dataclass(frozen=True)
+class Program:
+    """A builder and where it comes from.
+
+    Attributes:
+        name: what it is called in reports.
+        build: the function; it builds into the current default graph.
+        folder: where its source lines are looked for; None for "wherever the user's code is".
+    """
+
+    name: str
+    build: Callable[..., object]
+    folder: Path | None = None
+
+    @staticmethod
+    def of(build: Callable[..., object]) -> Program:
+        """The program of a function at hand, such as one a test has imported."""
+        name = getattr(build, "__qualname__", type(build).__qualname__)
+        try:
+            folder = Path(inspect.getfile(inspect.unwrap(build))).resolve().parent
+        except TypeError:  # a callable object or a partial
+            folder = None
+        return Program(name, build, folder)
+
+    @property
+    def takes_num_gpus(self) -> bool:
+        parameters = self._parameters().values()
+        return any(
+            each.kind is each.VAR_KEYWORD or (each.name == "num_gpus" and _by_keyword(each))
+            for each in parameters
+        )
+
+    def arguments(self, num_gpus: int) -> dict[str, int]:
+        """The arguments for a call of the builder.
+
+        Raises:
+            InputError: it wants some that nobody can give.
+        """
+        given = {"num_gpus": num_gpus} if self.takes_num_gpus else {}
+        wanted = [
+            each.name
+            for each in self._parameters().values()
+            if each.default is each.empty
+            and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+            and each.name not in given
+        ]
+        if wanted:
+            raise InputError(
+                self.name,
+                f"the builder wants {' and '.join(map(repr, wanted))}, and is called without",
+                "give it a default, or wrap it in a function that takes at most num_gpus",
+            )
+        return given
+
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        try:
+            return inspect.signature(self.build).parameters
+        except (TypeError, ValueError):  # a builtin that does not tell
+            return {}
+
+
+def _by_keyword(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+
+
+def _described(value: object) -> str:
+    text = repr(value)
+    return f"{text[:60]}… ({type(value).__name__})" if len(text) > 60 else text

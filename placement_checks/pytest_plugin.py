@@ -1,0 +1,189 @@
+"""The pytest plugin: hooks and the fixture ``place``. Loading it imports no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from placement_checks import machines
+
+if TYPE_CHECKING:
+    from placement_checks.isolation import State
+    from placement_checks.placement import Placement
+    from placement_checks.rules import Verdict
+
+_PROPERTY = "placement"
+_MARK_ARGUMENTS = {"gpus", "machine", "soft"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options (group "placement")."""
+    group = parser.getgroup("placement", "device placement checks")
+    group.addoption(
+        "--placement-devices",
+        choices=("auto", "real", "simulated"),
+        default="auto",
+        help="Where programs are placed and run: on the GPUs here if there are enough, else on "
+        "phantom and simulated ones (auto); on GPUs or not at all (real); never on GPUs "
+        "(simulated). Default: %(default)s.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers."""
+    config.addinivalue_line(
+        "markers",
+        "gpu(n): the test is about n GPUs; `place` uses as many, and --placement-devices=real "
+        "skips it where there are fewer.",
+    )
+    config.addinivalue_line(
+        "markers",
+        "placement(*rules, gpus=, machine=, soft=): everything that the test places must keep "
+        "these rules; the keywords are the defaults of `place`.",
+    )
+    config.pluginmanager.register(_Summary(), "placement-summary")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which devices are used."""
+    return f"placement: devices {_devices(config)}, {_found(len(machines.local_gpus()))}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse marks that make no sense before anything runs."""
+    for item in items:
+        for mark in item.iter_markers("gpu"):
+            if len(mark.args) != 1 or type(mark.args[0]) is not int or mark.args[0] < 1:
+                raise pytest.UsageError(f"{item.nodeid}: write @pytest.mark.gpu(2)")
+        for mark in item.iter_markers("placement"):
+            if unknown := mark.kwargs.keys() - _MARK_ARGUMENTS:
+                raise pytest.UsageError(
+                    f"{item.nodeid}: @pytest.mark.placement takes {sorted(_MARK_ARGUMENTS)}, "
+                    f"not {sorted(unknown)}"
+                )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that wants more GPUs than there are, if real ones are asked for."""
+    wanted = _gpus_wanted(item)
+    present = len(machines.local_gpus())
+    if _devices(item.config) == "real" and present < wanted:
+        pytest.skip(
+            f"wants {wanted} GPU{'s' if wanted > 1 else ''}, {_found(present)} "
+            "(--placement-devices=real)"
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Record the verdicts of a test, and keep what it does to TensorFlow from the next one."""
+    from placement_checks import assertions
+
+    def record(placement: Placement, verdict: Verdict) -> None:
+        facts = {
+            "program": placement.program,
+            "machine": str(placement.machine),
+            "placer": placement.placer,
+            "rule": verdict.rule,
+            "state": verdict.state,
+        }
+        item.user_properties.append((_PROPERTY, json.dumps(facts)))
+
+    assertions.observers.append(record)
+    before = _tensorflow_state()
+    try:
+        return (yield)
+    finally:
+        assertions.observers.remove(record)
+        after = before or _tensorflow_state()
+        for leak in after.restore() if after else ():
+            item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
+
+
+def _tensorflow_state() -> State | None:
+    """What tests share of TensorFlow, if anything has loaded it."""
+    if "tensorflow" not in sys.modules:
+        return None
+    from placement_checks.isolation import State
+
+    return State.now()
+
+
+class _Summary:
+    """Counts the verdicts of all tests; under xdist, those of all workers."""
+
+    def __init__(self) -> None:
+        self._states: Counter[str] = Counter()
+        self._machines: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call":
+            return
+        for name, value in report.user_properties:
+            if name == _PROPERTY:
+                facts = json.loads(str(value))
+                self._states[facts["state"]] += 1
+                self._machines[f"{facts['machine']} ({facts['placer'] or 'not placed'})"] += 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._states:
+            return
+        said = ", ".join(
+            f"{self._states[state]} {state.replace('-', ' ')}"
+            for state in ("kept", "broken", "not-checked")
+        )
+        terminalreporter.section("placement checks")
+        terminalreporter.line(f"rules: {said}, on {', '.join(sorted(self._machines))}")
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
+    """Place a program or graph on GPUs that need not exist: ``place(build, gpus=2)``.
+
+    The call takes a builder, a ``tf.Graph``, a target such as ``train.py:build_towers`` or the
+    path of a saved graph, and the keywords ``gpus`` (default 2), ``machine`` (a `Machine` or its
+    written form) and ``soft``. It returns a `Placement` for the ``assert_*`` functions.
+    """
+    from placement_checks.assertions import assert_rules
+    from placement_checks.capture import capture
+    from placement_checks.machines import Machine
+
+    item = request.node
+    marks = list(item.iter_markers("placement"))
+    defaults: dict[str, Any] = {"gpus": _gpus_wanted(item) or 2}
+    for mark in reversed(marks):
+        defaults |= mark.kwargs
+    rules = list(dict.fromkeys(rule for mark in marks for rule in mark.args))
+    devices = _devices(request.config)
+
+    def call(target: Any, **keywords: Any) -> Placement:
+        options = {**defaults, **keywords}
+        machine = options.pop("machine", None)
+        placement = capture(
+            target,
+            machine=Machine.parse(machine) if isinstance(machine, str) else machine,
+            devices=devices,
+            **options,
+        )
+        if rules:
+            assert_rules(placement, *rules)
+        return placement
+
+    return call
+
+
+def _gpus_wanted(item: pytest.Item) -> int:
+    return max((mark.args[0] for mark in item.iter_markers("gpu")), default=0)
+
+
+def _devices(config: pytest.Config) -> str:
+    return str(config.getoption("--placement-devices"))
+
+
+def _found(gpus: int) -> str:
+    return f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} here"

@@ -1,0 +1,52 @@
+"""Reports for programs: one JSON document, its form fixed by ``"schema": 1``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from placement_checks.errors import PlacementError
+from placement_checks.rules import Verdict
+from placement_checks.verify import Report
+
+SCHEMA = 1
+
+
+def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
+    """The document: the programs that were judged, and the first error, if there is one."""
+    document: dict[str, Any] = {"schema": SCHEMA}
+    if reports or not errors:
+        document["programs"] = [_program(report) for report in reports]
+    if errors:
+        error = errors[0]
+        document["error"] = {
+            "kind": error.kind,
+            "object": error.object,
+            "message": error.message,
+            "cure": error.cure,
+        }
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def _program(report: Report) -> dict[str, Any]:
+    placement = report.placement
+    return {
+        "program": placement.program,
+        "machine": str(placement.machine) if placement.machine else None,
+        "placer": placement.placer,
+        "devices": None,
+        "rules": [_rule(verdict) for verdict in report.verdicts],
+    }
+
+
+def _rule(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "rule": verdict.rule,
+        "state": verdict.state,
+        "evidence": verdict.evidence,
+        "reason": verdict.reason,
+        "note": verdict.note,
+        "findings": [asdict(finding) for finding in verdict.findings],
+    }

@@ -1,0 +1,40 @@
+"""Findings as lines of text, for the terminal and for assertion messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from placement_checks.rules import Finding
+
+_LONGEST_PATH = 12
+
+
+def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Every finding once: with its source line, its path, and the cure after the last that has it.
+
+    Findings that follow each other and differ only in their object share one sentence.
+    """
+    for cure, cured_alike in groupby(findings, key=lambda finding: finding.cure):
+        for _, group in groupby(cured_alike, key=_likeness):
+            first, *others = group
+            yield f"  {first.where}: {first.message}" if first.where else f"  {first.message}"
+            yield from _path(first.path)
+            if others:
+                yield f"      and likewise {', '.join(finding.object for finding in others)}"
+        yield f"    cure: {cure}"
+
+
+def _likeness(finding: Finding) -> tuple[object, ...]:
+    return (finding.where, finding.op, finding.expected, finding.found, finding.path)
+
+
+def _path(path: Sequence[str]) -> Iterator[str]:
+    yield from (f"      {step}" for step in path[:_LONGEST_PATH])
+    if len(path) > _LONGEST_PATH:
+        yield f"      and {len(path) - _LONGEST_PATH} more, see --format json"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 finding``, ``2 findings``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,78 @@
+"""Reports for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from placement_checks.placement import Placement
+from placement_checks.report.lines import counted, finding_lines
+from placement_checks.rules import Verdict
+from placement_checks.verify import Report
+
+_STATES = {
+    "kept": ("KEPT", "green"),
+    "broken": ("BROKEN", "bold red"),
+    "not-checked": ("NOT CHECKED", "yellow"),
+}
+_PLACERS = {
+    "phantom": "TensorFlow's placer, devices that need not exist",
+    "session": "TensorFlow's placer, the devices of this machine",
+}
+
+
+def write(reports: Sequence[Report], console: Console) -> None:
+    """Print the verdicts of every program, its findings, and the count last."""
+    for report in reports:
+        for line in _program(report):
+            console.print(line, soft_wrap=True, highlight=False)
+    console.print(_count(reports), soft_wrap=True, highlight=False)
+
+
+def _program(report: Report) -> Iterator[Text]:
+    yield Text.assemble((report.placement.program, "bold"), _conditions(report.placement))
+    yield Text()
+    for verdict in report.verdicts:
+        label, style = _STATES[verdict.state]
+        detail = verdict.reason or verdict.note or ""
+        line = Text.assemble("  ", (f"{label:<13}", style), f"{verdict.rule:<19}", (detail, "dim"))
+        line.rstrip()
+        yield line
+    yield Text()
+    for verdict in report.verdicts:
+        yield from _findings(verdict)
+
+
+def _conditions(placement: Placement) -> str:
+    if placement.machine is None:
+        return ""
+    if placement.placer is None:
+        return f" on {placement.machine}, not placed"
+    strictness = "soft" if placement.soft else "strict"
+    return f" on {placement.machine} ({_PLACERS.get(placement.placer, 'a log')}, {strictness})"
+
+
+def _findings(verdict: Verdict) -> Iterator[Text]:
+    if not verdict.findings:
+        return
+    yield Text.assemble(
+        (verdict.rule, "bold red"), f": {counted(len(verdict.findings), 'finding')}"
+    )
+    for line in finding_lines(verdict.findings):
+        text = Text(line)
+        text.highlight_regex(r"^  \S+:\d+(?=:)", "cyan")
+        text.highlight_regex(r"^    cure:", "green")
+        text.highlight_regex(r"^      .*", "dim")
+        yield text
+    yield Text()
+
+
+def _count(reports: Sequence[Report]) -> Text:
+    counts = {state: sum(report.count(state) for report in reports) for state in _STATES}
+    said = ", ".join(f"{count} {state.replace('-', ' ')}" for state, count in counts.items())
+    return Text(
+        f"{counted(len(reports), 'program')}, rules: {said}.",
+        "bold red" if counts["broken"] else "bold",
+    )

@@ -1,0 +1,104 @@
+"""What a rule is, and what it says: kept, broken or not-checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
+
+from placement_checks.placement import Op, Placement
+
+State = Literal["kept", "broken", "not-checked"]
+Evidence = Literal["requested", "assigned", "executed", "configuration"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One breach of a rule.
+
+    Attributes:
+        object: the op, variable (without ``:0``) or device it is about.
+        op: the type of that op; ``""`` for a device.
+        evidence: what it rests on.
+        expected, found: the two that differ.
+        message: a sentence that names all of it.
+        cure: what to change.
+        where: the user's outermost source line that built the object, if it is known.
+        path: the ops that show the breach, one after the other.
+    """
+
+    object: str
+    op: str
+    evidence: Evidence
+    expected: str
+    found: str
+    message: str
+    cure: str
+    where: str | None = None
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule says of a placement; ``note`` is what a reader should know beside the state."""
+
+    rule: str
+    state: State
+    evidence: Evidence | None
+    reason: str | None = None
+    findings: Sequence[Finding] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Base of the rules. The fields of a rule are its parameters, its docstring explains it."""
+
+    name: ClassVar[str]
+    evidence: ClassVar[Evidence]
+
+    def check(self, placement: Placement) -> Verdict:
+        """Judge a placement."""
+        raise NotImplementedError
+
+    @classmethod
+    def explanation(cls) -> str:
+        """The docstring, and each parameter with its default."""
+        lines = [inspect.cleandoc(cls.__doc__ or "")]
+        parameters = [f"  {cls.name}.{each.name} = {each.default!r}" for each in fields(cls)]
+        if parameters:
+            lines += ["", "Parameters and their defaults:", *parameters]
+        return "\n".join(lines)
+
+    def verdict(self, findings: Sequence[Finding], note: str | None = None) -> Verdict:
+        """Broken if there is a finding, else kept."""
+        state: State = "broken" if findings else "kept"
+        return Verdict(self.name, state, self.evidence, None, findings, note)
+
+    def not_checked(self, reason: str) -> Verdict:
+        return Verdict(self.name, "not-checked", None, reason)
+
+    def unplaced(self, placement: Placement) -> Verdict | None:
+        """The verdict on a placement that no placer has answered for."""
+        if placement.unplaced or placement.placer is None:
+            return self.not_checked(placement.unplaced or "no placer was asked")
+        return None
+
+
+def built_at(placement: Placement, op: str) -> str:
+    """`` (built at a.py:1 > :7 > b.py:2)``, where more lines than that of ``where`` had a part."""
+    frames = placement.frames(op)
+    if len(frames) < 2:
+        return ""
+    files = [None, *(frame.file for frame in frames)]
+    steps = (
+        f":{frame.line}" if frame.file == before else str(frame)
+        for before, frame in zip(files, frames, strict=False)
+    )
+    return f" (built at {' > '.join(steps)})"
+
+
+def asked_for(op: Op) -> str:
+    """What an op requested, in words."""
+    return op.requested.short if op.requested else "no device"

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from placement_checks.placement import Placement, Refusal
+from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
+
+_SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
+_MEMBER = re.compile(r"  \S+ \(\w+\).*")  # two spaces, then: step (VariableV2) /device:GPU:0
+
+
+@dataclass(frozen=True)
+class Placeable(Rule):
+    """The placer can place every op where the program asks for it.
+
+    Without soft placement TensorFlow refuses a graph with an op that has no kernel for the device
+    it is pinned to, that asks for a device the machine lacks, or that is bound to an op elsewhere.
+    The reason given is the placer's own. With soft placement only what cannot be placed anywhere
+    is refused; what was moved then is reported by no-fallback.
+    """
+
+    name = "placeable"
+    evidence = "assigned"
+
+    def check(self, placement: Placement) -> Verdict:
+        if not placement.refusals and (unplaced := self.unplaced(placement)):
+            return unplaced
+        return self.verdict([_finding(placement, refusal) for refusal in placement.refusals])
+
+
+def _finding(placement: Placement, refusal: Refusal) -> Finding:
+    op = placement.ops.get(refusal.op)
+    asked = asked_for(op) if op else "?"
+    first, *rest = refusal.message.splitlines() or ["the placer gives no reason"]
+    reason = first.removeprefix(f"Cannot assign a device for operation {refusal.op}: ")
+    return Finding(
+        object=refusal.op or placement.program,
+        op=op.type if op else "",
+        evidence="assigned",
+        expected=asked,
+        found="refused by the placer",
+        where=placement.where(refusal.op),
+        path=tuple(_group(rest)),
+        message=f"{refusal.op or 'the graph'} cannot be placed: {reason}"
+        f"{built_at(placement, refusal.op)}",
+        cure=_cure(placement, asked),
+    )
+
+
+def _group(lines: Sequence[str]) -> Iterator[str]:
+    """What the placer tells of the colocation group: supported devices by type, and members."""
+    for line in lines:
+        if _SUPPORTED.fullmatch(line) or _MEMBER.fullmatch(line):
+            yield line.strip()
+
+
+def _cure(placement: Placement, asked: str) -> str:
+    if placement.soft:
+        return "ask for one device for all ops that share this variable or resource"
+    return (
+        f"build it under /cpu:0 instead of {asked}, or allow soft placement "
+        "(allow_soft_placement=True, --soft)"
+    )

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placement_checks.devices import Device
+from placement_checks.placement import Op, Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
+
+_DEVICE_FUNCTION = (
+    "; a device function must send VarHandleOp there as well as Variable and VariableV2"
+)
+
+
+@dataclass(frozen=True)
+class VariablesOnHost(Rule):
+    """Every variable sits on the device named, /cpu:0 unless told otherwise.
+
+    Towers that share variables read them from the host; a variable on one GPU is copied from that
+    GPU to all others in every step, and fills its memory. The usual causes are a variable made
+    inside a tower's device scope, a layer that ignores the scope around it, and a device function
+    that knows only the ref variable ops (Variable, VariableV2) and not VarHandleOp.
+
+    A variable that asks for no device is a finding too, wherever it ends: the next machine may put
+    it elsewhere. One that asks only for a job is judged by where it was put.
+
+    `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
+    matches any task. `allow` lists variables that may sit anywhere.
+    """
+
+    name = "variables-on-host"
+    evidence = "assigned"
+
+    device: str | tuple[str, ...] = "/cpu:0"
+    allow: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self._names():
+            Device.parse(name)
+
+    def check(self, placement: Placement) -> Verdict:
+        if unplaced := self.unplaced(placement):
+            return unplaced
+        if placement.machine is not None and not placement.machine.gpus:
+            return self.not_checked(
+                f"the machine ({placement.machine}) has no GPU, so every op is on a CPU"
+            )
+        if not placement.variables:
+            return self.not_checked("the graph has no variables")
+        allowed = [Device.parse(name) for name in self._names()]
+        findings = []
+        for variable in placement.variables:
+            op = placement.ops[variable.name]
+            if op.assigned is None or variable.name in self.allow:
+                continue
+            if not any(op.assigned.matches(each) for each in allowed):
+                findings.append(self._misplaced(placement, op))
+            elif not op.requested and not op.colocated:
+                findings.append(self._unasked(placement, op))
+        return self.verdict(findings, note=_count(len(placement.variables)))
+
+    def _names(self) -> tuple[str, ...]:
+        return (self.device,) if isinstance(self.device, str) else tuple(self.device)
+
+    def _expected(self) -> str:
+        return " or ".join(str(Device.parse(name)) for name in self._names())
+
+    def _misplaced(self, placement: Placement, op: Op) -> Finding:
+        found = op.assigned.short if op.assigned else ""
+        return Finding(
+            object=op.name,
+            op=op.type,
+            evidence="assigned",
+            expected=self._expected(),
+            found=found,
+            where=placement.where(op.name),
+            message=f"variable {op.name} sits on {found}, not on {self._expected()}; "
+            f"it asks for {asked_for(op)}{built_at(placement, op.name)}",
+            cure=self._cure + (_DEVICE_FUNCTION if op.type == "VarHandleOp" else ""),
+        )
+
+    @property
+    def _cure(self) -> str:
+        return f"create it under tf.device('{self._names()[0]}')"
+
+    def _unasked(self, placement: Placement, op: Op) -> Finding:
+        found = op.assigned.short if op.assigned else ""
+        return Finding(
+            object=op.name,
+            op=op.type,
+            evidence="requested",
+            expected=self._expected(),
+            found="no device",
+            where=placement.where(op.name),
+            message=f"variable {op.name} asks for no device; the placer chose {found} on this "
+            f"machine and may choose another elsewhere{built_at(placement, op.name)}",
+            cure=self._cure,
+        )
+
+
+def _count(variables: int) -> str:
+    return f"{variables} variable{'s' if variables > 1 else ''}"

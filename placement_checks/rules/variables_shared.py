@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from placement_checks.placement import (
+    GLOBAL,
+    TRAINABLE,
+    Placement,
+    Tower,
+    Variable,
+    producer_of,
+)
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at
+
+
+@dataclass(frozen=True)
+class VariablesShared(Rule):
+    """All towers read the same variables.
+
+    A tower that has weights of its own trains them alone: nothing fails, and the gradients that
+    are averaged belong to different weights. The usual causes are tf.Variable instead of
+    get_variable, a variable scope that is not reused (or is named after the tower), and a layer
+    that is built anew for each tower.
+
+    Two ways lead to a finding. By data flow: two variables of the same shape, dtype and use, each
+    read on another GPU, while nothing flows from the reading of one to the reading of the other;
+    parts of one model on two GPUs do not look like that. By collections: the program is built with
+    1 and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must not grow. An optimiser
+    slot may only be added along with its variable.
+
+    `private` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
+    purpose.
+    """
+
+    name = "variables-shared"
+    evidence = "requested"
+
+    private: tuple[str, ...] = ()
+
+    def check(self, placement: Placement) -> Verdict:
+        towers = placement.towers
+        alone = placement.alone
+        if not placement.variables:
+            return self.not_checked("the graph has no variables")
+        if len(towers) < 2 and alone is None:
+            where = f"on {towers[0].device.short} alone" if towers else "on no GPU"
+            return self.not_checked(f"variables are read {where}, and {placement.not_alone}")
+        known = {variable.name for variable in alone.variables} if alone else set()
+        findings = {
+            copy.variable: _doubled(placement, copy)
+            for copy in _copies(placement)
+            if copy.variable not in known and not self._is_private(copy.variable)
+        }
+        if alone is not None:
+            for variable in _grown(placement, alone, findings):
+                if not self._is_private(variable):
+                    findings[variable] = _added(placement, variable)
+        return self.verdict(list(findings.values()), note=_counts(placement))
+
+    def _is_private(self, variable: str) -> bool:
+        return any(fnmatchcase(variable, pattern) for pattern in self.private)
+
+
+class _Copy(NamedTuple):
+    """A variable that a tower has instead of the one that another tower reads."""
+
+    variable: str
+    tower: Tower
+    original: str
+    of: Tower
+
+
+def _copies(placement: Placement) -> Iterator[_Copy]:
+    """Pair the variables that not all towers read, by their use and in the order of creation."""
+    towers = placement.towers
+    own: dict[tuple[object, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for variable in placement.variables:
+        readers = [number for number, tower in enumerate(towers) if variable.name in tower.reads]
+        if 0 < len(readers) < len(towers):
+            use = _use(placement, variable, towers[readers[0]])
+            own[use][readers[0]].append(variable.name)
+    candidates = {
+        name for tower_wise in own.values() for names in tower_wise.values() for name in names
+    }
+    part_of = _Parts(placement, candidates)
+    for by_tower in own.values():
+        (first, originals), *others = sorted(by_tower.items())
+        for number, copies in others:
+            for original, copy in zip(originals, copies, strict=False):
+                if original not in towers[number].reads and not part_of.one_model(original, copy):
+                    yield _Copy(copy, towers[number], original, towers[first])
+
+
+def _use(placement: Placement, variable: Variable, tower: Tower) -> tuple[object, ...]:
+    """What must be equal for two variables to be copies: shape, dtype and the op that reads."""
+    return (variable.shape, variable.dtype, placement.ops[tower.reads[variable.name]].type)
+
+
+class _Parts:
+    """Tells variables of one model, which may lie on several GPUs, from those of two towers."""
+
+    def __init__(self, placement: Placement, variables: Iterable[str]) -> None:
+        self._readers = {
+            name: {op.name for op in placement.readers(name) if op.requested.is_gpu}
+            for name in variables
+        }
+        every = set().union(*self._readers.values())
+        self._downstream = {
+            name: placement.downstream(readers) & every for name, readers in self._readers.items()
+        }
+
+    def one_model(self, one: str, other: str) -> bool:
+        """Whether the reading of one variable has a part in what the other is combined with.
+
+        So it is in a model whose layers lie on two GPUs, forwards or in its gradients; towers
+        meet only after their gradients are computed.
+        """
+        return bool(
+            self._downstream[one] & self._readers[other]
+            or self._downstream[other] & self._readers[one]
+        )
+
+
+def _grown(placement: Placement, alone: Placement, doubled: Mapping[str, object]) -> Iterator[str]:
+    """Variables that the program has with N towers and not with one, slots of such left out.
+
+    A program that names its variables otherwise for one tower has as many gone as new: those are
+    matched by shape and dtype.
+    """
+    names = {name for key in (TRAINABLE, GLOBAL) for name in placement.collections.get(key, ())}
+    before = {name for key in (TRAINABLE, GLOBAL) for name in alone.collections.get(key, ())}
+    shapes = {variable.name: variable[1:] for variable in placement.variables}
+    gone = Counter(
+        variable[1:]
+        for variable in alone.variables
+        if variable.name in before and variable.name not in names
+    )
+    new = [
+        variable.name
+        for variable in placement.variables
+        if variable.name in names - before and variable.name not in doubled
+    ]
+    primaries = _primaries(placement)
+    for name in new:
+        if gone[shapes[name]]:
+            gone[shapes[name]] -= 1
+        elif not primaries.get(name, set()) & (doubled.keys() | set(new)):
+            yield name
+
+
+def _primaries(placement: Placement) -> dict[str, set[str]]:
+    """For every optimiser slot the variables it serves: those its update op takes before it."""
+    variables = {variable.name for variable in placement.variables}
+    found: dict[str, set[str]] = defaultdict(set)
+    for op in placement.ops.values():
+        if "Apply" not in op.type:
+            continue
+        primary, *slots = (producer_of(source) for source in op.inputs)
+        for slot in variables.intersection(slots):
+            found[slot].add(primary)
+    for variable in variables:  # averages and slots whose update does not show them
+        found[variable].update(variables.intersection(placement.ops[variable].colocated))
+    return found
+
+
+def _doubled(placement: Placement, copy: _Copy) -> Finding:
+    tower, of = copy.tower.device.short, copy.of.device.short
+    return Finding(
+        object=copy.variable,
+        op=placement.ops[copy.variable].type,
+        evidence="requested",
+        expected=f"{copy.original}, which the tower on {of} reads",
+        found=f"a variable of its own for the tower on {tower}",
+        where=placement.where(copy.variable),
+        path=(
+            f"{copy.original} -> {copy.of.reads[copy.original]} ({of})",
+            f"{copy.variable} -> {copy.tower.reads[copy.variable]} ({tower})",
+        ),
+        message=f"the tower on {tower} reads {copy.variable} where the tower on {of} reads "
+        f"{copy.original}: they are trained apart{built_at(placement, copy.variable)}",
+        cure=_CURE,
+    )
+
+
+def _added(placement: Placement, variable: str) -> Finding:
+    readers = [tower.device.short for tower in placement.towers if variable in tower.reads]
+    by = f"; the tower on {' and '.join(readers)} reads it" if readers else ""
+    return Finding(
+        object=variable,
+        op=placement.ops[variable].type,
+        evidence="requested",
+        expected="the variables of the program with one tower",
+        found=f"a variable more with {len(placement.machine.gpus)} GPUs"
+        if placement.machine
+        else "a variable more",
+        where=placement.where(variable),
+        message=f"{variable} is there only when the program is built with more than one tower{by}"
+        f"{built_at(placement, variable)}",
+        cure=_CURE,
+    )
+
+
+def _counts(placement: Placement) -> str:
+    """How the collections grow from one tower to N, and by what the rule judged."""
+    if placement.alone is None:
+        how = f"by data flow alone: {placement.not_alone}"
+        return f"{_sizes([placement])}; {how}" if placement.collections else how
+    return f"{_sizes([placement.alone, placement])} from 1 tower to {_gpus(placement)}"
+
+
+def _sizes(placements: Sequence[Placement]) -> str:
+    return ", ".join(
+        f"{label} {' -> '.join(str(len(each.collections.get(key, ()))) for each in placements)}"
+        for label, key in (("TRAINABLE", TRAINABLE), ("GLOBAL", GLOBAL))
+    )
+
+
+def _gpus(placement: Placement) -> str:
+    return str(len(placement.machine.gpus)) if placement.machine else "many"
+
+
+_CURE = (
+    "make it once and let every tower read it: tf.compat.v1.get_variable in a variable scope with "
+    "reuse after the first tower, or one layer object called once a tower"
+)

@@ -1,0 +1,59 @@
+"""The main job: judge one placement by the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from placement_checks.placement import Placement
+from placement_checks.policy import Policy, rules_for
+from placement_checks.rules import Verdict
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the rules said of one program."""
+
+    placement: Placement
+    verdicts: Sequence[Verdict]
+
+    def count(self, state: str) -> int:
+        return sum(verdict.state == state for verdict in self.verdicts)
+
+    def status(self, *, asked: Collection[str] = (), require_all: bool = False) -> int:
+        """The exit status: 0 for sound, 1 for a broken rule, 2 where nothing could be checked.
+
+        Args:
+            asked: rules that were asked for by name, and so must be checked.
+            require_all: whether a rule that could not be checked is as bad as a broken one.
+        """
+        unchecked = [each.rule for each in self.verdicts if each.state == "not-checked"]
+        if self.count("broken"):
+            return 1
+        if not self.count("kept") or any(rule in asked for rule in unchecked):
+            return 2
+        return 1 if require_all and unchecked else 0
+
+
+def verify(
+    placement: Placement,
+    policies: Sequence[Policy] = (),
+    *,
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+) -> Report:
+    """Judge a placement.
+
+    Args:
+        placement: what `capture` made, or one built by hand.
+        policies: parameters of rules, the policy that counts most first; the program's own comes
+            last and is added here.
+        only: names of rules; empty for all.
+        without: names of rules to leave out.
+
+    Raises:
+        UsageError: there is no such rule.
+        ConfigError: a policy names a rule or field that does not exist, or a value is unfit.
+    """
+    rules = rules_for([*policies, placement.policy], only=only, without=without)
+    return Report(placement, [rule.check(placement) for rule in rules])
