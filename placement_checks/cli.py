@@ -19,7 +19,7 @@ from placement_checks.config import Settings
 from placement_checks.errors import InputError, PlacementError, UsageError
 from placement_checks.machines import Machine
 from placement_checks.placement import Placement
-from placement_checks.policy import known_rule, parse_setting
+from placement_checks.policy import known_rule, parse_setting, policy_errors
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.rules import RULES
@@ -108,6 +108,8 @@ def verify_command(
     policy: dict[str, dict[str, Any]] = {}
     for rule, parameter, value in map(parse_setting, sets):
         policy.setdefault(rule, {})[parameter] = value
+    for wrong in policy_errors(policy, "--set "):
+        raise wrong
     call = Settings(*_checked_machine(gpus, machine), soft, rules, without, policy)
     for name in (*rules, *without):
         known_rule(name)
@@ -142,6 +144,8 @@ def verify_command(
 @_machine_options
 def place_command(target: str, gpus: int | None, machine: str | None, soft: bool | None) -> int:
     """Print where the placer puts every op, in TensorFlow's words: `name: (Op): device`."""
+    for wrong in policy_errors(policy, "--set "):
+        raise wrong
     call = Settings(*_checked_machine(gpus, machine), soft)
     settings = call.within(config.load(Path.cwd()).settings)
     with report_stream() as stdout:

@@ -24,8 +24,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from placement_checks.errors import ConfigError, PlacementError
-from placement_checks.machines import Machine
+from placement_checks.errors import ConfigError, PlacementError, UsageError
+from placement_checks.machines import MOST_GPUS, Machine
 from placement_checks.policy import Policy, known_rule, policy_errors
 
 
@@ -152,7 +152,12 @@ def checked_gpus(count: int) -> int:
     Raises:
         UsageError: it cannot.
     """
-    Machine.local(count or -1)
+    if not 1 <= count <= MOST_GPUS:
+        raise UsageError(
+            f"{count} GPUs",
+            f"one host has between 1 and {MOST_GPUS}",
+            'describe a cluster with --machine "worker*64: gpu*8"',
+        )
     return count
 
 

@@ -57,11 +57,7 @@ class Machine:
 
     @staticmethod
     def local(gpus: int = 2, *, cpus: int = 1) -> Machine:
-        """One host with ``cpus`` CPU devices and ``gpus`` GPUs.
-
-        Raises:
-            UsageError: a count of GPUs below 0 or above 256.
-        """
+        """One host with ``cpus`` CPU devices and ``gpus`` GPUs."""
         return Machine((Task("localhost", 0, _devices(cpus, gpus)),))
 
     @staticmethod
@@ -154,12 +150,6 @@ def local_gpus() -> tuple[int, ...]:
 
 
 def _devices(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
-    if not 0 <= gpus <= MOST_GPUS:
-        raise UsageError(
-            f"{gpus} GPUs",
-            f"one host has between 1 and {MOST_GPUS}",
-            'describe a cluster with --machine "worker*64: gpu*8"',
-        )
     return (("CPU", cpus), ("GPU", gpus)) if gpus else (("CPU", cpus),)
 
 
@@ -197,8 +187,10 @@ def _counts(text: str) -> dict[str, int] | None:
 
 def _parse_devices(text: str, whole: str) -> tuple[tuple[str, int], ...]:
     counts = _counts(text)
-    if counts is None or not 1 <= counts.get("cpu", 1) <= MOST_GPUS:
+    if counts is None:
         raise _malformed(whole, f"'{text.strip()}' is no list of cpu*N and gpu*N")
+    if counts.get("cpu") == 0 or max(counts.values()) > MOST_GPUS:
+        raise _malformed(whole, f"a task has at least 1 CPU, and at most {MOST_GPUS} of each")
     return _devices(counts.get("cpu", 1), counts.get("gpu", 0))
 
 

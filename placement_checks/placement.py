@@ -22,6 +22,7 @@ VARIABLE_TYPES = frozenset({"VarHandleOp", "VariableV2", "Variable", "AutoReload
 _PASSES_ON = frozenset(
     {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "Cast"}
 )
+_SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
 _NO_READ = re.compile(
     r"Assign|Apply|Scatter(?!Nd$)|IsInitialized|IsVariableInitialized|Save|Restore|Destroy"
     r"|VariableShape"
@@ -39,6 +40,7 @@ class Op(NamedTuple):
         assigned: where the placer put it; None where no placer answered.
         colocated: names of the ops it is bound to (``_class``), its own left out.
         why_not: why it did not get the device it asked for; ``""`` where it did.
+        bound: whether the reason is another op, which it is bound to.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Op(NamedTuple):
     assigned: Device | None = None
     colocated: Sequence[str] = ()
     why_not: str = ""
+    bound: bool = False
 
 
 class Variable(NamedTuple):
@@ -126,6 +129,15 @@ class Placement:
                 found[producer].append(op)
         return found
 
+    @cached_property
+    def colocations(self) -> Mapping[str, Sequence[str]]:
+        """The ops that are bound to an op by ``_class``, by its name."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for op in self.ops.values():
+            for name in op.colocated:
+                found[name].append(op.name)
+        return found
+
     def assigned_to(self, pattern: Device) -> Iterator[Op]:
         """The ops that the placer put on a device that matches ``pattern``."""
         return (op for op in self.ops.values() if op.assigned and op.assigned.matches(pattern))
@@ -166,13 +178,19 @@ class Placement:
                 reads[op.requested].setdefault(variable.name, op.name)
         return [Tower(device, reads[device]) for device in sorted(reads, key=_by_parts)]
 
-    def downstream(self, sources: Iterable[str]) -> set[str]:
-        """The ops to which data or control flows from any of ``sources``."""
+    def influenced(self, sources: Iterable[str]) -> set[str]:
+        """The ops whose values depend on the values of ``sources``.
+
+        Neither control edges nor ops that take only the shape of a value pass an influence on.
+        """
         todo = list(sources)
         seen: set[str] = set()
         while todo:
-            for op in self.consumers.get(todo.pop(), ()):
-                if op.name not in seen:
+            name = todo.pop()
+            for op in self.consumers.get(name, ()):
+                if op.name in seen or op.type in _SHAPE_ONLY:
+                    continue
+                if any(producer_of(each) == name for each in op.inputs if each[0] != "^"):
                     seen.add(op.name)
                     todo.append(op.name)
         return seen

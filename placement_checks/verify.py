@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from placement_checks.placement import Placement
-from placement_checks.policy import Policy, rules_for
+from placement_checks.policy import Policy, policy_errors, rules_for
 from placement_checks.rules import Verdict
 
 
@@ -55,5 +55,10 @@ def verify(
         UsageError: there is no such rule.
         ConfigError: a policy names a rule or field that does not exist, or a value is unfit.
     """
+    for policy in policies:
+        for wrong in policy_errors(policy):
+            raise wrong
+    for wrong in policy_errors(placement.policy, f"policy of {placement.program}: "):
+        raise wrong
     rules = rules_for([*policies, placement.policy], only=only, without=without)
     return Report(placement, [rule.check(placement) for rule in rules])

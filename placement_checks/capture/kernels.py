@@ -13,7 +13,7 @@ from placement_checks.placement import Op
 
 
 def why_not(op: Op, node: Any, machine: Machine) -> str:
-    """Why the placer did not give ``op`` the device it asked for.
+    """Why the placer did not give ``op`` the device it asked for; ``""`` if nothing of its own.
 
     Args:
         op: the op, requested on one device and assigned to another.
@@ -29,10 +29,10 @@ def why_not(op: Op, node: Any, machine: Machine) -> str:
     if node is not None and not any(_fits(kernel, node) for kernel in usable):
         types = sorted({_shown(node, name) for name in _constrained(usable, node)})
         return f"the {wanted.type} kernel of {op.type} does not take {', '.join(types)}"
-    return ELSEWHERE
+    return ""
 
 
-ELSEWHERE = "it is bound to another op, by colocation or by a reference"
+BOUND = "it is bound to another op, by colocation or by a reference"
 
 
 @lru_cache(maxsize=4096)

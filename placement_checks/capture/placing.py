@@ -11,7 +11,7 @@ from tensorflow.core.framework import types_pb2
 
 from placement_checks import machines
 from placement_checks.capture.graph import Source
-from placement_checks.capture.kernels import why_not
+from placement_checks.capture.kernels import BOUND, why_not
 from placement_checks.capture.placer.process import PlacerProcess, Unusable, phantom, session
 from placement_checks.capture.placer.refusal import Refused
 from placement_checks.devices import LOCALHOST, Device
@@ -132,7 +132,8 @@ def _assigned(asked: Placement, source: Source, devices: Iterable[str], kind: st
     if fallen:
         nodes = {node.name: node for node in source.graph_def.node if node.name in fallen}
         for name, op in fallen.items():
-            ops[name] = op._replace(why_not=why_not(op, nodes.get(name), machine))
+            reason = why_not(op, nodes.get(name), machine)
+            ops[name] = op._replace(why_not=reason or BOUND, bound=not reason)
     return replace(asked, ops=ops, placer=kind)
 
 
@@ -189,9 +190,10 @@ def _refusal(message: str, asked: Placement) -> Refusal:
     malformed = _MALFORMED.search(message)
     if malformed:
         device = malformed[1].removeprefix(str(LOCALHOST))
+        where = asked.where(malformed[2])
         raise InputError(
             asked.program,
-            f"op '{malformed[2]}' asks for the device '{device}', which TensorFlow cannot read",
+            f"op '{malformed[2]}'{where and f' ({where})' or ''} asks for the device '{device}', which TensorFlow cannot read",
             "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0",
         )
     found = _NODE.search(message)

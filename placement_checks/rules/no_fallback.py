@@ -1,22 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from placement_checks.placement import VARIABLE_TYPES, Op, Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
 
-_HANDLES = (
-    "HandleOp",
-    "Table",
-    "TableV2",
-    "Queue",
-    "QueueV2",
-    "Iterator",
-    "IteratorV2",
-    "StackV2",
-)
-_PASS_HANDLES = frozenset({"Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity"})
+# The ends of the names of op types that make a resource: HashTableV2, FIFOQueueV2, IteratorV2 …
+_RESOURCES = ("HandleOp", "Table", "TableV2", "Queue", "QueueV2", "Iterator", "IteratorV2")
+_PASS_ON = frozenset({"Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity"})
+_LOOPS = frozenset({"While", "StatelessWhile"})
 
 
 @dataclass(frozen=True)
@@ -43,20 +36,18 @@ class NoFallback(Rule):
             return unplaced
         if not any(op.requested.is_gpu for op in placement.ops.values()):
             return self.not_checked("no op asks for a GPU")
-        fallen = {
-            op.name: op
-            for op in placement.ops.values()
-            if _fell(op, placement)
-            and op.type not in self.allow
-            and op.name not in self.allow
-            and not _follows_to_host(op, placement)
-        }
-        bound: dict[str, list[Op]] = {}
+        fallen = {op.name: op for op in placement.ops.values() if _fell(op, placement)}
+        groups: dict[str, list[Op]] = {}
         for op in fallen.values():
-            leader = next(_leaders(op, fallen), None)
-            bound.setdefault(leader or op.name, []).append(op)
+            leader = _leader(op, placement, fallen)
+            if leader is not None:
+                groups.setdefault(leader, []).append(op)
         return self.verdict(
-            [_finding(placement, fallen[name], group) for name, group in bound.items()]
+            [
+                _finding(placement, fallen[name], [op for op in group if op.name != name])
+                for name, group in groups.items()
+                if name not in self.allow and fallen[name].type not in self.allow
+            ]
         )
 
 
@@ -67,44 +58,56 @@ def _fell(op: Op, placement: Placement) -> bool:
     return op.assigned.type == "CPU" or (lacking and not op.assigned.matches(op.requested))
 
 
-def _follows_to_host(op: Op, placement: Placement) -> bool:
-    """Whether it takes a resource that was asked to be where this op ended."""
-    return any(
-        resource.requested.type is not None
-        and not resource.requested.is_gpu
-        and resource.assigned == op.assigned
-        for resource in _resources(op, placement)
-    )
+def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | None:
+    """The op that took ``op`` along: one that fell for a reason of its own, else ``op`` itself.
 
+    A variable comes before other ops, as it is what the user knows.
 
-def _resources(op: Op, placement: Placement) -> Iterator[Op]:
-    """The variables, tables, queues and iterators that an op takes a handle or reference of."""
+    None where it followed a resource to the host that this was asked to be on.
+    """
+    if not op.bound:
+        return next((name for name in _bound_to(op, placement) if _leads(name, fallen)), op.name)
+    leader = op.name
+    seen = {op.name}
     todo = [op]
-    seen = set()
     while todo:
-        for source in todo.pop().inputs:
-            producer = placement.ops.get(producer_of(source))
-            if producer is None or producer.name in seen or source.startswith("^"):
+        for name in _bound_to(todo.pop(), placement):
+            other = placement.ops.get(name)
+            if other is None or name in seen:
                 continue
-            seen.add(producer.name)
-            if producer.type in VARIABLE_TYPES or producer.type.endswith(_HANDLES):
-                yield producer
-            elif producer.type in _PASS_HANDLES:
-                todo.append(producer)
+            seen.add(name)
+            if other.requested.type is not None and not other.requested.is_gpu:
+                return None
+            if _leads(name, fallen):
+                return name
+            if name in fallen and not other.bound:
+                leader = name
+            todo.append(other)
+    return leader
 
 
-def _leaders(op: Op, fallen: dict[str, Op]) -> Iterator[str]:
-    """The fallen ops that ``op`` is bound to: its variable, or its colocation."""
-    if op.type in VARIABLE_TYPES:
-        return
-    for name in [*op.colocated, *(producer_of(source) for source in op.inputs)]:
-        leader = fallen.get(name)
-        if leader and leader.name != op.name and leader.type in VARIABLE_TYPES:
-            yield name
+def _leads(name: str, fallen: Mapping[str, Op]) -> bool:
+    """Whether it is a variable that fell for a reason of its own: so do the ops that take it."""
+    return name in fallen and fallen[name].type in VARIABLE_TYPES and not fallen[name].bound
 
 
-def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
-    others = [each for each in group if each is not op]
+def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
+    """What must be where ``op`` is: its colocation group, and the resources it takes."""
+    yield from op.colocated
+    for name in (op.name, *op.colocated):
+        yield from placement.colocations.get(name, ())
+    for source in op.inputs:
+        producer = placement.ops.get(producer_of(source))
+        if producer is None or source.startswith("^"):
+            continue
+        if producer.type in VARIABLE_TYPES | _PASS_ON or producer.type.endswith(_RESOURCES):
+            yield producer.name
+        elif producer.type in _LOOPS:  # the n-th output of a loop is its n-th input
+            number = int(source.partition(":")[2] or 0)
+            yield from (producer_of(each) for each in producer.inputs[number : number + 1])
+
+
+def _finding(placement: Placement, op: Op, others: list[Op]) -> Finding:
     with_it = f", and {len(others)} bound to it" if others else ""
     found = op.assigned.short if op.assigned else ""
     return Finding(

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from placement_checks.devices import Device
 from placement_checks.placement import (
     GLOBAL,
     TRAINABLE,
@@ -83,15 +84,14 @@ def _copies(placement: Placement) -> Iterator[_Copy]:
         if 0 < len(readers) < len(towers):
             use = _use(placement, variable, towers[readers[0]])
             own[use][readers[0]].append(variable.name)
-    candidates = {
-        name for tower_wise in own.values() for names in tower_wise.values() for name in names
-    }
-    part_of = _Parts(placement, candidates)
+    one_model = _Joined(placement)
     for by_tower in own.values():
         (first, originals), *others = sorted(by_tower.items())
         for number, copies in others:
+            if placement.alone is None and one_model(towers[first], towers[number]):
+                continue
             for original, copy in zip(originals, copies, strict=False):
-                if original not in towers[number].reads and not part_of.one_model(original, copy):
+                if original not in towers[number].reads:
                     yield _Copy(copy, towers[number], original, towers[first])
 
 
@@ -100,29 +100,36 @@ def _use(placement: Placement, variable: Variable, tower: Tower) -> tuple[object
     return (variable.shape, variable.dtype, placement.ops[tower.reads[variable.name]].type)
 
 
-class _Parts:
-    """Tells variables of one model, which may lie on several GPUs, from those of two towers."""
+class _Joined:
+    """Tells GPUs that hold parts of one model from GPUs that hold a tower each.
 
-    def __init__(self, placement: Placement, variables: Iterable[str]) -> None:
-        self._readers = {
-            name: {op.name for op in placement.readers(name) if op.requested.is_gpu}
-            for name in variables
+    In one model, what is computed with a variable on one GPU has a part in what is combined with
+    a variable on the other, forwards or in its gradients; towers meet only after their gradients
+    are computed.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._known: dict[tuple[Device, Device], bool] = {}
+
+    def __call__(self, one: Tower, other: Tower) -> bool:
+        key = one.device, other.device
+        if key not in self._known:
+            ours, theirs = self._readers(one, other), self._readers(other, one)
+            self._known[key] = not (
+                theirs.isdisjoint(self._placement.influenced(ours))
+                and ours.isdisjoint(self._placement.influenced(theirs))
+            )
+        return self._known[key]
+
+    def _readers(self, tower: Tower, other: Tower) -> set[str]:
+        """The ops on one GPU that compute with variables that the other does not read."""
+        return {
+            op.name
+            for variable in tower.reads.keys() - other.reads.keys()
+            for op in self._placement.readers(variable)
+            if op.requested == tower.device
         }
-        every = set().union(*self._readers.values())
-        self._downstream = {
-            name: placement.downstream(readers) & every for name, readers in self._readers.items()
-        }
-
-    def one_model(self, one: str, other: str) -> bool:
-        """Whether the reading of one variable has a part in what the other is combined with.
-
-        So it is in a model whose layers lie on two GPUs, forwards or in its gradients; towers
-        meet only after their gradients are computed.
-        """
-        return bool(
-            self._downstream[one] & self._readers[other]
-            or self._downstream[other] & self._readers[one]
-        )
 
 
 def _grown(placement: Placement, alone: Placement, doubled: Mapping[str, object]) -> Iterator[str]:
