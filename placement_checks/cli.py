@@ -144,8 +144,6 @@ def verify_command(
 @_machine_options
 def place_command(target: str, gpus: int | None, machine: str | None, soft: bool | None) -> int:
     """Print where the placer puts every op, in TensorFlow's words: `name: (Op): device`."""
-    for wrong in policy_errors(policy, "--set "):
-        raise wrong
     call = Settings(*_checked_machine(gpus, machine), soft)
     settings = call.within(config.load(Path.cwd()).settings)
     with report_stream() as stdout:
