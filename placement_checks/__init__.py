@@ -1,7 +1,7 @@
 """Says where TensorFlow puts every op of multi-GPU code, and what is wrong with it.
 
 The names below are loaded on first use, so that the pytest plugin costs nothing where it is not
-used; TensorFlow is loaded only by `capture`.
+used; TensorFlow is loaded only by `place`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from placement_checks.assertions import assert_rules as assert_rules
     from placement_checks.assertions import assert_variables_on_host as assert_variables_on_host
     from placement_checks.assertions import assert_variables_shared as assert_variables_shared
-    from placement_checks.capture import capture as capture
+    from placement_checks.capture import place as place
     from placement_checks.devices import Device as Device
     from placement_checks.errors import PlacementError as PlacementError
+    from placement_checks.judging import verify as verify
     from placement_checks.machines import Machine as Machine
     from placement_checks.placement import Op as Op
     from placement_checks.placement import Placement as Placement
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from placement_checks.rules import Finding as Finding
     from placement_checks.rules import Rule as Rule
     from placement_checks.rules import Verdict as Verdict
-    from placement_checks.verify import verify as verify
 
 _HOMES = {
     "Device": "devices",
@@ -50,8 +50,8 @@ _HOMES = {
     "assert_rules": "assertions",
     "assert_variables_on_host": "assertions",
     "assert_variables_shared": "assertions",
-    "capture": "capture",
-    "verify": "verify",
+    "place": "capture",
+    "verify": "judging",
 }
 
 __all__ = list(_HOMES)

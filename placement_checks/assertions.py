@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from placement_checks.judging import verify
 from placement_checks.placement import Placement
 from placement_checks.policy import made
 from placement_checks.report.lines import counted, finding_lines
 from placement_checks.rules import Verdict
-from placement_checks.verify import verify
 
 # Told of every verdict; the pytest plugin listens, for its summary.
 observers: list[Callable[[Placement, Verdict], None]] = []
@@ -52,7 +52,7 @@ def assert_no_fallback(placement: Placement, *, allow: tuple[str, ...] = ()) -> 
     """Assert that no op that asks for a GPU ends on a CPU.
 
     Args:
-        placement: what `capture` or the fixture ``place`` made.
+        placement: what `place` or the fixture ``place`` made.
         allow: op types and op names that may.
 
     Raises:
@@ -67,7 +67,7 @@ def assert_variables_on_host(
     """Assert that every variable sits on the device named.
 
     Args:
-        placement: what `capture` or the fixture ``place`` made.
+        placement: what `place` or the fixture ``place`` made.
         device: a whole or partial device name, or several that are allowed.
         allow: variables that may sit anywhere.
 
@@ -82,7 +82,7 @@ def assert_variables_shared(placement: Placement, *, private: tuple[str, ...] = 
     """Assert that all towers read the same variables.
 
     Args:
-        placement: what `capture` or the fixture ``place`` made.
+        placement: what `place` or the fixture ``place`` made.
         private: variables, or patterns of names, that towers have of their own on purpose.
 
     Raises:
@@ -95,7 +95,7 @@ def assert_no_idle_device(placement: Placement, *, idle: tuple[str, ...] = ()) -
     """Assert that every GPU computes.
 
     Args:
-        placement: what `capture` or the fixture ``place`` made.
+        placement: what `place` or the fixture ``place`` made.
         idle: devices that may do nothing.
 
     Raises:

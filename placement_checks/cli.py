@@ -14,9 +14,10 @@ import click
 from rich.console import Console
 
 from placement_checks import config
-from placement_checks.capture import capture, prepare
+from placement_checks.capture import place, prepare
 from placement_checks.config import Settings
 from placement_checks.errors import InputError, PlacementError, UsageError
+from placement_checks.judging import Report, verify
 from placement_checks.machines import Machine
 from placement_checks.placement import Placement
 from placement_checks.policy import known_rule, parse_setting, policy_errors
@@ -24,7 +25,6 @@ from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.rules import RULES
 from placement_checks.streams import report_stream
-from placement_checks.verify import Report, verify
 
 FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
 
@@ -205,7 +205,7 @@ def _checked_machine(gpus: int | None, machine: str | None) -> tuple[int | None,
 
 
 def _captured(target: str, settings: Settings) -> Placement:
-    return capture(
+    return place(
         target,
         gpus=settings.gpus or 2,
         machine=Machine.parse(settings.machine) if settings.machine else None,

@@ -149,8 +149,8 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
     path of a saved graph, and the keywords ``gpus`` (default 2), ``machine`` (a `Machine` or its
     written form) and ``soft``. It returns a `Placement` for the ``assert_*`` functions.
     """
+    from placement_checks import capture
     from placement_checks.assertions import assert_rules
-    from placement_checks.capture import capture
     from placement_checks.machines import Machine
 
     item = request.node
@@ -164,7 +164,7 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
     def call(target: Any, **keywords: Any) -> Placement:
         options = {**defaults, **keywords}
         machine = options.pop("machine", None)
-        placement = capture(
+        placement = capture.place(
             target,
             machine=Machine.parse(machine) if isinstance(machine, str) else machine,
             devices=devices,

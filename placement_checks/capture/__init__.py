@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from placement_checks.capture.graph import Source
 
 
-def capture(
+def place(
     target: str | Program | Path | tf.Graph | Callable[..., object],
     *,
     gpus: int = 2,

@@ -194,7 +194,8 @@ def _refusal(message: str, asked: Placement) -> Refusal:
         where = f" ({line})" if line else ""
         raise InputError(
             asked.program,
-            f"op '{malformed[2]}'{where} asks for the device '{device}', which TensorFlow cannot read",
+            f"op '{malformed[2]}'{where} asks for the device '{device}', "
+            "which TensorFlow cannot read",
             "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0",
         )
     found = _NODE.search(message)

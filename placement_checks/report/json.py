@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from placement_checks.errors import PlacementError
+from placement_checks.judging import Report
 from placement_checks.rules import Verdict
-from placement_checks.verify import Report
 
 SCHEMA = 1
 

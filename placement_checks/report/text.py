@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from placement_checks.judging import Report
 from placement_checks.placement import Placement
 from placement_checks.report.lines import counted, finding_lines
 from placement_checks.rules import Verdict
-from placement_checks.verify import Report
 
 _STATES = {
     "kept": ("KEPT", "green"),

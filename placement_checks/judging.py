@@ -45,7 +45,7 @@ def verify(
     """Judge a placement.
 
     Args:
-        placement: what `capture` made, or one built by hand.
+        placement: what `place` made, or one built by hand.
         policies: parameters of rules, the policy that counts most first; the program's own comes
             last and is added here.
         only: names of rules; empty for all.

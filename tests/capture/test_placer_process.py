@@ -1,0 +1,225 @@
+"""The placer process: reused, replaced when it dies or hangs, closed to other machines."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from placement_checks import PlacementError, place
+from placement_checks.capture import placing
+from placement_checks.capture.placer import process as module
+from placement_checks.capture.placer.process import PlacerProcess, Unusable
+from placement_checks.placement import Placement
+
+
+def build() -> None:
+    with tf.device("/gpu:1"):
+        tf.matmul(tf.ones([2, 2]), tf.ones([2, 2]), name="product")
+
+
+def devices(placement: Placement) -> set[str]:
+    return {op.assigned.short for op in placement.ops.values() if op.assigned}
+
+
+def child_of(process: PlacerProcess) -> subprocess.Popen[bytes]:
+    assert process._process is not None
+    return process._process
+
+
+def test_one_process_serves_all_placements() -> None:
+    place(build)
+    first = child_of(placing.phantom).pid
+    place(build)
+
+    assert child_of(placing.phantom).pid == first
+
+
+def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -> None:
+    place(build)
+    os.kill(child_of(placing.phantom).pid, signal.SIGKILL)
+
+    with pytest.raises(PlacementError) as caught:
+        place(build)
+
+    assert str(caught.value) == (
+        "the phantom placer: was ended by SIGKILL; run it again: a new process is started each time"
+    )
+    assert devices(place(build)) == {"/device:GPU:1"}
+
+
+def test_a_process_that_hangs_is_ended_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    place(build)
+    pid = child_of(placing.phantom).pid
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(module, "PLACE_LIMIT", -9.0)  # plus 10 s for the pipe
+    begin = time.monotonic()
+
+    with pytest.raises(PlacementError, match=r"gave no answer within \d s and was ended"):
+        place(build)
+
+    assert time.monotonic() - begin < 5
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_the_port_of_the_master_is_refused_on_every_other_address() -> None:
+    place(build)
+    ports = listening_ports(child_of(placing.phantom).pid)
+    address = own_address()
+    assert ports
+    if address is None:
+        pytest.skip("this machine has no address but loopback")
+
+    # The sockets of gRPC are bound to all interfaces, so a probe on loopback gets through …
+    assert all(answers("127.0.0.1", port) for port in ports)
+    # … and one that is not closed would on this address too.
+    with socket.create_server(("0.0.0.0", 0)) as open_to_all:
+        assert answers(address, open_to_all.getsockname()[1])
+    assert not any(answers(address, port) for port in ports)
+
+
+def test_a_forked_child_starts_a_process_of_its_own() -> None:
+    place(build)
+    pid = child_of(placing.phantom).pid
+    reader, writer = os.pipe()
+    forked = os.fork()
+    if forked == 0:
+        placing.phantom.start()
+        os.write(writer, str(child_of(placing.phantom).pid).encode())
+        placing.phantom.stop()
+        os._exit(0)
+    os.waitpid(forked, 0)
+
+    assert int(os.read(reader, 100)) != pid
+    assert devices(place(build)) == {"/device:GPU:1"}
+
+
+def test_threads_take_turns() -> None:
+    found: list[set[str]] = []
+    threads = [threading.Thread(target=lambda: found.append(devices(place(build)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == [{"/device:GPU:1"}] * 4
+
+
+def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class NoKernels(PlacerProcess):
+        def place(self, *args: object, **options: object) -> list[str]:
+            raise Unusable("tensorflow 2.21.0 is a build without GPU kernels")
+
+    monkeypatch.setattr(placing, "phantom", NoKernels("phantom", {}))
+
+    placement = place(build)
+
+    assert placement.placer is None
+    assert placement.unplaced == (
+        "tensorflow 2.21.0 is a build without GPU kernels; install the Linux x86-64 wheel of "
+        "tensorflow, whose CUDA build knows GPU kernels"
+    )
+
+
+def test_a_process_that_is_unusable_says_so_every_time_and_is_started_once(tmp_path: Path) -> None:
+    """A stand-in for TensorFlow that says it is a CPU build."""
+    package = tmp_path / "tensorflow"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from types import SimpleNamespace\n"
+        "__version__ = '2.99'\n"
+        "sysconfig = SimpleNamespace(get_build_info=lambda: {'is_cuda_build': False})\n"
+    )
+    process = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
+    for _ in range(2):
+        with pytest.raises(Unusable, match=r"tensorflow 2\.99 is a build without GPU kernels"):
+            process.place(b"", ["a"], [], [], soft=False)
+        assert process._process is None
+
+
+def test_the_devices_of_this_machine_answer_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many GPUs as asked for are here, so a real session is asked, and the evidence says so."""
+    asked = []
+
+    class Session(PlacerProcess):
+        def place(self, graph: bytes, targets, nested, tasks, *, soft: bool) -> list[str]:  # type: ignore[no-untyped-def]
+            asked.append(tasks)
+            return ["/job:localhost/replica:0/task:0/device:GPU:1"] * len([*targets, *nested])
+
+    monkeypatch.setattr(placing.machines, "local_gpus", lambda: (0, 1))
+    monkeypatch.setattr(placing, "session", Session("session", {}))
+
+    assert place(build, gpus=2).placer == "session"
+    assert place(build, gpus=2, devices="simulated").placer == "phantom"
+    assert place(build, gpus=4).placer == "phantom"
+    assert place(build, gpus=4, devices="real").unplaced == (
+        "this machine has not the devices asked for (gpu*4)"
+    )
+    assert len(asked) == 1
+
+
+def test_a_hundred_placements_leak_neither_memory_nor_files(fixtures: Path) -> None:
+    def used() -> tuple[int, int]:
+        pid = child_of(placing.phantom).pid
+        status = Path(f"/proc/{pid}/status").read_text()
+        resident = int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index]
+        return resident, len(os.listdir(f"/proc/{pid}/fd")) + len(os.listdir("/proc/self/fd"))
+
+    for _ in range(30):  # memory settles
+        place(build)
+    resident, files = used()
+    for _ in range(100):
+        place(build)
+
+    assert used()[1] <= files + 2
+    assert used()[0] < resident * 1.1
+
+
+def listening_ports(pid: int) -> list[int]:
+    """The TCP ports on which the process listens on all interfaces."""
+    inodes = {
+        match[1]
+        for each in Path(f"/proc/{pid}/fd").iterdir()
+        if (match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(each)))
+    }
+    rows = [
+        row.split()
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        if Path(table).exists()
+        for row in Path(table).read_text().splitlines()[1:]
+    ]
+    return [
+        int(row[1].rpartition(":")[2], 16)
+        for row in rows
+        if row[3] == "0A" and row[9] in inodes and set(row[1].rpartition(":")[0]) == {"0"}
+    ]
+
+
+def own_address() -> str | None:
+    """An address of this machine that is not loopback; a UDP socket tells without sending."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        address = str(probe.getsockname()[0])
+    return None if address.startswith("127.") else address
+
+
+def answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=2):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,78 @@
+"""The phantom's answer is the placer's: compared node by node with its dump of a local session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from capture.zoo import GRAPHS, PROGRAMS
+
+from placement_checks import Machine, place
+from placement_checks.capture import placing
+from placement_checks.capture.targets import resolve
+from placement_checks.execute.devices import running_on
+
+CPUS = 3
+NAMES = [graph.__name__ for graph in GRAPHS] + [
+    each.partition(":")[2] + str(i) for i, each in enumerate(PROGRAMS)
+]
+
+
+@pytest.fixture(scope="module")
+def graphs(fixtures: Path) -> dict[str, tf.Graph]:
+    """The zoo, with CPU:1 and CPU:2 standing in for the GPUs of the programs."""
+    builders = dict(
+        zip(
+            NAMES,
+            [*GRAPHS, *(resolve(f"{fixtures}/{each}").build for each in PROGRAMS)],
+            strict=True,
+        )
+    )
+    found = {}
+    for name, build in builders.items():
+        with tf.Graph().as_default() as found[name], running_on(CPUS - 1, devices="simulated"):
+            build()
+    return found
+
+
+@pytest.fixture(scope="module")
+def answers(
+    graphs: dict[str, tf.Graph], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, str] | str]:
+    folder = tmp_path_factory.mktemp("oracle")
+    for name, graph in graphs.items():
+        (folder / f"{name}.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    script = Path(__file__).parent / "oracle.py"
+    subprocess.run([sys.executable, script, folder, str(CPUS)], check=True, capture_output=True)
+    return json.loads((folder / "answers.json").read_text())
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["strict", "soft"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("process", ["phantom", "session"])
+def test_every_node_is_where_the_placer_of_a_local_session_puts_it(
+    graphs: dict[str, tf.Graph],
+    answers: dict[str, dict[str, str] | str],
+    monkeypatch: pytest.MonkeyPatch,
+    process: str,
+    name: str,
+    soft: bool,
+) -> None:
+    """Both ways to the placer: the one for devices that do not exist, and the one for GPUs here."""
+    monkeypatch.setattr(placing, "phantom", getattr(placing, process))
+    expected = answers[f"{name} {'soft' if soft else 'strict'}"]
+    placement = place(graphs[name], machine=Machine.local(0, cpus=CPUS), soft=soft)
+
+    if isinstance(expected, str):
+        assert placement.refusals
+        assert placement.refusals[0].op in expected
+    else:
+        assert not placement.refusals
+        names = [op.name for op in graphs[name].get_operations()]
+        assert {each: str(placement.ops[each].assigned) for each in names} == {
+            each: expected[each] for each in names
+        }
