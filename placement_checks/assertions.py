@@ -25,6 +25,7 @@ def assert_rules(placement: Placement, *rules: str) -> None:
         UsageError: there is no such rule.
         ConfigError: the program's policy is wrong.
     """
+    __tracebackhide__ = True
     verdicts = verify(placement, only=rules).verdicts
     for verdict in verdicts:
         _observe(placement, verdict)
@@ -45,6 +46,7 @@ def assert_placeable(placement: Placement) -> None:
     Raises:
         AssertionError: it cannot; the message has the placer's reason for each op.
     """
+    __tracebackhide__ = True
     _assert(placement, "placeable")
 
 
@@ -58,6 +60,7 @@ def assert_no_fallback(placement: Placement, *, allow: tuple[str, ...] = ()) -> 
     Raises:
         AssertionError: some do; the message says why, for each.
     """
+    __tracebackhide__ = True
     _assert(placement, "no-fallback", allow=allow)
 
 
@@ -75,6 +78,7 @@ def assert_variables_on_host(
         AssertionError: some do not; the message names variable, device and source line.
         InputError: ``device`` is no device name.
     """
+    __tracebackhide__ = True
     _assert(placement, "variables-on-host", device=device, allow=allow)
 
 
@@ -88,6 +92,7 @@ def assert_variables_shared(placement: Placement, *, private: tuple[str, ...] = 
     Raises:
         AssertionError: some tower has its own; the message pairs each with the one it doubles.
     """
+    __tracebackhide__ = True
     _assert(placement, "variables-shared", private=private)
 
 
@@ -101,10 +106,12 @@ def assert_no_idle_device(placement: Placement, *, idle: tuple[str, ...] = ()) -
     Raises:
         AssertionError: some GPU does nothing.
     """
+    __tracebackhide__ = True
     _assert(placement, "no-idle-device", idle=idle)
 
 
 def _assert(placement: Placement, rule: str, **parameters: Any) -> None:
+    __tracebackhide__ = True
     verdict = made(rule, parameters).check(placement)
     _observe(placement, verdict)
     if verdict.state == "not-checked":
@@ -120,6 +127,7 @@ def _observe(placement: Placement, verdict: Verdict) -> None:
 
 def _refuse(placement: Placement, verdict: Verdict) -> NoReturn:
     """Nothing was looked at: that is no pass. Where no placer can answer here, it is a skip."""
+    __tracebackhide__ = True
     message = f"{verdict.rule} could not be checked on {placement.program}: {verdict.reason}"
     if placement.unplaced and not placement.refusals:
         import pytest

@@ -107,15 +107,15 @@ class Placement:
     """
 
     program: str
-    ops: Mapping[str, Op]
-    variables: Sequence[Variable] = ()
-    collections: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    ops: Mapping[str, Op] = field(repr=False)
+    variables: Sequence[Variable] = field(default=(), repr=False)
+    collections: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
     machine: Machine | None = None
     placer: str | None = None
     soft: bool = False
     unplaced: str = ""
-    refusals: Sequence[Refusal] = ()
-    alone: Placement | None = None
+    refusals: Sequence[Refusal] = field(default=(), repr=False)
+    alone: Placement | None = field(default=None, repr=False)
     not_alone: str = ""
     policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     frames: Callable[[str], Sequence[Frame]] = field(default=lambda _op: (), repr=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from placement_checks.rules import Verdict
 
 _PROPERTY = "placement"
-_MARK_ARGUMENTS = {"gpus", "machine", "soft"}
+_MARK_ARGUMENTS = ("gpus", "machine", "soft")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,10 +61,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if len(mark.args) != 1 or type(mark.args[0]) is not int or mark.args[0] < 1:
                 raise pytest.UsageError(f"{item.nodeid}: write @pytest.mark.gpu(2)")
         for mark in item.iter_markers("placement"):
-            if unknown := mark.kwargs.keys() - _MARK_ARGUMENTS:
+            if unknown := mark.kwargs.keys() - set(_MARK_ARGUMENTS):
                 raise pytest.UsageError(
-                    f"{item.nodeid}: @pytest.mark.placement takes {sorted(_MARK_ARGUMENTS)}, "
-                    f"not {sorted(unknown)}"
+                    f"{item.nodeid}: @pytest.mark.placement has no {' and no '.join(unknown)}, "
+                    f"only {', '.join(_MARK_ARGUMENTS)}"
                 )
 
 

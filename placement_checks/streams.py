@@ -14,23 +14,28 @@ from typing import TextIO
 @contextlib.contextmanager
 def report_stream() -> Iterator[TextIO]:
     """A stream to the real standard output; meanwhile file descriptor 1 leads to stderr."""
-    sys.stdout.flush()
+    stdout = sys.stdout
+    stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
     try:
-        descriptor = sys.stdout.fileno()
-    except (io.UnsupportedOperation, AttributeError, ValueError):  # replaced by a test
-        stream = sys.stdout
-        with contextlib.redirect_stdout(sys.stderr):
-            yield stream
-        return
-    kept = os.dup(descriptor)
-    os.dup2(2, descriptor)
-    try:
-        with os.fdopen(os.dup(kept), "w", encoding="utf-8") as stream:
-            yield stream
+        if _leads_to(1, stdout):
+            with os.fdopen(os.dup(kept), "w", encoding="utf-8") as stream:
+                yield stream
+        else:  # somebody has replaced it, such as a test
+            with contextlib.redirect_stdout(sys.stderr):
+                yield stdout
     finally:
-        sys.stdout.flush()
-        os.dup2(kept, descriptor)
+        stdout.flush()
+        os.dup2(kept, 1)
         os.close(kept)
+
+
+def _leads_to(descriptor: int, stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == descriptor
+    except (io.UnsupportedOperation, AttributeError, ValueError):
+        return False
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,11 +129,22 @@ def _frames(source: Source, bodies: Mapping[str, tuple[str, str]], op: str) -> t
         return ()
     try:
         if op in bodies:
-            function, inner = bodies[op]
-            body = source.live._get_function(function)
-            found = body.graph.get_operation_by_name(inner)
+            found = _in_body(source.live, *bodies[op])
         else:
             found = source.live.get_operation_by_name(op)
     except (KeyError, AttributeError, ValueError):  # a body that Python did not trace
         return ()
     return users_frames(found.traceback, source.folder)
+
+
+def _in_body(graph: tf.Graph, function: str, name: str) -> tf.Operation:
+    """The op of a traced body; a FunctionDef may have added a number to its name.
+
+    Raises:
+        KeyError: there is no such op.
+    """
+    body = graph._get_function(function).graph
+    try:
+        return body.get_operation_by_name(name)
+    except KeyError:
+        return body.get_operation_by_name(re.sub(r"_\d+$", "", name))

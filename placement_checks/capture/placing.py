@@ -126,7 +126,7 @@ def _assigned(asked: Placement, source: Source, devices: Iterable[str], kind: st
     fallen = {}
     for op, device in zip(asked.ops.values(), devices, strict=True):
         placed = op._replace(assigned=Device.parse(device)) if device else op
-        if placed.assigned and op.requested.type not in (None, placed.assigned.type):
+        if placed.assigned and not placed.assigned.matches(op.requested):
             fallen[op.name] = placed
         ops[op.name] = placed
     if fallen:

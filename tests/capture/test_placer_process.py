@@ -51,7 +51,8 @@ def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -
         place(build)
 
     assert str(caught.value) == (
-        "the phantom placer: was ended by SIGKILL; run it again: a new process is started each time"
+        "the phantom placer: was ended by SIGKILL; "
+        "run it again: a new process is started each time"
     )
     assert devices(place(build)) == {"/device:GPU:1"}
 
@@ -105,7 +106,9 @@ def test_a_forked_child_starts_a_process_of_its_own() -> None:
 
 def test_threads_take_turns() -> None:
     found: list[set[str]] = []
-    threads = [threading.Thread(target=lambda: found.append(devices(place(build)))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: found.append(devices(place(build)))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -148,7 +151,9 @@ def test_a_process_that_is_unusable_says_so_every_time_and_is_started_once(tmp_p
         assert process._process is None
 
 
-def test_the_devices_of_this_machine_answer_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_devices_of_this_machine_answer_for_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As many GPUs as asked for are here, so a real session is asked, and the evidence says so."""
     asked = []
 

@@ -62,7 +62,7 @@ def test_every_node_is_where_the_placer_of_a_local_session_puts_it(
     name: str,
     soft: bool,
 ) -> None:
-    """Both ways to the placer: the one for devices that do not exist, and the one for GPUs here."""
+    """By both ways to the placer: for devices that do not exist, and for those of a machine."""
     monkeypatch.setattr(placing, "phantom", getattr(placing, process))
     expected = answers[f"{name} {'soft' if soft else 'strict'}"]
     placement = place(graphs[name], machine=Machine.local(0, cpus=CPUS), soft=soft)

@@ -9,6 +9,7 @@ anything runs.
 from __future__ import annotations
 
 import concurrent.futures
+import re
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ from placement_checks.capture.placer.refusal import Refused
 # name, and must not end on the master.
 MASTER_JOB = "zzz_placement_checks_master"
 _BOOT_JOB = "placement_checks_boot"
+# In the placer's lists of available devices, where a user has no use for the master's own.
+_MASTER = re.compile(rf",? ?/job:{MASTER_JOB}/replica:0/task:0/device:CPU:0(?:, (?=/))?")
 _UNLIMITED = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -80,7 +83,7 @@ class Phantom:
                 self._call("CreateSession", message, limit)
             ).session_handle
         except grpc.RpcError as error:
-            raise Refused(error.details()) from None
+            raise Refused(_MASTER.sub("", error.details())) from None
         try:
             self._call(
                 "RunStep",
@@ -89,7 +92,7 @@ class Phantom:
             )
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.ABORTED:
-                raise Refused(error.details()) from None
+                raise Refused(_MASTER.sub("", error.details())) from None
         finally:
             close = wire.CloseSessionRequest(session_handle=session)
             self._call("CloseSession", close.SerializeToString(), limit)

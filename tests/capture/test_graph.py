@@ -1,0 +1,136 @@
+"""What a live graph is read into, and what is sent to the placer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placement_checks import Machine, place
+from placement_checks.capture.placing import prepare
+
+tf1 = tf.compat.v1
+
+
+def test_ops_of_bodies_are_placed_one_by_one() -> None:
+    @tf.function
+    def inner(x):  # type: ignore[no-untyped-def]
+        with tf.device("/gpu:0"):
+            return tf.matmul(x, x, name="product")
+
+    def build() -> None:
+        with tf.device("/gpu:1"):
+            x = tf1.placeholder(tf.float32, [4, 4], name="x")
+            y = inner(x)
+            tf.while_loop(lambda i, _: i < 3, lambda i, s: (i + 1, tf.tanh(s)), [0, y])
+            tf.switch_case(tf.constant(0), [lambda: tf.exp(y), lambda: tf.sin(y)], name="switch")
+
+    placement = place(build)
+    assigned = {op.name: op.assigned.short for op in placement.ops.values() if op.assigned}
+    types = {op.type: assigned[op.name] for op in placement.ops.values() if "/" in op.name}
+
+    assert types["MatMul"] == "/device:GPU:0"
+    assert [types[kind] for kind in ("Tanh", "Exp", "Sin")] == ["/device:GPU:1"] * 3
+    assert assigned.keys() == placement.ops.keys()
+    body = next(op for op in placement.ops.values() if op.type == "MatMul")
+    assert list(body.inputs) == ["x", "x"]
+
+
+def test_large_constants_are_not_sent_but_those_that_shapes_depend_on_are() -> None:
+    with tf.Graph().as_default() as graph:
+        tf.constant(np.ones([1000, 1000], np.float32), name="weights")
+        sizes = np.full(500, 2, np.int32)
+        tf.split(tf1.placeholder(tf.float32, [1000]), sizes, name="parts")
+    graph_def = graph.as_graph_def()
+
+    prepare(graph_def, Machine.local())
+
+    assert graph_def.ByteSize() < 100_000
+    placement = place(graph)
+    assert placement.refusals == ()
+    assert placement.ops["weights"].assigned is not None
+
+
+def test_a_graph_without_a_job_is_placed_on_the_local_host_only() -> None:
+    with tf.Graph().as_default() as graph, tf.device("/gpu:1"):
+        tf1.placeholder(tf.float32, name="x")
+    graph_def = graph.as_graph_def()
+
+    prepare(graph_def, Machine.local())
+
+    assert graph_def.node[0].device == "/job:localhost/replica:0/task:0/device:GPU:1"
+
+
+def test_strict_placement_is_refused_op_by_op_and_then_softened() -> None:
+    def build() -> None:
+        with tf.device("/gpu:0"):
+            words = tf1.placeholder(tf.string, [None], name="words")
+            for number in range(5):
+                tf.strings.lower(words, name=f"lower_{number}")
+            tf.sqrt(tf1.placeholder(tf.float32), name="root")
+        with tf.device("/gpu:5"):
+            tf.sqrt(tf1.placeholder(tf.float32), name="nowhere")
+
+    placement = place(build)
+
+    assert {refusal.op for refusal in placement.refusals} >= {
+        *(f"lower_{number}" for number in range(5)),
+        "nowhere",
+    }
+    assert placement.ops["lower_0"].why_not == "StringLower has no GPU kernel"
+    assert placement.ops["nowhere"].why_not == "the machine (gpu*2) has no /device:GPU:5"
+    assert not placement.ops["root"].why_not
+
+
+def test_what_cannot_be_placed_even_softly_is_said_to_be_unplaced() -> None:
+    def build() -> None:
+        with tf.device("/job:ps/task:0"):
+            tf1.placeholder(tf.float32, name="x")
+
+    placement = place(build, machine=Machine.local(2), soft=True)
+
+    assert [refusal.op for refusal in placement.refusals] == ["x"]
+    assert placement.unplaced == "the placer refused the graph"
+
+
+@pytest.mark.parametrize(
+    ("config", "soft"),
+    [
+        (None, False),
+        ({"allow_soft_placement": True}, True),
+        (tf1.ConfigProto(allow_soft_placement=True), True),
+        (tf1.ConfigProto(), False),
+    ],
+)
+def test_the_programs_session_configuration_says_whether_placement_is_soft(
+    config: object, soft: bool
+) -> None:
+    def build() -> dict[str, object]:
+        return {"train_op": tf1.placeholder(tf.float32), "config": config}
+
+    assert place(build).soft == soft
+    assert place(build, soft=not soft).soft != soft
+
+
+def test_equal_keras_programs_have_equal_names_however_often_they_are_built() -> None:
+    def build(num_gpus: int = 2) -> None:
+        with tf.device("/gpu:0"):
+            tf.keras.layers.Dense(1)(tf1.placeholder(tf.float32, [None, 2]))
+
+    first, second = place(build), place(build)
+
+    assert [each.name for each in first.variables] == [each.name for each in second.variables]
+    assert first.alone is not None
+    assert first.alone.collections == first.collections
+
+
+def test_a_builder_that_fails_for_one_gpu_is_judged_without_it() -> None:
+    def build(num_gpus: int = 2) -> None:
+        tf1.placeholder(tf.float32)
+        if num_gpus == 1:
+            raise ValueError("I want two")
+
+    placement = place(build)
+
+    assert placement.alone is None
+    assert placement.not_alone == ("built for one GPU, the builder raised ValueError: I want two")

@@ -1,0 +1,89 @@
+"""The user's source line of an op: outermost first, nobody else's frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placement_checks import place
+
+MAIN = """
+import tensorflow as tf
+from layers import dense
+
+tf1 = tf.compat.v1
+
+
+def build():
+    with tf.device("/cpu:0"):
+        model()
+
+
+def model():
+    x = tf1.placeholder(tf.float32, [None, 4], name="x")
+    y = dense(x)
+    tf.cond(tf.reduce_sum(y) > 0, lambda: tf.exp(y, name="inside"), lambda: y)
+"""
+LAYERS = """
+import tensorflow as tf
+
+def dense(x):
+    return tf.keras.layers.Dense(1, name="keras_layer")(x)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text(MAIN)
+    (tmp_path / "layers.py").write_text(LAYERS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_where_is_the_outermost_line_and_the_frames_lead_inwards(folder: Path) -> None:
+    placement = place("train.py:build")
+
+    assert placement.where("x") == "train.py:10"
+    assert [str(frame) for frame in placement.frames("x")] == ["train.py:10", "train.py:14"]
+    assert [frame.function for frame in placement.frames("x")] == ["build", "model"]
+
+
+def test_frames_of_keras_and_tensorflow_are_passed_over(folder: Path) -> None:
+    placement = place("train.py:build")
+    kernel = next(each.name for each in placement.variables if "kernel" in each.name)
+
+    assert [str(frame) for frame in placement.frames(kernel)] == [
+        "train.py:10",
+        "train.py:15",
+        "layers.py:5",
+    ]
+
+
+def test_ops_of_function_bodies_have_lines_too(folder: Path) -> None:
+    placement = place("train.py:build")
+
+    assert placement.where("cond/then/inside_0") == "train.py:10"
+    assert str(placement.frames("cond/then/inside_0")[-1]) == "train.py:16"
+
+
+def test_lines_are_relative_to_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    monkeypatch.chdir(inner)
+
+    assert place("../train.py:build").where("x") == "../train.py:10"
+
+
+def test_a_builder_at_hand_has_the_lines_of_its_own_folder() -> None:
+    import tensorflow as tf
+
+    def build() -> None:
+        tf.compat.v1.placeholder(tf.float32, name="x")
+
+    line = place(build).where("x")
+
+    assert line is not None
+    assert line.endswith(f"test_sources.py:{build.__code__.co_firstlineno + 1}")

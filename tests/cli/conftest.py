@@ -1,0 +1,32 @@
+"""Runs the command in the process of the tests, which spares a TensorFlow import each time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from placement_checks import cli
+
+
+class Ran(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def call(*arguments: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["placement-checks", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exited:
+            cli.main()
+        captured = capfd.readouterr()
+        return Ran(exited.value.code, captured.out, captured.err)  # type: ignore[arg-type]
+
+    return call

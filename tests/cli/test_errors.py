@@ -1,0 +1,255 @@
+"""Bad input: one clear line on stderr, status 2, nothing on standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+BUILDERS = """
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def layer():
+    raise KeyError("no such layer")
+
+
+def raises():
+    layer()
+
+
+def quits():
+    raise SystemExit(3)
+
+
+def nothing():
+    pass
+
+
+def nonsense():
+    tf1.placeholder(tf.float32)
+    return 42
+
+
+def wants(x, y=1, *, z):
+    pass
+
+
+def raw_device():
+    with tf1.device(lambda op: "//cpu:0"):
+        tf1.placeholder(tf.float32, name="x")
+
+
+def no_device():
+    with tf1.device(lambda op: "bogus"):
+        tf1.placeholder(tf.float32, name="x")
+
+
+def policy():
+    tf1.placeholder(tf.float32)
+    return {"policy": {"variables-on-hosts": {}}}
+
+
+def builds():
+    with tf.device("/gpu:0"):
+        tf1.placeholder(tf.float32) + 1
+
+
+not_a_function = 3
+"""
+DEVICES = "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
+GRAPH = "cannot be read as a graph: "
+AGAIN = "; write it again, it may be cut short"
+
+TARGETS = {
+    "nosuch.py:f": "nosuch.py: there is no such file",
+    "builder.py:raises": "builder.py: there is no such file; did you mean 'builders.py'?",
+    "builders.py": "builders.py: names no function; write builders.py:build, with the builder's "
+    "name",
+    "builders.py:build": "builders.py:build: there is no function 'build' in it; "
+    "did you mean 'builds'?",
+    "builders.py:not_a_function": "builders.py:not_a_function: 'not_a_function' is no function "
+    "but int; name a builder",
+    "builders.py:raises": "builders.py:raises: the builder raised KeyError: 'no such layer'; "
+    "look at builders.py:8",
+    "builders.py:quits": "builders.py:quits: the builder raised SystemExit: 3; "
+    "look at builders.py:16",
+    "builders.py:nothing": "builders.py:nothing: the builder built nothing into the default "
+    "graph; build there, without a tf.Graph().as_default() of its own and without eager code",
+    "builders.py:nonsense": "builders.py:nonsense: the builder returned 42, which says nothing "
+    "about a step; return nothing, the train op, or a mapping such as "
+    "{'train_op': …, 'loss': …}",
+    "builders.py:wants": "builders.py:wants: the builder wants 'x' and 'z', and is called "
+    "without; give it a default, or wrap it in a function that takes at most num_gpus",
+    "builders.py:raw_device": "builders.py:raw_device: op 'x' (builders.py:34) asks for the "
+    f"device '//cpu:0', which TensorFlow cannot read; {DEVICES}",
+    "builders.py:no_device": "builders.py:no_device: op 'x' (builders.py:39) asks for the device "
+    f"'bogus', and 'bogus' is no part of a device name; {DEVICES}",
+    "builders.py:policy": "policy of builders.py:policy: variables-on-hosts: there is no such "
+    "rule; did you mean 'variables-on-host'?",
+    "broken.py:f": "broken.py: loading it raised SyntaxError: invalid syntax (broken.py, line 1)",
+    "no.such.module:f": "no.such.module:f: there is no module 'no.such.module'; run it from the "
+    "project's root, or give the path: path/to/file.py:function",
+    "json:nope": "json:nope: there is no function 'nope' in it; "
+    "name the function that builds the graph",
+    "word": "word: is no target; write package.module:function, path/to/file.py:function or the "
+    "path of a graph",
+    "empty": "empty: is a folder without a saved_model.pb; name a SavedModel",
+    "nosuch.pb": "nosuch.pb: there is no such file; check the path",
+    "noise.pb": f"noise.pb: {GRAPH}Error parsing message%%{AGAIN}",
+    "noise.meta": f"noise.meta: {GRAPH}Error parsing message%%{AGAIN}",
+    "nothing.pb": f"nothing.pb: {GRAPH}it holds no ops{AGAIN}",
+    "wrong.pbtxt": f"wrong.pbtxt: {GRAPH}1:14 : %%Expected string but found: '}}'{AGAIN}",
+    "huge.pb": "huge.pb: is larger than the 2 GB that a protobuf may have; "
+    "save it without its constants",
+}
+HOST = 'one host has between 1 and 256; describe a cluster with --machine "worker*64: gpu*8"'
+MACHINE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
+OPTIONS = {
+    "--gpus 0": f"0 GPUs: {HOST}",
+    "--gpus 10000": f"10000 GPUs: {HOST}",
+    "--gpus two": "%%'two' is not a valid integer; see placement-checks verify --help",
+    "--gpus 2 --machine gpu*2": "--gpus and --machine: say the same thing twice; give one of them",
+    "--machine dgx1": f"machine 'dgx1': is no preset, 'dgx-1' is; {MACHINE}",
+    "--machine worker*2:tpu": f"machine 'worker*2:tpu': 'tpu' is no list of cpu*N and gpu*N; "
+    f"{MACHINE}",
+    "--rule variables-on-hots": "rule 'variables-on-hots': there is no such rule; "
+    "did you mean 'variables-on-host'?",
+    "--set device=/gpu:0": "--set device=/gpu:0: is not of the form RULE.FIELD=VALUE; write it "
+    "like --set variables-on-host.device=/gpu:0",
+    "--set variables-on-host.devise=/gpu:0": "--set variables-on-host.devise: variables-on-host "
+    "has no such field; did you mean 'device'?",
+    "--set variables-on-host.device=/gqu:0": "--set variables-on-host.device: '/gqu:0' 'gqu:0' is "
+    f"no part of a device name; {DEVICES}",
+    "--nope": "No such option '--nope'%%; see placement-checks verify --help",
+    "--output nowhere/report": "--output nowhere/report: No such file or directory",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("builders.py").write_text(BUILDERS)
+    Path("broken.py").write_text("x =\n")
+    Path("empty").mkdir()
+    Path("noise.pb").write_text("no protobuf")
+    Path("noise.meta").write_bytes(b"\xff" * 100)
+    Path("nothing.pb").write_bytes(b"")
+    Path("wrong.pbtxt").write_text("node { name: }")
+    Path("huge.pb").touch()
+    os.truncate("huge.pb", 2200 * 10**6)  # a hole, no bytes
+
+
+def matches(line: str, pattern: str) -> bool:
+    """Whether they are equal; ``%%`` in the pattern stands for anything."""
+    begin, anything, end = pattern.partition("%%")
+    return line.startswith(begin) and line.endswith(end) if anything else line == pattern
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_that_is_no_good(run: Run, target: str) -> None:
+    ran = run("verify", target)
+
+    assert (ran.status, ran.out) == (2, "")
+    line = ran.err.splitlines()[-1]
+    assert line.startswith("placement-checks: ")
+    assert matches(line.removeprefix("placement-checks: "), TARGETS[target]), line
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_options_that_make_no_sense(run: Run, options: str) -> None:
+    ran = run("verify", "builders.py:builds", *options.split())
+
+    assert (ran.status, ran.out) == (2, "")
+    line = ran.err.splitlines()[-1]
+    assert matches(line.removeprefix("placement-checks: "), OPTIONS[options]), line
+
+
+def test_the_traceback_of_a_builder_is_shortened_to_the_users_frames(run: Run) -> None:
+    lines = [
+        line for line in run("verify", "builders.py:raises").err.splitlines() if "^" not in line
+    ]
+
+    assert [line.strip().rpartition(os.sep)[2] for line in lines[:-1]] == [
+        'builders.py", line 12, in raises',
+        "layer()",
+        'builders.py", line 8, in layer',
+        'raise KeyError("no such layer")',
+        "KeyError: 'no such layer'",
+    ]
+
+
+def test_errors_obey_the_format_and_take_one_line_on_stderr(run: Run) -> None:
+    ran = run("verify", "builders.py:raises", "--format", "json")
+
+    assert json.loads(ran.out) == {
+        "schema": 1,
+        "error": {
+            "kind": "input",
+            "object": "builders.py:raises",
+            "message": "the builder raised KeyError: 'no such layer'",
+            "cure": "look at builders.py:8",
+        },
+    }
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("--gpus", "0"), "usage"),
+        (("--nope",), "usage"),
+        (("--set", "variables-on-host.devise=x"), "config"),
+    ],
+)
+def test_errors_have_a_kind(run: Run, arguments: tuple[str, ...], kind: str) -> None:
+    ran = run("verify", "builders.py:builds", *arguments, "--format=json")
+
+    assert json.loads(ran.out)["error"]["kind"] == kind
+
+
+def test_without_a_target_or_configured_programs_there_is_nothing_to_do(run: Run) -> None:
+    ran = run("verify")
+
+    assert ran.status == 2
+    assert ran.err == (
+        "placement-checks: there is nothing to verify; "
+        "name a target such as train.py:build_towers\n"
+    )
+
+
+def test_all_errors_of_the_configuration_are_told_at_once(run: Run) -> None:
+    Path("pyproject.toml").write_text(
+        "[tool.placement_checks]\ngpu = 2\nsoft = 'yes'\nprograms = [{gpus = 0}]\n"
+        "policy.variables-on-host.device = '/gqu:0'\n"
+    )
+
+    ran = run("verify", "builders.py:builds")
+
+    assert ran.status == 2
+    for field in (".gpu:", ".soft:", ".programs[0]:", ".policy.variables-on-host.device:"):
+        assert f"tool.placement_checks{field}" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_bug_of_ours_is_a_line_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug\nwith lines")
+
+    monkeypatch.setattr("placement_checks.cli.place", fail)
+
+    ran = run("verify", "builders.py:builds")
+
+    assert ran.status == 2
+    assert ran.err == (
+        "placement-checks: RuntimeError: a bug; "
+        "set PLACEMENT_CHECKS_DEBUG=1 for the traceback, and report it\n"
+    )

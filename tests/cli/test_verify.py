@@ -1,0 +1,327 @@
+"""The command on real programs: what it prints, and its status."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def at_root(fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(fixtures.parent)
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.usefixtures("at_root")
+def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> None:
+    ran = run("verify", "fixtures/mnist.py:build_towers", "--gpus", gpus, "--format", form)
+
+    assert ran.status == 0
+    if form == "json":
+        (program,) = json.loads(ran.out)["programs"]
+        assert {rule["state"] for rule in program["rules"]} == {"kept"}
+        assert (program["machine"], program["placer"]) == (f"gpu*{gpus}", "phantom")
+    else:
+        assert f"TRAINABLE 10 -> 10, GLOBAL 32 -> 32 from 1 tower to {gpus}" in ran.out
+        assert ran.out.endswith("1 program, rules: 5 kept, 0 broken, 0 not checked.\n")
+
+
+@pytest.mark.usefixtures("at_root")
+def test_the_programs_of_the_configuration_hold(run: Run) -> None:
+    ran = run("verify")
+
+    assert ran.status == 0
+    assert "5 programs, rules: 23 kept, 0 broken, 2 not checked." in ran.out
+
+
+def test_a_copy_with_one_variable_on_the_gpu_is_named_with_its_line(
+    run: Run, fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (fixtures / "mnist.py").read_text()
+    changed = source.replace(
+        'biases = variable("biases", [width]',
+        'with tf.device(f"/gpu:0"):\n                biases = variable("biases", [width]',
+    ).replace("    def variable(name", "    def variable(name", 1)
+    # The helper's own scope would win: the copy makes the biases of the dense layers by hand.
+    changed = changed.replace(
+        '                biases = variable("biases", [width], tf1.zeros_initializer())',
+        '                biases = tf1.get_variable("biases", [width])  # here',
+    )
+    assert changed != source
+    (tmp_path / "copy.py").write_text(changed)
+    monkeypatch.chdir(tmp_path)
+    line = 1 + changed[: changed.index("# here")].count("\n")
+
+    ran = run("verify", "copy.py:build_towers", "--format", "json")
+
+    assert ran.status == 1
+    broken = [r for r in json.loads(ran.out)["programs"][0]["rules"] if r["state"] == "broken"]
+    assert [rule["rule"] for rule in broken] == ["variables-on-host"]
+    biases = ["fc1/biases", "fc2/biases", "logits/biases"]
+    slots = [f"{name}/{slot}" for name in biases for slot in ("Adam", "Adam_1")]
+    findings = broken[0]["findings"]
+    assert sorted(finding["object"] for finding in findings) == sorted([*biases, *slots])
+    assert {finding["found"] for finding in findings} == {"/device:GPU:0"}
+    assert f":{line})" in next(f["message"] for f in findings if f["object"] == "fc1/biases")
+
+
+DEFECTS = {
+    "variable_on_gpu:build_towers": {"variables-on-host": ["w2"]},
+    "scope_per_tower:build_towers": {
+        "variables-shared": [
+            f"tower_1/{layer}/{kind}" for layer in ("fc1", "fc2") for kind in ("weights", "biases")
+        ]
+    },
+    "layer_not_reused:build_towers": {"variables-shared": ["out_1/weights", "out_1/biases"]},
+    "device_function_refs_only:build_towers": {
+        "variables-on-host": [
+            f"{layer}/{kind}" for layer in ("fc1", "fc2") for kind in ("weights", "biases")
+        ]
+    },
+    "all_on_one_gpu:build_towers": {"no-idle-device": ["/device:GPU:1"]},
+    "no_gpu_kernel:build": {
+        "placeable": ["buckets", "step"],
+        "no-fallback": ["buckets", "step"],
+        "no-idle-device": ["/device:GPU:1"],
+        "variables-shared": None,
+    },
+    "autoencoder_naive:build_towers": {
+        "variables-on-host": None,  # 130 of them: every variable and slot of every tower
+        "variables-shared": [
+            f"tower_1/{half}_{number}/{kind}"
+            for half in ("encoder", "decoder")
+            for number in range(8)
+            for kind in ("weights", "bias")
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("target", DEFECTS)
+@pytest.mark.usefixtures("at_root")
+def test_a_defect_is_named_by_its_rule_on_its_object_and_line(run: Run, target: str) -> None:
+    """And every other rule is kept: a defect is one defect."""
+    file, function = target.split(":")
+    path = f"fixtures/defects/{file}.py"
+
+    ran = run("verify", f"{path}:{function}", "--format", "json")
+
+    assert ran.status == 1
+    rules = {rule["rule"]: rule for rule in json.loads(ran.out)["programs"][0]["rules"]}
+    for name, rule in rules.items():
+        expected = DEFECTS[target].get(name, [])
+        if expected is not None:
+            assert (name, sorted(f["object"] for f in rule["findings"])) == (
+                name,
+                sorted(expected),
+            )
+    marked = {
+        f"{path}:{number}"
+        for number, text in enumerate(Path(path).read_text().splitlines(), 1)
+        if "# <-" in text
+    }
+    if marked and file != "all_on_one_gpu":
+        named = {f["where"] for name in DEFECTS[target] for f in rules[name]["findings"]}
+        assert marked <= named
+
+
+@pytest.mark.usefixtures("at_root")
+def test_every_doubled_variable_of_the_autoencoder_is_paired_with_its_tower(run: Run) -> None:
+    ran = run(
+        "verify", "fixtures/defects/autoencoder_naive.py:build_towers",
+        "--gpus", 3, "--format", "json", "--rule", "variables-shared",
+    )  # fmt: skip
+
+    (rule,) = json.loads(ran.out)["programs"][0]["rules"]
+    assert rule["note"] == "TRAINABLE 32 -> 96, GLOBAL 98 -> 162 from 1 tower to 3"
+    pairs = {(f["object"], f["expected"], f["found"]) for f in rule["findings"]}
+    assert len(pairs) == 64
+    for copy, expected, found in pairs:
+        tower = re.match(r"tower_(\d)/", copy)[1]  # type: ignore[index]
+        original = copy.replace(f"tower_{tower}", "tower_0")
+        assert expected == f"{original}, which the tower on /device:GPU:0 reads"
+        assert found == f"a variable of its own for the tower on /device:GPU:{tower}"
+
+
+UNUSUAL = [
+    "device_function",
+    "model_parallel",
+    "two_branches",
+    "ensemble",
+    "inner_cpu_scope",
+    "partitioned",
+    "loops_and_branches",
+    "keras_layers",
+]
+
+
+@pytest.mark.parametrize("function", UNUSUAL)
+@pytest.mark.usefixtures("at_root")
+def test_unusual_but_correct_programs_break_no_rule(run: Run, function: str) -> None:
+    ran = run("verify", f"fixtures/unusual.py:{function}", "--format", "json")
+
+    rules = json.loads(ran.out)["programs"][0]["rules"]
+    assert {rule["rule"]: rule["findings"] for rule in rules if rule["findings"]} == {}
+    assert ran.status == 0
+
+
+@pytest.mark.usefixtures("at_root")
+def test_soft_and_strict_and_the_reason_of_the_placer(run: Run) -> None:
+    target = "fixtures/defects/no_gpu_kernel.py:build"
+    states = {}
+    for flag in ("--soft", "--strict"):
+        (program,) = json.loads(run("verify", target, flag, "--format", "json").out)["programs"]
+        rules = program["rules"]
+        states[flag] = {rule["rule"]: rule for rule in rules}
+
+    assert states["--soft"]["placeable"]["state"] == "kept"
+    assert states["--strict"]["placeable"]["state"] == "broken"
+    assert states["--soft"]["no-fallback"]["state"] == "broken"
+    assert [f["message"] for f in states["--soft"]["no-fallback"]["findings"]] == [
+        "buckets (StringToHashBucketFast) asks for /device:GPU:0 and ends on /device:CPU:0: "
+        "StringToHashBucketFast has no GPU kernel",
+        "step (VariableV2) asks for /device:GPU:0 and ends on /device:CPU:0, and 2 bound to it: "
+        "the GPU kernel of VariableV2 does not take int32",
+    ]
+    assert states["--strict"]["placeable"]["findings"][0]["message"] == (
+        "buckets cannot be placed: Could not satisfy explicit device specification "
+        "'/device:GPU:0' because no supported kernel for GPU devices is available."
+    )
+
+
+@pytest.mark.usefixtures("at_root")
+def test_a_policy_of_the_call_comes_before_that_of_the_program(run: Run) -> None:
+    target = "fixtures/mnist.py:build_single"
+
+    declared = run("verify", target, "--gpus", 1, "--rule", "variables-on-host")
+    overruled = run(
+        "verify", target, "--gpus", 1, "--rule", "variables-on-host",
+        "--set", "variables-on-host.device=/cpu:0",
+    )  # fmt: skip
+
+    assert (declared.status, overruled.status) == (0, 1)
+
+
+@pytest.mark.usefixtures("at_root")
+def test_several_targets_are_all_reported_and_the_worst_status_wins(run: Run) -> None:
+    ran = run(
+        "verify", "fixtures/mnist.py:build_towers", "nowhere.py:build",
+        "fixtures/defects/variable_on_gpu.py:build_towers", "--format", "json",
+    )  # fmt: skip
+
+    document = json.loads(ran.out)
+    assert ran.status == 2
+    assert len(document["programs"]) == 2
+    assert document["error"]["object"] == "nowhere.py"
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("at_root")
+def test_a_rule_that_could_not_be_checked_counts_where_it_was_asked_for(run: Run) -> None:
+    target = ("verify", "fixtures/mnist.py:build_single", "--gpus", 1)
+
+    assert run(*target).status == 0
+    assert run(*target, "--rule", "variables-shared").status == 2
+    assert run(*target, "--require-all").status == 1
+    assert run(*target, "--require-all", "--without", "variables-shared").status == 0
+
+
+def test_the_report_has_standard_output_to_itself(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loud.py").write_text(
+        "import os\nimport tensorflow as tf\n\ndef build():\n    print('from Python')\n"
+        "    os.write(1, b'from C\\n')\n    with tf.device('/gpu:0'):\n"
+        "        tf.compat.v1.placeholder(tf.float32) + 1\n"
+    )
+
+    ran = run(
+        "verify", "loud.py:build", "--gpus", 1, "--format", "json", "--output", "report.json"
+    )
+
+    assert ran.out == ""
+    assert "from Python\n" in ran.err
+    assert "from C\n" in ran.err
+    assert json.loads(Path("report.json").read_text())["schema"] == 1
+
+
+def test_place_prints_every_op_in_tensorflows_words(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.py").write_text(
+        "import tensorflow as tf\n\ndef build():\n    with tf.device('/gpu:1'):\n"
+        "        x = tf.sqrt(tf.compat.v1.placeholder(tf.float32, name='p'), name='x')\n"
+        "    with tf.device('/cpu:0'):\n        tf.identity(x, name='y')\n"
+    )
+
+    assert run("place", "small.py:build").out == (
+        "p: (Placeholder): /job:localhost/replica:0/task:0/device:GPU:1\n"
+        "x: (Sqrt): /job:localhost/replica:0/task:0/device:GPU:1\n"
+        "y: (Identity): /job:localhost/replica:0/task:0/device:CPU:0\n"
+    )
+    refused = run("place", "small.py:build", "--gpus", "1")
+    assert refused.status == 2
+    assert re.fullmatch(  # it names one of the two, as it happens
+        r"placement-checks: small.py:build: cannot be placed on gpu\*1: Cannot assign a device "
+        r"for operation [px]: .* was explicitly assigned to /device:GPU:1 but available devices are "
+        r"\[ /device:CPU:0, /device:GPU:0 \].* \(built at small.py:5\); build it under another "
+        r"device, or allow --soft\n",
+        refused.err,
+    )
+    assert (
+        "x: (Sqrt): /job:localhost/replica:0/task:0/device:GPU:0\n"
+        in run("place", "small.py:build", "--gpus", "1", "--soft").out
+    )
+
+
+def test_programs_of_a_cluster_get_the_smallest_one_that_has_their_tasks(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.py").write_text(
+        "import tensorflow as tf\ntf1 = tf.compat.v1\n\ndef build():\n"
+        "    with tf.device('/job:ps/task:1/cpu:0'):\n"
+        "        v = tf1.get_variable('v', [2], use_resource=False)\n"
+        "    for i in range(2):\n"
+        "        with tf.device(f'/job:worker/task:2/gpu:{i}'):\n            tf.sqrt(v)\n"
+    )
+
+    ran = run("verify", "cluster.py:build", "--format", "json", "--without", "no-idle-device")
+
+    (program,) = json.loads(ran.out)["programs"]
+    assert program["machine"] == "ps*2: cpu*1; worker*3: gpu*2"
+    assert {rule["rule"]: rule["state"] for rule in program["rules"]} == {
+        "placeable": "kept",
+        "no-fallback": "kept",
+        "variables-on-host": "kept",
+        "variables-shared": "kept",
+    }
+
+
+def test_rules_and_explain(run: Run) -> None:
+    listed = run("rules").out.splitlines()
+    explained = run("explain", "variables-on-host").out
+
+    assert [line.split()[0] for line in listed] == [
+        "placeable",
+        "no-fallback",
+        "variables-on-host",
+        "variables-shared",
+        "no-idle-device",
+    ]
+    assert explained.startswith("Every variable sits on the device named")
+    assert "variables-on-host.device = '/cpu:0'" in explained
+    assert run("explain", "variables-on-hosts").err == (
+        "placement-checks: rule 'variables-on-hosts': there is no such rule; "
+        "did you mean 'variables-on-host'?\n"
+    )

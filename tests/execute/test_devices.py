@@ -1,0 +1,52 @@
+"""CPU devices that stand in for GPUs."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from placement_checks import machines
+from placement_checks.execute.devices import running_on, stand_in
+
+tf1 = tf.compat.v1
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("", ""),
+        ("/cpu:0", "/cpu:0"),
+        ("/gpu:0", "/device:CPU:1"),
+        ("/job:worker/task:1/device:GPU:3", "/job:worker/task:1/device:CPU:4"),
+    ],
+)
+def test_gpu_i_becomes_cpu_i_plus_1_and_the_host_stays(device: str, expected: str) -> None:
+    assert stand_in(device) == expected
+
+
+def test_towers_run_apart_and_soft_placement_stays_off() -> None:
+    with tf.Graph().as_default(), running_on(2, devices="simulated") as config:
+        with tf.device("/gpu:0"):
+            x = tf1.placeholder(tf.float32, [])
+            one = tf.sqrt(x)
+        with tf.device("/gpu:1"):
+            two = one + 1
+        options = tf1.RunOptions(output_partition_graphs=True)
+        metadata = tf1.RunMetadata()
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        with tf1.Session(config=config) as session:
+            assert session.run(two, {x: 4.0}, options, metadata) == 3.0
+
+    ran = {node.name: node.device for part in metadata.partition_graphs for node in part.node}
+    assert ran[one.op.name].endswith("CPU:1")
+    assert ran[two.op.name].endswith("CPU:2")
+    assert not config.allow_soft_placement
+
+
+def test_real_gpus_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "local_gpus", lambda: (0, 1))
+    with tf.Graph().as_default(), running_on(2) as config, tf.device("/gpu:1"):
+        x = tf1.placeholder(tf.float32)
+
+    assert x.op.device == "/device:GPU:1"
+    assert dict(config.device_count) == {}

@@ -1,0 +1,64 @@
+"""What a test does to TensorFlow's global state does not reach the next one."""
+
+from __future__ import annotations
+
+import pytest
+
+LEAKS = """
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+kept = []
+
+
+def test_leaves_a_graph():
+    kept.append(tf.Graph().as_default())
+    kept[-1].__enter__()
+    assert not tf.executing_eagerly()
+
+
+def test_is_eager_and_has_a_stack_of_its_own():
+    assert tf.executing_eagerly()
+
+
+def test_sets_seed_and_soft_placement():
+    tf.random.set_seed(3)
+    tf.config.set_soft_device_placement(False)
+    with tf.init_scope():
+        pass
+    tf1.get_default_graph()
+    with tf1.get_default_graph().as_default():
+        tf1.placeholder(tf.float32, name="left_behind")
+
+
+def test_starts_afresh():
+    from tensorflow.python.eager import context
+
+    assert context.global_seed() is None
+    assert tf.config.get_soft_device_placement()
+    assert not tf1.get_default_graph().get_operations()
+
+
+def test_a_builder_changes_nothing(place):
+    def build():
+        tf.config.set_soft_device_placement(False)
+        tf1.placeholder(tf.float32)
+
+    place(build)
+    assert tf.config.get_soft_device_placement()
+    assert tf.executing_eagerly()
+"""
+
+
+def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(LEAKS)
+
+    result = pytester.runpytest_subprocess("-v")
+
+    result.assert_outcomes(passed=5, warnings=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*PytestWarning: *::test_leaves_a_graph never closed an as_default() or "
+            "InteractiveSession; it was undone"
+        ]
+    )

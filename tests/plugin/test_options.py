@@ -1,0 +1,76 @@
+"""The option, the markers and the header; the devices that are here are injected."""
+
+from __future__ import annotations
+
+import pytest
+
+from placement_checks import machines
+
+TWO = """
+import pytest
+
+@pytest.mark.gpu(2)
+def test_two():
+    pass
+"""
+
+
+@pytest.fixture(params=[0, 1, 2], ids=lambda count: f"{count} GPUs here")
+def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(machines, "local_gpus", lambda: tuple(range(request.param)))
+    return int(request.param)
+
+
+@pytest.mark.parametrize("devices", ["auto", "simulated", "real"])
+def test_a_test_about_gpus_is_skipped_only_where_real_ones_are_wanted(
+    pytester: pytest.Pytester, gpus: int, devices: str
+) -> None:
+    pytester.makepyfile(TWO)
+
+    result = pytester.runpytest_inprocess(f"--placement-devices={devices}", "-rs")
+
+    if devices == "real" and gpus < 2:
+        result.assert_outcomes(skipped=1)
+        found = {0: "no GPUs here", 1: "1 GPU here"}[gpus]
+        result.stdout.fnmatch_lines([f"*wants 2 GPUs, {found} (--placement-devices=real)"])
+    else:
+        result.assert_outcomes(passed=1)
+
+
+def test_the_header_says_which_devices(pytester: pytest.Pytester, gpus: int) -> None:
+    result = pytester.runpytest_inprocess("--placement-devices=simulated")
+
+    found = {0: "no GPUs here", 1: "1 GPU here", 2: "2 GPUs here"}[gpus]
+    result.stdout.fnmatch_lines([f"placement: devices simulated, {found}"])
+
+
+def test_help_lists_the_option_and_markers_its_markers(pytester: pytest.Pytester) -> None:
+    text = pytester.runpytest_inprocess("--help").stdout.str()
+    markers = pytester.runpytest_inprocess("--markers").stdout
+
+    assert "device placement checks:" in text
+    assert "--placement-devices={auto,real,simulated}" in text
+    markers.fnmatch_lines(["@pytest.mark.placement(*rules, gpus=, machine=, soft=)*"])
+    markers.fnmatch_lines(["@pytest.mark.gpu(n): *"])
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ("gpu('two')", "*::test_it: write @pytest.mark.gpu(2)"),
+        ("gpu(0)", "*::test_it: write @pytest.mark.gpu(2)"),
+        (
+            "placement(gpu=2)",
+            "*::test_it: @pytest.mark.placement has no gpu, only gpus, machine, soft",
+        ),
+    ],
+)
+def test_marks_that_make_no_sense_are_usage_errors(
+    pytester: pytest.Pytester, mark: str, message: str
+) -> None:
+    pytester.makepyfile(f"import pytest\n\n@pytest.mark.{mark}\ndef test_it():\n    pass\n")
+
+    result = pytester.runpytest_inprocess()
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {message}"])

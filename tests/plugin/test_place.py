@@ -1,0 +1,160 @@
+"""A project with one test module, as a user would write it."""
+
+from __future__ import annotations
+
+import pytest
+
+SOUND = """
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def build_towers(num_gpus=2):
+    gradients = []
+    with tf.device("/cpu:0"):
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+    for i in range(num_gpus):
+        with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+            x = tf1.placeholder(tf.float32, [None, 8])
+            with tf.device("/cpu:0"):
+                w = tf1.get_variable("w", [8, 1])
+            gradients.append(optimizer.compute_gradients(tf.reduce_sum(x @ w)))
+    with tf.device("/cpu:0"):
+        average = [(tf.add_n([g for g, _ in each]), each[0][1]) for each in zip(*gradients)]
+        return optimizer.apply_gradients(average)
+"""
+DEFECTIVE = """
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def build_towers(num_gpus=2):
+    gradients = []
+    with tf.device("/cpu:0"):
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+    for i in range(num_gpus):
+        with tf.device(f"/gpu:{i}"):
+            x = tf1.placeholder(tf.float32, [None, 8])
+            w = tf1.get_variable(f"w_{i}", [8, 1])
+            gradients.append(optimizer.compute_gradients(tf.reduce_sum(x @ w), [w]))
+    with tf.device("/cpu:0"):
+        average = [(tf.add_n([g for g, _ in each]), each[0][1]) for each in zip(*gradients)]
+        return optimizer.apply_gradients(average)
+"""
+TESTS = """
+from placement_checks import assert_variables_on_host, assert_variables_shared
+from train import build_towers
+
+
+def test_on_host(place):
+    assert_variables_on_host(place(build_towers, gpus=2))
+
+
+def test_shared(place):
+    assert_variables_shared(place(build_towers, gpus=2))
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makeini("[pytest]\npythonpath = .")
+    return pytester
+
+
+def write(project: pytest.Pytester, program: str, tests: str = TESTS) -> None:
+    project.makepyfile(train=program, test_towers=tests)
+
+
+WORKERS = pytest.mark.parametrize("workers", [0, 2])
+
+
+@WORKERS
+def test_a_sound_program_passes(project: pytest.Pytester, workers: int) -> None:
+    write(project, SOUND)
+
+    result = project.runpytest_subprocess("-n", str(workers), "--junit-xml=report.xml")
+
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        ["*placement checks*", "rules: 2 kept, 0 broken, 0 not checked, on gpu*2 (phantom)"]
+    )
+    assert (project.path / "report.xml").read_text().count('<property name="placement"') == 2
+
+
+@WORKERS
+def test_a_defective_program_fails_and_names_variable_and_line(
+    project: pytest.Pytester, workers: int
+) -> None:
+    write(project, DEFECTIVE)
+    lines = DEFECTIVE.strip().splitlines()
+    line = next(i for i, text in enumerate(lines, 1) if "get_variable(" in text)
+
+    result = project.runpytest_subprocess("-n", str(workers))
+
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "E *AssertionError: variables-on-host is broken by build_towers on gpu?2: 2 findings",
+            f"E *train.py:{line}: variable w_0 sits on /device:GPU:0, not on /device:CPU:0; "
+            "it asks for /device:GPU:0",
+            f"E *train.py:{line}: variable w_1 sits on /device:GPU:1, not on /device:CPU:0; *",
+            "E *AssertionError: variables-shared is broken by build_towers on gpu?2: 1 finding",
+            f"E *train.py:{line}: the tower on /device:GPU:1 reads w_1 where the tower on "
+            "/device:GPU:0 reads w_0: they are trained apart",
+            "rules: 0 kept, 2 broken, 0 not checked, on gpu?2 (phantom)",
+        ]
+    )
+
+
+def test_it_can_be_switched_off(project: pytest.Pytester) -> None:
+    write(project, SOUND)
+
+    result = project.runpytest_subprocess("-p", "no:placement")
+
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*fixture 'place' not found*"])
+    result.stdout.no_fnmatch_line("*placement checks*")
+
+
+def test_marks_set_rules_and_machine(project: pytest.Pytester) -> None:
+    write(
+        project,
+        DEFECTIVE,
+        """
+import pytest
+from train import build_towers
+
+
+@pytest.mark.placement("placeable", "no-idle-device", gpus=4)
+def test_kept(place):
+    assert len(place(build_towers).machine.gpus) == 4
+
+
+@pytest.mark.placement("variables-on-host", machine="gpu*1")
+def test_broken(place):
+    place(build_towers)
+
+
+@pytest.mark.gpu(3)
+def test_gpus(place):
+    assert str(place(build_towers).machine) == "gpu*3"
+
+
+@pytest.mark.placement("variables-shared")
+def test_not_checked(place):
+    place("train.py:build_towers", gpus=1)
+""",
+    )
+
+    result = project.runpytest_subprocess()
+
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "E *variables-on-host is broken by build_towers on gpu?1: 1 finding",
+            "E *variables-shared could not be checked on train.py:build_towers: variables are read "
+            "on /device:GPU:0 alone, and it was built for one GPU",
+        ]
+    )

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from graphs import op, placement
+
+from placement_checks import verify
+from placement_checks.errors import ConfigError, InputError, PlacerError, UsageError
+from placement_checks.report.json import render
+
+PROGRAM = {"program", "machine", "placer", "devices", "rules"}
+RULE = {"rule", "state", "evidence", "reason", "note", "findings"}
+FINDING = {
+    "object",
+    "op",
+    "evidence",
+    "expected",
+    "found",
+    "where",
+    "path",
+    "message",
+    "cure",
+}
+
+
+@pytest.fixture
+def report():
+    """One broken rule, three that are kept and one that is not checked."""
+    graph = placement(
+        op("größe", "VariableV2", "/gpu:0", "GPU:0"),
+        op("a", "MatMul", "/gpu:0", "GPU:0", "größe"),
+        lines={"größe": "main.py:9"},
+        machine="gpu*1",
+        not_alone="it was built for one GPU",
+    )
+    return verify(graph)
+
+
+def test_keys_are_those_of_the_schema(report):
+    document = json.loads(render([report], []))
+    assert document.keys() == {"schema", "programs"}
+    assert document["schema"] == 1
+    for program in document["programs"]:
+        assert program.keys() == PROGRAM
+        for rule in program["rules"]:
+            assert rule.keys() == RULE
+            assert all(finding.keys() == FINDING for finding in rule["findings"])
+
+
+def test_program(report):
+    (program,) = json.loads(render([report], []))["programs"]
+    rules = {each.pop("rule"): each for each in program.pop("rules")}
+    assert program == {
+        "program": "train.py:build",
+        "machine": "gpu*1",
+        "placer": "phantom",
+        "devices": None,
+    }
+    assert rules["placeable"] == {
+        "state": "kept",
+        "evidence": "assigned",
+        "reason": None,
+        "note": None,
+        "findings": [],
+    }
+    assert rules["variables-shared"] == {
+        "state": "not-checked",
+        "evidence": None,
+        "reason": "variables are read on /device:GPU:0 alone, and it was built for one GPU",
+        "note": None,
+        "findings": [],
+    }
+    assert rules["variables-on-host"] == {
+        "state": "broken",
+        "evidence": "assigned",
+        "reason": None,
+        "note": "1 variable",
+        "findings": [
+            {
+                "object": "größe",
+                "op": "VariableV2",
+                "evidence": "assigned",
+                "expected": "/device:CPU:0",
+                "found": "/device:GPU:0",
+                "where": "main.py:9",
+                "path": [],
+                "message": "variable größe sits on /device:GPU:0, not on /device:CPU:0; "
+                "it asks for /device:GPU:0",
+                "cure": "create it under tf.device('/cpu:0')",
+            }
+        ],
+    }
+
+
+def test_path_is_a_list():
+    graph = placement(
+        op("step", "VariableV2", "/gpu:0", "CPU:0", why_not="no int32"),
+        op("read", "Identity", "/gpu:0", "CPU:0", "step", bound=True),
+    )
+    (program,) = json.loads(render([verify(graph, only=["no-fallback"])], []))["programs"]
+    assert program["rules"][0]["findings"][0]["path"] == ["read"]
+
+
+def test_names_are_written_as_they_are(report):
+    assert '"größe"' in render([report], [])
+
+
+def test_placement_that_was_only_requested():
+    bare = verify(placement(op("a", "NoOp"), machine=None, placer=None))
+    (program,) = json.loads(render([bare], []))["programs"]
+    assert (program["machine"], program["placer"]) == (None, None)
+
+
+def test_no_programs():
+    assert json.loads(render([], [])) == {"schema": 1, "programs": []}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (UsageError, "usage"),
+        (ConfigError, "config"),
+        (InputError, "input"),
+        (PlacerError, "internal"),
+    ],
+)
+def test_error(error, kind):
+    raised = error("train.py", "is not there", "name another", details="not for programs")
+    assert json.loads(render([], [raised])) == {
+        "schema": 1,
+        "error": {
+            "kind": kind,
+            "object": "train.py",
+            "message": "is not there",
+            "cure": "name another",
+        },
+    }
+
+
+def test_programs_before_an_error_are_kept_and_the_first_error_is_told(report):
+    errors = [InputError("a.py", "is not there"), InputError("b.py", "is not there")]
+    document = json.loads(render([report], errors))
+    assert len(document["programs"]) == 1
+    assert document["error"]["object"] == "a.py"
+    assert document["error"]["cure"] == ""

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op, placement
+
+from placement_checks import Finding, Verdict
+from placement_checks.rules import NoFallback
+
+NO_KERNEL = "Print has no GPU kernel"
+CURE = (
+    "build it under /cpu:0 if it belongs there, so that the program says so; "
+    "else give it a type or an op that has a GPU kernel, or a device that exists"
+)
+
+
+def fallen(name, type, *inputs, **more):
+    """An op that asks for GPU:0 and ends on the CPU, for a reason of its own unless `bound`."""
+    return op(name, type, "/gpu:0", "CPU:0", *inputs, **more)
+
+
+def objects(graph, **parameters):
+    return [each.object for each in NoFallback(**parameters).check(graph).findings]
+
+
+def test_kept():
+    graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), op("b", "NoOp", "", "CPU:0"))
+    assert NoFallback().check(graph) == Verdict("no-fallback", "kept", "assigned", findings=[])
+
+
+def test_broken():
+    graph = placement(
+        fallen("tower_0/print", "Print", why_not=NO_KERNEL),
+        lines={"tower_0/print": "main.py:30 main.py:9 net.py:3"},
+    )
+    verdict = NoFallback().check(graph)
+    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
+    assert verdict.findings == [
+        Finding(
+            object="tower_0/print",
+            op="Print",
+            evidence="assigned",
+            expected="/device:GPU:0",
+            found="/device:CPU:0",
+            where="main.py:30",
+            message="tower_0/print (Print) asks for /device:GPU:0 and ends on /device:CPU:0: "
+            "Print has no GPU kernel (built at main.py:30 > :9 > net.py:3)",
+            cure=CURE,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("requested", "assigned", "broken"),
+    [
+        ("/gpu:0", "GPU:0", False),
+        ("/gpu:1", "CPU:0", True),
+        ("/gpu", "CPU:0", True),
+        ("/gpu", "GPU:1", False),
+        ("/gpu:7", "GPU:0", True),
+        ("/gpu:7", "CPU:0", True),
+        ("/job:worker/gpu:0", "GPU:0", True),
+        ("/gpu:0", "", False),
+    ],
+)
+def test_falls(requested, assigned, broken):
+    """To a CPU, or to another GPU because the machine has not the one that was asked for."""
+    graph = placement(op("a", "MatMul", requested, assigned), op("b", "NoOp", "/gpu:0", "GPU:0"))
+    assert NoFallback().check(graph).state == ("broken" if broken else "kept")
+
+
+def test_ops_bound_to_one_that_fell_are_named_with_it():
+    graph = placement(
+        fallen("step", "VariableV2", why_not="VariableV2 does not take int32"),
+        fallen("step/read", "Identity", "step", bound=True),
+        fallen("step/Assign", "Assign", "step", "zero", bound=True, colocated=["step"]),
+        fallen("other", "Print", why_not=NO_KERNEL),
+    )
+    step, other = NoFallback().check(graph).findings
+    assert (step.object, step.path) == ("step", ("step/read", "step/Assign"))
+    assert step.message == (
+        "step (VariableV2) asks for /device:GPU:0 and ends on /device:CPU:0, "
+        "and 2 bound to it: VariableV2 does not take int32"
+    )
+    assert (other.object, other.path) == ("other", ())
+
+
+def test_variable_leads_ops_that_fell_for_the_same_reason():
+    """The user knows the variable, not the ops around it that have no kernel either."""
+    graph = placement(
+        fallen("step/Assign", "Assign", "step", "zero", colocated=["step"], why_not="no int32"),
+        fallen("step", "VariableV2", why_not="no int32"),
+    )
+    (finding,) = NoFallback().check(graph).findings
+    assert (finding.object, finding.path) == ("step", ("step/Assign",))
+
+
+def test_binding_is_followed_through_copies_and_loops():
+    """From the body of a loop, by the input of the loop that its second output is, to a table."""
+    graph = placement(
+        fallen("table", "HashTableV2", why_not="HashTableV2 has no GPU kernel"),
+        op("switch", "Switch", "/gpu:0", "GPU:0", "table", "x"),
+        op("loop", "While", "/gpu:0", "GPU:0", "i", "switch:1"),
+        fallen("find", "LookupTableFindV2", "loop:1", bound=True),
+        fallen("count", "LookupTableSizeV2", "loop", bound=True),
+    )
+    table, count = NoFallback().check(graph).findings
+    assert (table.object, table.path) == ("table", ("find",))
+    assert (count.object, count.path) == ("count", ())
+
+
+def test_control_edges_bind_nothing():
+    graph = placement(
+        fallen("step", "VariableV2", why_not="no int32"),
+        fallen("after", "Identity", "^step", bound=True),
+    )
+    assert objects(graph) == ["step", "after"]
+
+
+def test_op_without_a_reason_says_so():
+    (finding,) = NoFallback().check(placement(fallen("a", "MatMul"))).findings
+    assert finding.message.endswith(": the placer gives no reason")
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param(
+            [op("a", "Print", "/cpu:0", "CPU:0"), op("b", "MatMul", "/gpu:0", "GPU:0")],
+            id="inner scope on the host",
+        ),
+        pytest.param(
+            [
+                op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+                fallen("w/read", "ReadVariableOp", "w", bound=True),
+                fallen("w/IsInitialized", "VarIsInitializedOp", "w", bound=True),
+            ],
+            id="reads of a variable on the host",
+        ),
+        pytest.param(
+            [
+                op("w", "VariableV2", "/job:ps/cpu:0", "/job:ps/cpu:0"),
+                fallen("step", "ApplyAdam", "w", bound=True, colocated=["w"]),
+                fallen("slot", "VariableV2", bound=True, colocated=["w"]),
+                fallen("slot/read", "Identity", "slot", bound=True),
+            ],
+            id="slots of a variable on a parameter server",
+        ),
+        pytest.param(
+            [
+                op("iterator", "IteratorV2", "/cpu:0", "CPU:0"),
+                fallen("next", "IteratorGetNext", "iterator", bound=True),
+            ],
+            id="batches of an iterator on the host",
+        ),
+    ],
+)
+def test_silent_where_the_program_asked_for_the_host(ops):
+    assert NoFallback().check(placement(*ops)).state == "kept"
+
+
+@pytest.mark.parametrize(
+    ("allow", "found"),
+    [
+        ((), ["step", "print", "other"]),
+        (("Print",), ["step"]),
+        (("print",), ["step", "other"]),
+        (("VariableV2", "other"), ["print"]),
+        (("Assign",), ["step", "print", "other"]),
+    ],
+)
+def test_allow_takes_types_and_names_of_ops_that_fell_first(allow, found):
+    graph = placement(
+        fallen("step", "VariableV2", why_not="no int32"),
+        fallen("step/Assign", "Assign", "step", bound=True),
+        fallen("print", "Print", why_not=NO_KERNEL),
+        fallen("other", "Print", why_not=NO_KERNEL),
+    )
+    assert objects(graph, allow=allow) == found
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (placement(fallen("a", "Print"), placer=None), "no placer was asked"),
+        (placement(fallen("a", "Print"), unplaced="it died"), "it died"),
+        (placement(op("a", "Print", "/cpu:0", "CPU:0")), "no op asks for a GPU"),
+        (placement(op("a", "Print", "", "GPU:0")), "no op asks for a GPU"),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert NoFallback().check(graph) == Verdict("no-fallback", "not-checked", None, reason)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op, placement
+
+from placement_checks import Finding, Verdict
+from placement_checks.errors import InputError
+from placement_checks.rules import VariablesOnHost
+
+CLUSTER = "ps*2; worker*2: gpu*2"
+
+
+def variable(requested, assigned, type="VarHandleOp", **more):
+    return op("w", type, requested, assigned, **more)
+
+
+def test_kept():
+    graph = placement(variable("/cpu:0", "CPU:0"), op("a", "MatMul", "/gpu:0", "GPU:0", "w"))
+    assert VariablesOnHost().check(graph) == Verdict(
+        "variables-on-host", "kept", "assigned", findings=[], note="1 variable"
+    )
+
+
+def test_broken():
+    graph = placement(
+        variable("/gpu:1", "GPU:1", "VariableV2"),
+        op("v", "VariableV2", "/cpu:0", "CPU:0"),
+        lines={"w": "main.py:30 net.py:9 net.py:3"},
+    )
+    verdict = VariablesOnHost().check(graph)
+    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "2 variables")
+    assert verdict.findings == [
+        Finding(
+            object="w",
+            op="VariableV2",
+            evidence="assigned",
+            expected="/device:CPU:0",
+            found="/device:GPU:1",
+            where="main.py:30",
+            message="variable w sits on /device:GPU:1, not on /device:CPU:0; "
+            "it asks for /device:GPU:1 (built at main.py:30 > net.py:9 > :3)",
+            cure="create it under tf.device('/cpu:0')",
+        )
+    ]
+
+
+def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_well():
+    graph = placement(variable("", "CPU:0"), lines={"w": "main.py:9"})
+    verdict = VariablesOnHost().check(graph)
+    assert verdict.findings == [
+        Finding(
+            object="w",
+            op="VarHandleOp",
+            evidence="requested",
+            expected="/device:CPU:0",
+            found="no device",
+            where="main.py:9",
+            message="variable w asks for no device; the placer chose /device:CPU:0 on this "
+            "machine and may choose another elsewhere",
+            cure="create it under tf.device('/cpu:0')",
+        )
+    ]
+
+
+def test_variable_that_asks_for_no_device_and_sits_elsewhere():
+    (finding,) = VariablesOnHost().check(placement(variable("", "GPU:0"))).findings
+    assert finding.message == (
+        "variable w sits on /device:GPU:0, not on /device:CPU:0; it asks for no device"
+    )
+
+
+@pytest.mark.parametrize(
+    ("type", "told"),
+    [("VarHandleOp", True), ("Variable", False), ("AutoReloadVariable", False)],
+)
+def test_cure_tells_device_functions_of_resource_variables_only(type, told):
+    (finding,) = VariablesOnHost().check(placement(variable("/gpu:0", "GPU:0", type))).findings
+    assert (
+        finding.cure.endswith("must send VarHandleOp there as well as Variable and VariableV2")
+        is told
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "device"),
+    [
+        pytest.param(
+            placement(variable("/job:ps/task:1", "/job:ps/task:1/cpu:0"), machine=CLUSTER),
+            "/job:ps",
+            id="any task of a partial name",
+        ),
+        pytest.param(
+            placement(variable("/job:ps", "/job:ps/task:0/cpu:0"), machine=CLUSTER),
+            "/cpu:0",
+            id="only a job asked for, judged by where it was put",
+        ),
+        pytest.param(
+            placement(variable("/gpu:1", "GPU:1")), ("/cpu:0", "/gpu:1"), id="one of several"
+        ),
+        pytest.param(
+            placement(
+                op("v", "VarHandleOp", "/cpu:0", "CPU:0"), variable("", "CPU:0", colocated=["v"])
+            ),
+            "/cpu:0",
+            id="slot that asks to be with its variable",
+        ),
+        pytest.param(placement(variable("/gpu:0", "")), "/cpu:0", id="one that was not placed"),
+    ],
+)
+def test_silent(graph, device):
+    verdict = VariablesOnHost(device).check(graph)
+    assert (verdict.state, list(verdict.findings)) == ("kept", [])
+
+
+def test_partial_name_that_does_not_match():
+    graph = placement(variable("/job:worker/cpu:0", "/job:worker/task:1/cpu:0"), machine=CLUSTER)
+    (finding,) = VariablesOnHost(("/job:ps", "/job:chief/cpu:0")).check(graph).findings
+    assert finding.expected == "/job:ps or /job:chief/device:CPU:0"
+    assert finding.found == "/job:worker/replica:0/task:1/device:CPU:0"
+    assert "create it under tf.device('/job:ps')" in finding.cure
+
+
+def test_allowed_variables_may_sit_anywhere():
+    graph = placement(
+        variable("/gpu:0", "GPU:0"),
+        op("v", "VarHandleOp", "", "CPU:0"),
+        op("u", "VarHandleOp", "/gpu:0", "GPU:0"),
+    )
+    findings = VariablesOnHost(allow=("w", "v")).check(graph).findings
+    assert [each.object for each in findings] == ["u"]
+
+
+@pytest.mark.parametrize("device", ["host", ("/cpu:0", "/host:0")])
+def test_device_must_be_a_device_name(device):
+    with pytest.raises(InputError, match="is no part of a device name"):
+        VariablesOnHost(device)
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (placement(variable("/gpu:0", ""), placer=None), "no placer was asked"),
+        (placement(variable("/gpu:0", ""), unplaced="it died"), "it died"),
+        (placement(op("a", "NoOp", "", "CPU:0")), "the graph has no variables"),
+        (
+            placement(variable("", "CPU:0"), machine="cpu*2"),
+            "the machine (cpu*2) has no GPU, so every op is on a CPU",
+        ),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert VariablesOnHost().check(graph) == Verdict(
+        "variables-on-host", "not-checked", None, reason
+    )

@@ -1,0 +1,367 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op, placement
+
+from placement_checks import Finding, Verdict
+from placement_checks.placement import GLOBAL, TRAINABLE
+from placement_checks.rules import VariablesShared
+
+CURE = (
+    "make it once and let every tower read it: tf.compat.v1.get_variable in a variable scope with "
+    "reuse after the first tower, or one layer object called once a tower"
+)
+
+
+def variables(*names, **more):
+    return [op(name, "VarHandleOp", "/cpu:0", "CPU:0", **more) for name in names]
+
+
+def tower(number, *reads, after="images"):
+    """A MatMul with each variable in turn on one GPU; the last one is named after its number."""
+    gpu = f"/gpu:{number}"
+    ops = []
+    for depth, variable in enumerate(reads):
+        name = f"matmul{number}_{depth}"
+        ops += [
+            op(f"read{number}_{depth}", "ReadVariableOp", gpu, gpu, variable),
+            op(name, "MatMul", gpu, gpu, after, f"read{number}_{depth}"),
+        ]
+        after = name
+    return ops
+
+
+def collections(trainable, slots=()):
+    return {TRAINABLE: tuple(trainable), GLOBAL: (*trainable, *slots)}
+
+
+def objects(graph, **parameters):
+    return [each.object for each in VariablesShared(**parameters).check(graph).findings]
+
+
+def test_kept_by_data_flow():
+    graph = placement(
+        *variables("w"), *tower(0, "w"), *tower(1, "w"), not_alone="its builder takes no num_gpus"
+    )
+    assert VariablesShared().check(graph) == Verdict(
+        "variables-shared",
+        "kept",
+        "requested",
+        findings=[],
+        note="by data flow alone: its builder takes no num_gpus",
+    )
+
+
+def test_broken_by_data_flow():
+    graph = placement(
+        *variables("w", "w_1"),
+        *tower(0, "w"),
+        *tower(1, "w_1"),
+        collections=collections(["w", "w_1"]),
+        not_alone="its builder takes no num_gpus",
+        lines={"w_1": "main.py:30 net.py:3"},
+    )
+    verdict = VariablesShared().check(graph)
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
+    assert verdict.note == (
+        "TRAINABLE 2, GLOBAL 2; by data flow alone: its builder takes no num_gpus"
+    )
+    assert verdict.findings == [
+        Finding(
+            object="w_1",
+            op="VarHandleOp",
+            evidence="requested",
+            expected="w, which the tower on /device:GPU:0 reads",
+            found="a variable of its own for the tower on /device:GPU:1",
+            where="main.py:30",
+            path=("w -> matmul0_0 (/device:GPU:0)", "w_1 -> matmul1_0 (/device:GPU:1)"),
+            message="the tower on /device:GPU:1 reads w_1 where the tower on /device:GPU:0 reads "
+            "w: they are trained apart (built at main.py:30 > net.py:3)",
+            cure=CURE,
+        )
+    ]
+
+
+def test_copies_are_paired_in_the_order_of_creation():
+    graph = placement(
+        *variables("a", "b", "a_1", "b_1"), *tower(0, "b", "a"), *tower(1, "b_1", "a_1")
+    )
+    assert [
+        (each.object, each.expected.split(",")[0])
+        for each in VariablesShared().check(graph).findings
+    ] == [("a_1", "a"), ("b_1", "b")]
+
+
+def test_every_tower_with_variables_of_its_own_is_found():
+    graph = placement(
+        *variables("w", "w_1", "w_2"),
+        *tower(0, "w"),
+        *tower(1, "w_1"),
+        *tower(2, "w_2"),
+        machine="gpu*3",
+    )
+    assert objects(graph) == ["w_1", "w_2"]
+
+
+def test_tower_that_reads_both_has_no_copy():
+    """The third tower reads what the first reads, so its own variable doubles nothing."""
+    graph = placement(
+        *variables("w", "extra"), *tower(0, "w"), *tower(1, "w"), *tower(2, "w", "extra")
+    )
+    assert objects(graph) == []
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(
+            placement(*variables("w", "v"), *tower(0, "w"), *tower(1, "v"), shapes={"v": (9,)}),
+            id="variables of other shapes",
+        ),
+        pytest.param(
+            placement(
+                *variables("w", "bias"),
+                *tower(0, "w"),
+                op("add", "BiasAdd", "/gpu:1", "GPU:1", "images", "bias"),
+            ),
+            id="variables of another use",
+        ),
+        pytest.param(
+            placement(*variables("w", "v"), *tower(0, "w"), *tower(1, "v", after="matmul0_0")),
+            id="one model on two GPUs",
+        ),
+        pytest.param(
+            placement(
+                *variables("w", "step"),
+                *tower(0, "w"),
+                *tower(1, "w"),
+                op("add", "AssignAddVariableOp", "/gpu:1", "GPU:1", "step", "one"),
+            ),
+            id="variable that is written and not read",
+        ),
+    ],
+)
+def test_silent(graph):
+    assert VariablesShared().check(graph).state == "kept"
+
+
+def test_control_edges_and_shapes_do_not_make_one_model_of_two_towers():
+    graph = placement(
+        *variables("w", "w_1"),
+        *tower(0, "w"),
+        op("shape", "Shape", "/gpu:0", "GPU:0", "matmul0_0"),
+        op("batch", "Reshape", "/gpu:1", "GPU:1", "images", "shape", "^matmul0_0"),
+        *tower(1, "w_1", after="batch"),
+    )
+    assert objects(graph) == ["w_1"]
+
+
+def alone(*ops, trainable=("w",), slots=()):
+    """The same program with one tower, by default with the variable w alone."""
+    return placement(
+        *(ops or (*variables("w"), *tower(0, "w"))),
+        machine="gpu*1",
+        collections=collections(trainable, slots),
+    )
+
+
+def test_kept_by_collections():
+    graph = placement(
+        *variables("w"),
+        *tower(0, "w"),
+        *tower(1, "w"),
+        collections=collections(["w"]),
+        alone=alone(),
+    )
+    verdict = VariablesShared().check(graph)
+    assert verdict.state == "kept"
+    assert verdict.note == "TRAINABLE 1 -> 1, GLOBAL 1 -> 1 from 1 tower to 2"
+
+
+def test_broken_by_collections():
+    """Data flow pairs nothing here: the added variable has a use of its own."""
+    graph = placement(
+        *variables("w", "gate"),
+        *tower(0, "w"),
+        *tower(1, "w"),
+        op("gated", "Mul", "/gpu:1", "GPU:1", "matmul1_0", "gate"),
+        collections=collections(["w"], ["gate"]),
+        alone=alone(),
+        lines={"gate": "main.py:7"},
+    )
+    verdict = VariablesShared().check(graph)
+    assert verdict.note == "TRAINABLE 1 -> 1, GLOBAL 1 -> 2 from 1 tower to 2"
+    assert verdict.findings == [
+        Finding(
+            object="gate",
+            op="VarHandleOp",
+            evidence="requested",
+            expected="the variables of the program with one tower",
+            found="a variable more with 2 GPUs",
+            where="main.py:7",
+            message="gate is there only when the program is built with more than one tower; "
+            "the tower on /device:GPU:1 reads it",
+            cure=CURE,
+        )
+    ]
+
+
+def test_variable_that_no_tower_reads_counts_too():
+    graph = placement(
+        *variables("w", "best"),
+        *tower(0, "w"),
+        *tower(1, "w"),
+        collections=collections(["w"], ["best"]),
+        alone=alone(),
+    )
+    (finding,) = VariablesShared().check(graph).findings
+    assert finding.message == (
+        "best is there only when the program is built with more than one tower"
+    )
+
+
+def test_copy_is_found_once_with_both_ways():
+    graph = placement(
+        *variables("w", "w_1"),
+        *tower(0, "w"),
+        *tower(1, "w_1"),
+        collections=collections(["w", "w_1"]),
+        alone=alone(),
+    )
+    (finding,) = VariablesShared().check(graph).findings
+    assert finding.message.endswith("they are trained apart")
+
+
+def test_copy_is_found_though_its_tower_takes_from_the_other_one():
+    """With one tower built, data flow between the two says nothing."""
+    graph = placement(
+        *variables("w", "w_1"),
+        *tower(0, "w"),
+        *tower(1, "w_1", after="matmul0_0"),
+        collections=collections(["w", "w_1"]),
+        alone=alone(),
+    )
+    assert objects(graph) == ["w_1"]
+
+
+def test_variables_that_one_tower_has_as_well_are_no_copies():
+    """A model cut in two parts that one GPU holds when there is no other."""
+    graph = placement(
+        *variables("w", "v"),
+        *tower(0, "w"),
+        *tower(1, "v"),
+        collections=collections(["w", "v"]),
+        alone=alone(*variables("w", "v"), *tower(0, "w", "v"), trainable=["w", "v"]),
+    )
+    assert objects(graph) == []
+
+
+def test_variables_that_are_only_named_otherwise_have_not_grown():
+    graph = placement(
+        *variables("tower_0/w"),
+        *tower(0, "tower_0/w"),
+        *tower(1, "tower_0/w"),
+        collections=collections(["tower_0/w"]),
+        alone=alone(),
+    )
+    assert objects(graph) == []
+
+
+def test_variable_of_another_shape_is_not_the_one_that_is_gone():
+    graph = placement(
+        *variables("v"),
+        *tower(0, "v"),
+        *tower(1, "v"),
+        shapes={"v": (9,)},
+        collections=collections(["v"]),
+        alone=alone(),
+    )
+    assert objects(graph) == ["v"]
+
+
+SLOT = [
+    *variables("w/Adam"),
+    op("step", "ResourceApplyAdam", "/cpu:0", "CPU:0", "w_1", "w/Adam", "gradient"),
+]
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        pytest.param(SLOT, id="by its update op"),
+        pytest.param(variables("w_1/ema", colocated=["w_1"]), id="by colocation"),
+    ],
+)
+def test_slot_of_an_added_variable_is_not_told_of_again(slot):
+    graph = placement(
+        *variables("w", "w_1"),
+        *slot,
+        *tower(0, "w"),
+        *tower(1, "w_1"),
+        collections=collections(["w", "w_1"], [slot[0].name]),
+        alone=alone(),
+    )
+    assert objects(graph) == ["w_1"]
+
+
+def test_slot_that_is_added_without_its_variable_is_a_finding():
+    graph = placement(
+        *variables("w", "w/Adam"),
+        *tower(0, "w"),
+        *tower(1, "w"),
+        op("step", "ResourceApplyAdam", "/cpu:0", "CPU:0", "w", "w/Adam", "gradient"),
+        collections=collections(["w"], ["w/Adam"]),
+        alone=alone(),
+    )
+    assert objects(graph) == ["w/Adam"]
+
+
+@pytest.mark.parametrize(
+    ("private", "found"),
+    [
+        ((), ["tower_1/bn/mean", "tower_1/w"]),
+        (("tower_*/bn/*",), ["tower_1/w"]),
+        (("tower_1/w",), ["tower_1/bn/mean"]),
+        (("tower_*",), []),
+        (("TOWER_*", "w"), ["tower_1/bn/mean", "tower_1/w"]),
+    ],
+)
+@pytest.mark.parametrize("way", ["data flow", "collections"])
+def test_private_variables_may_be_many(private, found, way):
+    names = ["bn/mean", "w"]
+    both = [f"tower_{number}/{name}" for number in (0, 1) for name in names]
+    single = alone(*variables(*both[:2]), *tower(0, *both[:2]), trainable=both[:2])
+    graph = placement(
+        *variables(*both),
+        *tower(0, *both[:2]),
+        *(tower(1, *both[2:]) if way == "data flow" else tower(1, *both[:2])),
+        collections=collections(both),
+        alone=None if way == "data flow" else single,
+    )
+    assert objects(graph, private=private) == found
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (placement(op("a", "NoOp", "/gpu:0", "GPU:0")), "the graph has no variables"),
+        (
+            placement(*variables("w"), *tower(1, "w"), not_alone="it was built for one GPU"),
+            "variables are read on /device:GPU:1 alone, and it was built for one GPU",
+        ),
+        (
+            placement(*variables("w"), not_alone="its builder takes no num_gpus"),
+            "variables are read on no GPU, and its builder takes no num_gpus",
+        ),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert VariablesShared().check(graph) == Verdict(
+        "variables-shared", "not-checked", None, reason
+    )
+
+
+def test_needs_no_placer():
+    ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
+    unplaced = placement(*ops, placer=None, unplaced="no wheel for this", machine=None)
+    assert objects(unplaced) == ["w_1"]

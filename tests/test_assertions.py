@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+from graphs import op, placement
+
+from placement_checks import (
+    assert_no_fallback,
+    assert_no_idle_device,
+    assert_placeable,
+    assert_rules,
+    assert_variables_on_host,
+    assert_variables_shared,
+    assertions,
+)
+from placement_checks.errors import ConfigError, InputError, UsageError
+from placement_checks.placement import Refusal
+
+ALL = [
+    assert_placeable,
+    assert_no_fallback,
+    assert_variables_on_host,
+    assert_variables_shared,
+    assert_no_idle_device,
+]
+
+
+@pytest.fixture
+def sound():
+    """Two towers that share a variable on the host."""
+    return placement(
+        op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+        op("tower_0", "MatMul", "/gpu:0", "GPU:0", "w"),
+        op("tower_1", "MatMul", "/gpu:1", "GPU:1", "w"),
+    )
+
+
+@pytest.fixture
+def unsound():
+    """Breaks every rule, by every second op."""
+    return placement(
+        op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+        op("tower_0", "MatMul", "/gpu:0", "GPU:0", "w"),
+        op("w_1", "VarHandleOp", "/gpu:1", "GPU:0"),
+        op("tower_1", "MatMul", "/gpu:1", "CPU:0", "w_1", why_not="no kernel takes string"),
+        lines={"w_1": "main.py:9"},
+        refusals=[Refusal("w_1", "no such device")],
+    )
+
+
+@pytest.mark.parametrize("assertion", [*ALL, assert_rules])
+def test_passes_on_a_sound_placement(assertion, sound):
+    assert assertion(sound) is None
+
+
+@pytest.mark.parametrize(
+    ("assertion", "rule", "cured"),
+    [
+        (assert_placeable, "placeable", "w_1"),
+        (assert_no_fallback, "no-fallback", "tower_1"),
+        (assert_variables_on_host, "variables-on-host", "w_1"),
+        (assert_variables_shared, "variables-shared", "w_1"),
+        (assert_no_idle_device, "no-idle-device", "/device:GPU:1"),
+    ],
+)
+def test_fails_with_the_offender(assertion, rule, cured, unsound):
+    with pytest.raises(AssertionError) as caught:
+        assertion(unsound)
+    headline, finding, *_ = str(caught.value).splitlines()
+    assert headline == f"{rule} is broken by train.py:build on gpu*2: 1 finding"
+    assert cured in finding
+
+
+def test_message_has_source_line_path_and_cure(unsound):
+    with pytest.raises(AssertionError) as caught:
+        assert_variables_shared(unsound)
+    assert str(caught.value) == (
+        "variables-shared is broken by train.py:build on gpu*2: 1 finding\n"
+        "  main.py:9: the tower on /device:GPU:1 reads w_1 where the tower on /device:GPU:0 "
+        "reads w: they are trained apart\n"
+        "      w -> tower_0 (/device:GPU:0)\n"
+        "      w_1 -> tower_1 (/device:GPU:1)\n"
+        "    cure: make it once and let every tower read it: tf.compat.v1.get_variable in a "
+        "variable scope with reuse after the first tower, or one layer object called once a tower"
+    )
+
+
+@pytest.mark.parametrize(
+    ("assertion", "parameters"),
+    [
+        (assert_no_fallback, {"allow": ("tower_1",)}),
+        (assert_variables_on_host, {"device": ("/cpu:0", "/gpu:0")}),
+        (assert_variables_on_host, {"allow": ("w_1",)}),
+        (assert_variables_shared, {"private": ("w_*",)}),
+        (assert_no_idle_device, {"idle": ("/gpu:1",)}),
+    ],
+)
+def test_parameters_let_the_offender_pass(assertion, parameters, unsound):
+    assert assertion(unsound, **parameters) is None
+
+
+def test_device_that_is_none_is_an_input_error(sound):
+    with pytest.raises(InputError, match="'host' is no part of a device name"):
+        assert_variables_on_host(sound, "host")
+
+
+def test_rules_are_all_told_of_at_once(unsound):
+    with pytest.raises(AssertionError) as caught:
+        assert_rules(unsound)
+    headlines = [each.splitlines()[0] for each in str(caught.value).split("\n\n")]
+    assert [each.split()[0] for each in headlines] == [
+        "placeable",
+        "no-fallback",
+        "variables-on-host",
+        "variables-shared",
+        "no-idle-device",
+    ]
+
+
+def test_rules_that_are_not_named_are_not_asserted(unsound):
+    with pytest.raises(AssertionError) as caught:
+        assert_rules(unsound, "no-fallback", "no-idle-device")
+    assert str(caught.value).count("is broken by") == 2
+
+
+def test_rules_heed_the_policy_of_the_program():
+    on_gpu = [
+        op("w", "VarHandleOp", "/gpu:0", "GPU:0"),
+        op("tower", "MatMul", "/gpu:0", "GPU:0", "w"),
+    ]
+    with pytest.raises(AssertionError, match="variables-on-host is broken"):
+        assert_rules(placement(*on_gpu, machine="gpu*1"))
+    policy = {"variables-on-host": {"device": "/gpu:0"}}
+    assert_rules(placement(*on_gpu, machine="gpu*1", policy=policy))
+
+
+@pytest.mark.parametrize(
+    ("rules", "policy", "error"),
+    [(["no-fallbacks"], {}, UsageError), ([], {"no-fallback": {"alow": []}}, ConfigError)],
+)
+def test_rules_refuse_names_that_do_not_exist(rules, policy, error):
+    with pytest.raises(error, match="did you mean"):
+        assert_rules(placement(op("a", "NoOp"), policy=policy), *rules)
+
+
+@pytest.mark.parametrize(
+    ("assertion", "reason"),
+    [
+        (assert_no_fallback, "no-fallback could not be checked on train.py:build: no op asks for"),
+        (assert_variables_shared, "variables-shared could not be checked on train.py:build: the"),
+        (
+            lambda bare: assert_rules(bare, "placeable", "variables-on-host"),
+            "variables-on-host could not be checked on train.py:build: the graph has no variables",
+        ),
+    ],
+)
+def test_fails_where_nothing_was_looked_at(assertion, reason):
+    with pytest.raises(AssertionError, match=reason):
+        assertion(placement(op("a", "NoOp", "", "CPU:0")))
+
+
+def test_rules_that_are_not_named_need_not_be_checked():
+    assert_rules(placement(op("a", "MatMul", "/gpu:0", "GPU:0"), machine="gpu*1"))
+
+
+@pytest.mark.parametrize("assertion", [*ALL[:3], assert_no_idle_device, assert_rules])
+def test_skips_where_no_placer_can_answer(assertion):
+    unplaced = placement(op("a", "MatMul", "/gpu:0"), placer=None, unplaced="no wheel for this")
+    with pytest.raises(pytest.skip.Exception, match=r"could not be checked on .*: no wheel"):
+        assertion(unplaced)
+
+
+def test_fails_where_the_placer_refused():
+    """No answer because of the program itself is no reason to skip."""
+    refused = placement(
+        op("a", "MatMul", "/gpu:0"),
+        unplaced="the placer refused the graph",
+        refusals=[Refusal("a", "no such device")],
+    )
+    with pytest.raises(AssertionError, match=r"could not be checked on .*: the placer refused"):
+        assert_no_fallback(refused)
+    with pytest.raises(AssertionError, match="a cannot be placed: no such device"):
+        assert_placeable(refused)
+
+
+@pytest.mark.parametrize(
+    ("assertion", "rules"),
+    [
+        (assert_no_fallback, ["no-fallback"]),
+        (
+            lambda each: assert_rules(each, "placeable", "no-fallback"),
+            ["placeable", "no-fallback"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("case", ["sound", "unsound"])
+def test_observers_are_told_of_every_verdict(assertion, rules, case, monkeypatch, request):
+    told = []
+    asserted = request.getfixturevalue(case)
+    with monkeypatch.context() as patch:
+        patch.setattr(assertions, "observers", [lambda *each: told.append(each)])
+        with nullcontext() if case == "sound" else pytest.raises(AssertionError):
+            assertion(asserted)
+    assert [(each, verdict.rule) for each, verdict in told] == [(asserted, rule) for rule in rules]

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placement_checks.config import Config, Settings, checked_gpus, load
+from placement_checks.errors import ConfigError, UsageError
+
+AT = "tool.placement_checks"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Makes the folder of a project whose pyproject.toml has the given text, and enters it."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str, *, bare: bool = False) -> Path:
+        text = text if bare else f"[{AT}]\n{text}"
+        (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+def error_of(folder: Path) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load(folder)
+    return caught.value
+
+
+@pytest.mark.parametrize("text", ["", "[project]\nname = 'p'", f"[{AT}]"])
+def test_nothing_configured(project, text):
+    assert load(project(text, bare=True)) == Config(Settings(), [])
+
+
+def test_every_field(project):
+    folder = project(
+        """
+        gpus = 4
+        soft = true
+        rules = ["placeable", "variables-on-host"]
+        without = ["no-idle-device"]
+        policy.variables-on-host = { device = "/job:ps", allow = ["step"] }
+        """
+    )
+    assert load(folder).settings == Settings(
+        gpus=4,
+        soft=True,
+        rules=("placeable", "variables-on-host"),
+        without=("no-idle-device",),
+        policy={"variables-on-host": {"device": "/job:ps", "allow": ["step"]}},
+    )
+
+
+def test_programs_are_strings_or_tables_with_settings_of_their_own(project):
+    folder = project(
+        """
+        programs = [
+          "train.py:build",
+          { target = "models.net:build", machine = "ps*1; worker*2: gpu*2" },
+          { target = "graph.pb", policy.no-fallback.allow = ["Print"] },
+        ]
+        """
+    )
+    assert load(folder).programs == [
+        ("train.py:build", Settings()),
+        ("models.net:build", Settings(machine="ps*1; worker*2: gpu*2")),
+        ("graph.pb", Settings(policy={"no-fallback": {"allow": ["Print"]}})),
+    ]
+
+
+def test_nearest_file_above_counts_and_paths_are_meant_from_it(project, monkeypatch):
+    folder = project('gpus = 3\nprograms = ["a/train.py:build", "net:build", "b/saved"]')
+    inner = folder / "a" / "deeper"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(folder / "a")
+    config = load(inner)
+    assert config.settings.gpus == 3
+    assert [target for target, _ in config.programs] == [
+        "train.py:build",
+        "net:build",
+        str(folder / "b/saved"),
+    ]
+
+
+def test_nearest_file_hides_those_above(project):
+    folder = project("gpus = 3")
+    (folder / "inner").mkdir()
+    (folder / "inner" / "pyproject.toml").touch()
+    assert load(folder / "inner") == Config(Settings(), [])
+
+
+def test_no_file_anywhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "is_file", lambda _: False)
+    assert load(tmp_path) == Config()
+
+
+@pytest.mark.parametrize("text", ["gpus = ", "gpus = 2\ngpus = 3"])
+def test_malformed_toml_names_the_file(project, text):
+    folder = project(text)
+    error = error_of(folder)
+    assert error.object == str(folder / "pyproject.toml")
+    assert error.message.startswith("is no TOML: ")
+
+
+def test_file_that_is_no_text_is_no_toml(project):
+    folder = project("")
+    (folder / "pyproject.toml").write_bytes(b"\xff\xfe")
+    assert error_of(folder).message.startswith("is no TOML: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "message", "cure"),
+    [
+        ("gpu = 2", ".gpu", "there is no such field", "did you mean 'gpus'?"),
+        ("program = []", ".program", "there is no such field", "did you mean 'programs'?"),
+        (
+            "zzz = 1",
+            ".zzz",
+            "there is no such field",
+            "known are gpus, machine, soft, rules, without, policy",
+        ),
+        ("gpus = '2'", ".gpus", "is '2'", "give a number"),
+        ("gpus = true", ".gpus", "is True", "give a number"),
+        ("soft = 'yes'", ".soft", "is 'yes'", "give true or false"),
+        ("rules = 'placeable'", ".rules", "is 'placeable'", "give a list of rules"),
+        ("machine = 8", ".machine", "is 8", "give a machine such as 'worker*8: gpu*4'"),
+        ("policy = []", ".policy", "is []", "give a table of rules"),
+        (
+            "gpus = 0",
+            ".gpus",
+            "0 GPUs: one host has between 1 and 256",
+            'describe a cluster with --machine "worker*64: gpu*8"',
+        ),
+        (
+            "machine = 'tpu:8'",
+            ".machine",
+            "machine 'tpu:8': '8' is no list of cpu*N and gpu*N",
+            'write it like "gpu*4" or "ps*2; worker*8: gpu*4"',
+        ),
+        (
+            "without = ['idle-device']",
+            ".without",
+            "rule 'idle-device': there is no such rule",
+            "did you mean 'no-idle-device'?",
+        ),
+        (
+            "policy.no-fallback.allows = []",
+            ".policy.no-fallback.allows",
+            "no-fallback has no such field",
+            "did you mean 'allow'?",
+        ),
+        ("programs = 'a.py:f'", ".programs", "is no list", "list targets or tables"),
+        ("programs = [1]", ".programs[0]", "has no target", "add target = 'file.py:function'"),
+        (
+            "programs = ['a.py:f', { gpus = 2 }]",
+            ".programs[1]",
+            "has no target",
+            "add target = 'file.py:function'",
+        ),
+        (
+            "programs = [{ target = 'a.py:f', soft = 1 }]",
+            ".programs[0].soft",
+            "is 1",
+            "give true or false",
+        ),
+        (
+            "programs = [{ target = 'a.py:f', policy.placeable.a = 1 }]",
+            ".programs[0].policy.placeable.a",
+            "placeable has no such field",
+            "it has no fields",
+        ),
+    ],
+)
+def test_wrong_field(project, text, at, message, cure):
+    folder = project(text)
+    error = error_of(folder)
+    assert error.object == f"{folder / 'pyproject.toml'}: {AT}{at}"
+    assert (error.message, error.cure) == (message, cure)
+
+
+def test_section_that_is_no_table(project):
+    error = error_of(project("[tool]\nplacement_checks = 3", bare=True))
+    assert error.object.endswith(f"pyproject.toml: {AT}")
+    assert error.message == "is no table"
+
+
+def test_all_wrong_fields_are_named_at_once(project):
+    folder = project(
+        """
+        gpu = 2
+        rules = ["zzz", "placeable"]
+        programs = [{ target = "a.py:f", soft = 1 }, {}]
+        policy.no-fallback = { allow = "Print", deny = [] }
+        """
+    )
+    error = error_of(folder)
+    assert error.object == str(folder / "pyproject.toml")
+    assert error.message.startswith("6 fields are wrong: ")
+    for field in (
+        "gpu",
+        "rules",
+        "programs[0].soft",
+        "programs[1]",
+        "policy.no-fallback.allow",
+        "policy.no-fallback.deny",
+    ):
+        assert f"{AT}.{field}: " in error.message
+    assert "'placeable'" not in error.message
+
+
+def test_cure_that_two_fields_share_is_told_once(project):
+    error = error_of(project("gpus = '2'\nprograms = [{ target = 'a.py:f', gpus = '3' }]"))
+    assert str(error).count("give a number") == 1
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "merged"),
+    [
+        (Settings(), Settings(gpus=2), Settings(gpus=2)),
+        (Settings(gpus=1), Settings(gpus=2), Settings(gpus=1)),
+        (Settings(gpus=1), Settings(machine="gpu*4"), Settings(gpus=1)),
+        (Settings(machine="gpu*4"), Settings(gpus=2), Settings(machine="gpu*4")),
+        (Settings(soft=False), Settings(soft=True), Settings(soft=False)),
+        (Settings(), Settings(soft=True), Settings(soft=True)),
+        (Settings(rules=("a",)), Settings(rules=("b",)), Settings(rules=("a",))),
+        (
+            Settings(without=("a",)),
+            Settings(rules=("b",)),
+            Settings(None, None, None, ("b",), ("a",)),
+        ),
+        (
+            Settings(policy={"r": {"a": 1}, "s": {"b": 2}}),
+            Settings(policy={"r": {"a": 3, "c": 4}, "t": {}}),
+            Settings(policy={"r": {"a": 1, "c": 4}, "s": {"b": 2}, "t": {}}),
+        ),
+    ],
+)
+def test_within(inner, outer, merged):
+    assert inner.within(outer) == merged
+
+
+@pytest.mark.parametrize("count", [1, 256])
+def test_checked_gpus(count):
+    assert checked_gpus(count) == count
+
+
+@pytest.mark.parametrize("count", [-1, 0, 257])
+def test_checked_gpus_refuses_what_no_host_has(count):
+    with pytest.raises(UsageError, match=f"{count} GPUs: one host has between 1 and 256"):
+        checked_gpus(count)

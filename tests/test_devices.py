@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement_checks import Device
+from placement_checks.errors import InputError
+
+PARTS = [each.name for each in fields(Device)]
+
+jobs = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,5}", fullmatch=True)
+numbers = st.integers(0, 12)
+types = st.sampled_from(["CPU", "GPU", "TPU", "XLA_GPU"])
+# A device without a type has no index either: it could not be written.
+devices = st.builds(
+    lambda job, replica, task, kind: Device(job, replica, task, *kind),
+    st.none() | jobs,
+    st.none() | numbers,
+    st.none() | numbers,
+    st.just((None, None)) | st.tuples(types, st.none() | numbers),
+)
+
+
+@given(devices)
+def test_written_form_reads_back(device):
+    assert Device.parse(str(device)) == device
+
+
+@given(st.sampled_from(["cpu", "gpu"]), numbers, st.data())
+def test_spellings_of_one_device_are_equal(kind, index, data):
+    spelled = data.draw(
+        st.sampled_from([f"/{kind}:{index}", f"{kind}:{index}", f"//device:{kind}:{index}/"])
+    )
+    cased = "".join(data.draw(st.sampled_from([each, each.upper()])) for each in spelled)
+    assert Device.parse(cased) == Device(type=kind.upper(), index=index)
+
+
+@given(devices, st.randoms())
+def test_parts_may_stand_in_any_order(device, random):
+    parts = str(device).split("/")
+    random.shuffle(parts)
+    assert Device.parse("/".join(parts)) == device
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("", Device()),
+        ("/", Device()),
+        ("/gpu", Device(type="GPU")),
+        ("/gpu:*", Device(type="GPU")),
+        ("/device:GPU:*", Device(type="GPU")),
+        ("/job:*/replica:*/task:*/device:*:*", Device()),
+        ("/job:ps/task:1", Device("ps", task=1)),
+        ("/job:ps/replica:0/task:1/device:XLA_GPU:2", Device("ps", 0, 1, "XLA_GPU", 2)),
+        ("/job:Worker_2/cpu:0", Device("Worker_2", type="CPU", index=0)),
+    ],
+)
+def test_parse(text, device):
+    assert Device.parse(text) == device
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("/xpu:0", "xpu:0"),
+        ("/job:ps/cpu:zero", "cpu:zero"),
+        ("/gpu:-1", "gpu:-1"),
+        ("/device:GPU", "device:GPU"),
+        ("/job:/cpu:0", "job:"),
+        ("/job:1st", "job:1st"),
+        ("/cpu:0 ", "cpu:0 "),
+        ("/replica:x", "replica:x"),
+    ],
+)
+def test_parse_names_the_part_it_cannot_read(text, part):
+    with pytest.raises(InputError) as caught:
+        Device.parse(text)
+    assert caught.value.object == repr(text)
+    assert caught.value.message == f"'{part}' is no part of a device name"
+    assert caught.value.cure == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
+
+
+@pytest.mark.parametrize(
+    "text", ["/cpu:0/gpu:1", "/cpu:0/device:CPU:0", "/job:ps/job:ps", "/task:0/task:1"]
+)
+def test_parse_refuses_a_part_that_is_stated_twice(text):
+    with pytest.raises(InputError, match="twice"):
+        Device.parse(text)
+
+
+@given(st.text() | st.text("/:*0123abcdegijkloprstuv"))
+def test_parse_raises_nothing_but_input_errors(text):
+    with suppress(InputError):
+        Device.parse(text)
+
+
+@given(devices, devices)
+def test_over_fills_what_is_left_open(inner, outer):
+    merged = inner.over(outer)
+    for part in PARTS:
+        stated = [getattr(each, part) for each in (inner, outer)]
+        assert getattr(merged, part) == next((each for each in stated if each is not None), None)
+
+
+@given(devices, devices, devices)
+def test_over_is_associative(inner, middle, outer):
+    assert inner.over(middle).over(outer) == inner.over(middle.over(outer))
+
+
+@given(devices)
+def test_over_nothing_changes_nothing(device):
+    assert device.over(Device()) == device == Device().over(device)
+
+
+@given(devices)
+def test_matches_itself_and_the_pattern_that_states_nothing(device):
+    assert device.matches(device)
+    assert device.matches(Device())
+
+
+@given(devices, devices, devices)
+def test_matches_is_transitive(pattern, more, most):
+    narrower = pattern.over(more)
+    narrowest = narrower.over(most)
+    assert narrower.matches(pattern)
+    assert narrowest.matches(narrower)
+    assert narrowest.matches(pattern)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("other", [None, "other"])
+def test_does_not_match_where_one_part_differs_or_is_open(part, other):
+    whole = dict(zip(PARTS, ("ps", 0, 1, "CPU", 0), strict=True))
+    assert not Device(**{**whole, part: other}).matches(Device(**whole))
+    assert not Device(**{**whole, part: other}).matches(Device(**{part: whole[part]}))
+
+
+@given(devices)
+def test_is_false_only_where_nothing_is_stated(device):
+    assert bool(device) == (str(device) != "")
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("/job:localhost/replica:0/task:0/gpu:1", "/device:GPU:1"),
+        ("/job:localhost/gpu", "/device:GPU:*"),
+        ("/gpu:1", "/device:GPU:1"),
+        ("/job:localhost/task:1/cpu:0", "/job:localhost/task:1/device:CPU:0"),
+        ("/job:ps/replica:0/task:0/cpu:0", "/job:ps/replica:0/task:0/device:CPU:0"),
+    ],
+)
+def test_short_leaves_out_the_local_host(text, short):
+    assert Device.parse(text).short == short
+
+
+@pytest.mark.parametrize(
+    ("text", "is_gpu"), [("/gpu:1", True), ("/gpu", True), ("/cpu:0", False), ("/job:ps", False)]
+)
+def test_is_gpu(text, is_gpu):
+    assert Device.parse(text).is_gpu == is_gpu

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op, placement
+
+from placement_checks import RULES, Verdict, verify
+from placement_checks.errors import ConfigError, UsageError
+from placement_checks.judging import Report
+
+KEPT, BROKEN, NOT_CHECKED = "kept", "broken", "not-checked"
+
+
+def report(**states):
+    return Report(placement(), [Verdict(rule, state, None) for rule, state in states.items()])
+
+
+@pytest.mark.parametrize(
+    ("states", "asked", "require_all", "status"),
+    [
+        ({"a": KEPT}, [], False, 0),
+        ({"a": KEPT, "b": NOT_CHECKED}, [], False, 0),
+        ({"a": KEPT, "b": NOT_CHECKED}, ["a"], False, 0),
+        ({"a": KEPT}, ["a"], True, 0),
+        ({"a": KEPT, "b": BROKEN}, [], False, 1),
+        ({"a": BROKEN, "b": NOT_CHECKED}, ["b"], False, 1),
+        ({"a": KEPT, "b": NOT_CHECKED}, [], True, 1),
+        ({"a": KEPT, "b": NOT_CHECKED}, ["b"], False, 2),
+        ({"a": KEPT, "b": NOT_CHECKED}, ["b"], True, 2),
+        ({"a": NOT_CHECKED}, [], False, 2),
+        ({"a": NOT_CHECKED}, [], True, 2),
+        ({}, [], False, 2),
+    ],
+)
+def test_status(states, asked, require_all, status):
+    assert report(**states).status(asked=asked, require_all=require_all) == status
+
+
+@pytest.mark.parametrize(("state", "count"), [(KEPT, 2), (BROKEN, 1), (NOT_CHECKED, 0)])
+def test_count(state, count):
+    assert report(a=KEPT, b=BROKEN, c=KEPT).count(state) == count
+
+
+@pytest.fixture
+def on_gpu():
+    """One variable on GPU:0, which breaks variables-on-host unless a policy lets it."""
+    return placement(
+        op("w", "VarHandleOp", "/gpu:0", "GPU:0"),
+        policy={"variables-on-host": {"device": "/gpu:0"}},
+    )
+
+
+def states(report):
+    return {verdict.rule: verdict.state for verdict in report.verdicts}
+
+
+def test_verify_judges_by_every_rule_in_order(on_gpu):
+    report = verify(on_gpu)
+    assert report.placement is on_gpu
+    assert list(states(report)) == list(RULES)
+
+
+def test_verify_takes_the_policy_of_the_program_and_before_it_the_one_given(on_gpu):
+    rule = "variables-on-host"
+    assert states(verify(on_gpu, only=[rule])) == {rule: KEPT}
+    for policies in ([{rule: {"device": "/cpu:0"}}], [{}, {rule: {"device": ["/cpu:0"]}}]):
+        assert states(verify(on_gpu, policies, only=[rule])) == {rule: BROKEN}
+    assert states(verify(on_gpu, [{rule: {"allow": ["w"]}}], only=[rule])) == {rule: KEPT}
+
+
+def test_verify_leaves_rules_out(on_gpu):
+    report = verify(on_gpu, without=["no-fallback", "placeable"])
+    assert set(RULES) - states(report).keys() == {"no-fallback", "placeable"}
+
+
+def test_verify_refuses_unknown_rules(on_gpu):
+    with pytest.raises(UsageError, match="did you mean 'placeable'"):
+        verify(on_gpu, only=["placable"])
+
+
+def test_verify_refuses_a_wrong_policy(on_gpu):
+    with pytest.raises(ConfigError, match=r"^no-fallback\.allow: 'Print' does not fit"):
+        verify(on_gpu, [{}, {"no-fallback": {"allow": "Print"}}])
+
+
+def test_verify_says_which_program_has_a_wrong_policy():
+    wrong = placement(op("a", "NoOp"), policy={"no-fallback": {"alow": []}})
+    with pytest.raises(ConfigError) as caught:
+        verify(wrong)
+    assert str(caught.value) == (
+        "policy of train.py:build: no-fallback.alow: no-fallback has no such field; "
+        "did you mean 'allow'?"
+    )

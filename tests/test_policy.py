@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement_checks import RULES
+from placement_checks.errors import ConfigError, UsageError
+from placement_checks.policy import known_rule, made, parse_setting, policy_errors, rules_for
+from placement_checks.rules import NoFallback, VariablesOnHost, VariablesShared
+
+NAMES = list(RULES)
+ALL = "the rules are placeable, no-fallback, variables-on-host, variables-shared, no-idle-device"
+
+
+@pytest.mark.parametrize(
+    ("only", "without", "chosen"),
+    [
+        ([], [], NAMES),
+        (["no-fallback", "placeable"], [], ["placeable", "no-fallback"]),
+        ([], NAMES[1:], NAMES[:1]),
+        (NAMES[:2], NAMES[1:], NAMES[:1]),
+    ],
+)
+def test_rules_for_chooses_in_the_order_of_the_reports(only, without, chosen):
+    assert [rule.name for rule in rules_for([], only=only, without=without)] == chosen
+
+
+def test_rules_for_takes_each_field_from_the_first_policy_that_has_it():
+    policies = [
+        {"variables-on-host": {"device": "/gpu:0"}},
+        {"variables-on-host": {"device": "/gpu:1", "allow": ["v"]}, "no-fallback": {"allow": ()}},
+    ]
+    rules = rules_for(policies, only=["variables-on-host", "no-fallback"])
+    assert rules == [NoFallback(), VariablesOnHost("/gpu:0", ("v",))]
+
+
+@pytest.mark.parametrize("choice", ["only", "without"])
+def test_rules_for_refuses_a_rule_that_does_not_exist(choice):
+    with pytest.raises(UsageError, match="rule 'fallback': there is no such rule"):
+        rules_for([], **{choice: ["placeable", "fallback"]})
+
+
+def test_rules_for_refuses_to_check_nothing():
+    with pytest.raises(UsageError) as caught:
+        rules_for([], only=["placeable"], without=["placeable"])
+    assert str(caught.value) == "no rule is left to check; take away a --without"
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("no-fallbacks", "did you mean 'no-fallback'?"),
+        ("variables_shared", "did you mean 'variables-shared'?"),
+        ("zzz", ALL),
+        ("", ALL),
+    ],
+)
+def test_unknown_rule_is_offered_the_nearest(name, cure):
+    with pytest.raises(UsageError) as caught:
+        known_rule(name)
+    assert str(caught.value) == f"rule '{name}': there is no such rule; {cure}"
+
+
+def test_known_rules_are_found_by_their_names():
+    assert [known_rule(name).name for name in NAMES] == NAMES
+
+
+def test_made_takes_lists_for_tuples():
+    assert made("variables-shared", {"private": ["bn/*"]}) == VariablesShared(("bn/*",))
+    assert made("variables-on-host", {"device": "/gpu:0"}) == VariablesOnHost("/gpu:0")
+
+
+@pytest.mark.parametrize(
+    ("policy", "errors"),
+    [
+        ({}, []),
+        ({"no-fallback": {"allow": ["Print"]}, "no-idle-device": {"idle": ("/gpu:1",)}}, []),
+        ({"variables-on-host": {"device": ["/job:ps", "/cpu:0"], "allow": []}}, []),
+        ({"placeable": {}}, []),
+        ({"no-falback": {}}, ["no-falback: there is no such rule; did you mean 'no-fallback'?"]),
+        ({"no-fallback": ["Print"]}, ["no-fallback: is no table of fields"]),
+        (
+            {"variables-on-host": {"devices": "/gpu:0"}},
+            [
+                "variables-on-host.devices: variables-on-host has no such field; "
+                "did you mean 'device'?"
+            ],
+        ),
+        (
+            {"variables-on-host": {"zzz": 1}},
+            [
+                "variables-on-host.zzz: variables-on-host has no such field; "
+                "its fields are device, allow"
+            ],
+        ),
+        (
+            {"placeable": {"soft": True}},
+            ["placeable.soft: placeable has no such field; it has no fields"],
+        ),
+        (
+            {"no-fallback": {"allow": "Print"}},
+            ["no-fallback.allow: 'Print' does not fit; give a list of names"],
+        ),
+        (
+            {"no-idle-device": {"idle": [1]}},
+            ["no-idle-device.idle: [1] does not fit; give a list of names"],
+        ),
+        (
+            {"variables-on-host": {"device": 0}},
+            ["variables-on-host.device: 0 does not fit; give a name or a list of names"],
+        ),
+    ],
+)
+def test_policy_errors(policy, errors):
+    assert [str(each) for each in policy_errors(policy)] == errors
+
+
+@pytest.mark.parametrize("device", ["/host:0", ["/cpu:0", "/host:0"]])
+def test_policy_errors_find_what_is_no_device(device):
+    (error,) = policy_errors({"variables-on-host": {"device": device}})
+    assert error.object == "variables-on-host.device"
+    assert "'host:0' is no part of a device name" in error.message
+    assert error.cure == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
+
+
+def test_policy_errors_are_all_found_and_say_where_the_policy_stands():
+    policy = {"placeable": {"a": 1, "b": 2}, "zzz": {}, "no-fallback": 3}
+    errors = policy_errors(policy, "--set ")
+    assert all(isinstance(each, ConfigError) for each in errors)
+    assert [each.object for each in errors] == [
+        "--set placeable.a",
+        "--set placeable.b",
+        "--set zzz",
+        "--set no-fallback",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("no-fallback.allow=['Print']", ("no-fallback", "allow", ["Print"])),
+        ("variables-on-host.device=/gpu:0", ("variables-on-host", "device", "/gpu:0")),
+        ("variables-on-host.device='/gpu:0'", ("variables-on-host", "device", "/gpu:0")),
+        (" a.b = some words ", ("a", "b", "some words")),
+        ("a.b=", ("a", "b", "")),
+        ("a.b=c=d", ("a", "b", "c=d")),
+        ("a.b.c=1", ("a", "b.c", 1)),
+        ("a.b=true", ("a", "b", True)),
+        ("a.b=[", ("a", "b", "[")),
+    ],
+)
+def test_parse_setting(text, setting):
+    assert parse_setting(text) == setting
+
+
+@pytest.mark.parametrize("text", ["", "a.b", "a=b.c", "device=/gpu:0", "="])
+def test_setting_of_another_form_is_refused(text):
+    with pytest.raises(UsageError) as caught:
+        parse_setting(text)
+    assert str(caught.value) == (
+        f"--set {text}: is not of the form RULE.FIELD=VALUE; "
+        "write it like --set variables-on-host.device=/gpu:0"
+    )
+
+
+@given(st.text() | st.text("ab.=[]{}'\"\\\n #0_-:+eTZ").map("a.b={}".format))
+def test_parse_setting_raises_nothing_but_usage_errors(text):
+    try:
+        rule, field, _ = parse_setting(text)
+    except UsageError:
+        assert "=" not in text or "." not in text.partition("=")[0]
+    else:
+        assert text.lstrip().startswith(f"{rule}.{field}")
+
+
+@given(st.lists(st.text(string.ascii_letters + string.punctuation + " ")))
+def test_parse_setting_reads_lists_of_names(names):
+    setting = parse_setting(f"no-fallback.allow = {json.dumps(names)}")
+    assert setting == ("no-fallback", "allow", names)

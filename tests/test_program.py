@@ -1,0 +1,129 @@
+# ruff: noqa: ARG005 - builders here build nothing, so they use no argument
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from placement_checks import Program, Step
+from placement_checks.errors import InputError
+
+
+class Builder:
+    def __call__(self, num_gpus=2):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("returned", "step"),
+    [
+        (None, Step()),
+        (Step(loss=1), Step(loss=1)),
+        ({"train_op": "t", "loss": "l"}, Step("t", "l")),
+        ({"loss": "l", "global_step": 3, 7: 8}, Step(loss="l")),
+        ({}, Step()),
+    ],
+)
+def test_step_of(returned, step):
+    assert Step.of(returned, "p") == step
+
+
+def test_step_of_an_op_is_its_train_op():
+    train_op = SimpleNamespace(name="train", graph=object())
+    assert Step.of(train_op, "p") == Step(train_op=train_op)
+
+
+@pytest.mark.parametrize(
+    ("returned", "shown"),
+    [(3, "3"), ([], "[]"), ("x" * 99, f"'{'x' * 59}… (str)"), ((None, None), "(None, None)")],
+)
+def test_step_of_anything_else_says_what_was_returned(returned, shown):
+    with pytest.raises(InputError) as caught:
+        Step.of(returned, "train.py:build")
+    assert str(caught.value) == (
+        f"train.py:build: the builder returned {shown}, which says nothing about a step; "
+        "return nothing, the train op, or a mapping such as {'train_op': …, 'loss': …}"
+    )
+
+
+@pytest.mark.parametrize("policy", [3, ["no-fallback"], {"no-fallback": ["Print"]}])
+def test_step_with_a_malformed_policy(policy):
+    with pytest.raises(InputError) as caught:
+        Step.of({"policy": policy}, "train.py:build")
+    assert str(caught.value) == (
+        f"train.py:build: its policy is {policy!r}; "
+        "write it like {'variables-on-host': {'device': '/gpu:0'}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "soft"),
+    [
+        (None, False),
+        ({}, False),
+        ({"allow_soft_placement": True}, True),
+        (SimpleNamespace(allow_soft_placement=True), True),
+        (SimpleNamespace(allow_soft_placement=False), False),
+        (SimpleNamespace(), False),
+    ],
+)
+def test_soft_is_what_the_session_configuration_says(config, soft):
+    assert Step(config=config).soft is soft
+
+
+def build_towers(num_gpus):
+    pass
+
+
+def test_program_of_a_function_is_named_and_placed_after_it():
+    program = Program.of(build_towers)
+    assert program == Program("build_towers", build_towers, Path(__file__).resolve().parent)
+
+
+@pytest.mark.parametrize(
+    ("build", "name"), [(Builder(), "Builder"), (partial(build_towers, 2), "partial")]
+)
+def test_program_of_a_callable_has_no_folder(build, name):
+    program = Program.of(build)
+    assert (program.name, program.folder) == (name, None)
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments"),
+    [
+        (lambda: None, {}),
+        (lambda num_gpus: None, {"num_gpus": 4}),
+        (lambda *, num_gpus=2: None, {"num_gpus": 4}),
+        (lambda **options: None, {"num_gpus": 4}),
+        (lambda *num_gpus: None, {}),
+        (lambda batch=32: None, {}),
+        (lambda num_gpus=2, /: None, {}),
+        (Builder(), {"num_gpus": 4}),
+        (partial(build_towers, 2), {}),
+        (partial(build_towers, num_gpus=2), {"num_gpus": 4}),
+        (dict, {}),
+    ],
+)
+def test_builder_is_called_with_num_gpus_where_it_takes_it(build, arguments):
+    program = Program("p", build)
+    assert program.takes_num_gpus == bool(arguments)
+    assert program.arguments(4) == arguments
+
+
+@pytest.mark.parametrize(
+    ("build", "wanted"),
+    [
+        (lambda images, num_gpus: None, "'images'"),
+        (lambda images, *, labels, batch=1: None, "'images' and 'labels'"),
+        (lambda num_gpus, /: None, "'num_gpus'"),
+    ],
+)
+def test_builder_that_wants_more_is_refused(build, wanted):
+    with pytest.raises(InputError) as caught:
+        Program("train.py:build", build).arguments(2)
+    assert str(caught.value) == (
+        f"train.py:build: the builder wants {wanted}, and is called without; "
+        "give it a default, or wrap it in a function that takes at most num_gpus"
+    )
