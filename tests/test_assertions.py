@@ -178,8 +178,9 @@ def test_fails_where_the_placer_refused():
         unplaced="the placer refused the graph",
         refusals=[Refusal("a", "no such device")],
     )
-    with pytest.raises(AssertionError, match=r"could not be checked on .*: the placer refused"):
+    with pytest.raises((AssertionError, pytest.skip.Exception), match="the placer refused") as no:
         assert_no_fallback(refused)
+    assert no.type is AssertionError
     with pytest.raises(AssertionError, match="a cannot be placed: no such device"):
         assert_placeable(refused)
 

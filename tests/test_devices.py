@@ -152,6 +152,7 @@ def test_is_false_only_where_nothing_is_stated(device):
         ("/job:localhost/gpu", "/device:GPU:*"),
         ("/gpu:1", "/device:GPU:1"),
         ("/job:localhost/task:1/cpu:0", "/job:localhost/task:1/device:CPU:0"),
+        ("/job:localhost/replica:1/cpu:0", "/job:localhost/replica:1/device:CPU:0"),
         ("/job:ps/replica:0/task:0/cpu:0", "/job:ps/replica:0/task:0/device:CPU:0"),
     ],
 )

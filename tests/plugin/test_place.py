@@ -154,7 +154,7 @@ def test_not_checked(place):
     result.stdout.fnmatch_lines_random(
         [
             "E *variables-on-host is broken by build_towers on gpu?1: 1 finding",
-            "E *variables-shared could not be checked on train.py:build_towers: variables are read "
-            "on /device:GPU:0 alone, and it was built for one GPU",
+            "E *variables-shared could not be checked on train.py:build_towers: variables are "
+            "read on /device:GPU:0 alone, and it was built for one GPU",
         ]
     )

@@ -84,14 +84,33 @@ def test_ops_bound_to_one_that_fell_are_named_with_it():
     assert (other.object, other.path) == ("other", ())
 
 
-def test_variable_leads_ops_that_fell_for_the_same_reason():
+def test_variable_leads_ops_that_fell_for_a_reason_of_their_own():
     """The user knows the variable, not the ops around it that have no kernel either."""
     graph = placement(
         fallen("step/Assign", "Assign", "step", "zero", colocated=["step"], why_not="no int32"),
+        fallen("step/read", "Identity", colocated=["step"], bound=True),
         fallen("step", "VariableV2", why_not="no int32"),
     )
     (finding,) = NoFallback().check(graph).findings
-    assert (finding.object, finding.path) == ("step", ("step/Assign",))
+    assert (finding.object, finding.path) == ("step", ("step/Assign", "step/read"))
+
+
+@pytest.mark.parametrize(
+    ("follower", "leader"),
+    [
+        pytest.param({"colocated": ["print"]}, {}, id="asks to be with it"),
+        pytest.param({}, {"colocated": ["add"]}, id="it asks to be there"),
+        pytest.param({"colocated": ["c"]}, {"colocated": ["c"]}, id="both ask to be with a third"),
+    ],
+)
+def test_colocation_binds_both_ways(follower, leader):
+    graph = placement(
+        op("c", "Const", "", "CPU:0"),
+        fallen("add", "Add", "c", bound=True, **follower),
+        fallen("print", "Print", "c", why_not=NO_KERNEL, **leader),
+    )
+    (finding,) = NoFallback().check(graph).findings
+    assert (finding.object, finding.path) == ("print", ("add",))
 
 
 def test_binding_is_followed_through_copies_and_loops():

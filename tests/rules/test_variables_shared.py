@@ -82,9 +82,11 @@ def test_broken_by_data_flow():
     ]
 
 
-def test_copies_are_paired_in_the_order_of_creation():
+def test_copies_are_paired_in_the_order_of_creation_and_shared_ones_passed_over():
     graph = placement(
-        *variables("a", "b", "a_1", "b_1"), *tower(0, "b", "a"), *tower(1, "b_1", "a_1")
+        *variables("shared", "a", "b", "a_1", "b_1"),
+        *tower(0, "b", "shared", "a"),
+        *tower(1, "b_1", "shared", "a_1"),
     )
     assert [
         (each.object, each.expected.split(",")[0])
@@ -106,9 +108,9 @@ def test_every_tower_with_variables_of_its_own_is_found():
 def test_tower_that_reads_both_has_no_copy():
     """The third tower reads what the first reads, so its own variable doubles nothing."""
     graph = placement(
-        *variables("w", "extra"), *tower(0, "w"), *tower(1, "w"), *tower(2, "w", "extra")
+        *variables("w", "w_1", "extra"), *tower(0, "w"), *tower(1, "w_1"), *tower(2, "w", "extra")
     )
-    assert objects(graph) == []
+    assert objects(graph) == ["w_1"]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +133,10 @@ def test_tower_that_reads_both_has_no_copy():
             id="one model on two GPUs",
         ),
         pytest.param(
+            placement(*variables("w", "v"), *tower(1, "w"), *tower(0, "v", after="matmul1_0")),
+            id="one model on two GPUs, the last one first",
+        ),
+        pytest.param(
             placement(
                 *variables("w", "step"),
                 *tower(0, "w"),
@@ -145,13 +151,35 @@ def test_silent(graph):
     assert VariablesShared().check(graph).state == "kept"
 
 
-def test_control_edges_and_shapes_do_not_make_one_model_of_two_towers():
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param(
+            [
+                op("shape", "Shape", "/gpu:0", "GPU:0", "matmul0_0"),
+                op("batch", "Reshape", "/gpu:1", "GPU:1", "images", "shape", "^matmul0_0"),
+            ],
+            id="a shape and a control edge",
+        ),
+        pytest.param(
+            [op("batch", "Mul", "/gpu:0", "GPU:0", "images", "shared")],
+            id="the value of a variable that both read",
+        ),
+        pytest.param(
+            [
+                op("batch", "Identity", "/gpu:1", "GPU:1", "images"),
+                op("report", "Mul", "/cpu:0", "CPU:0", "matmul1_0", "w"),
+            ],
+            id="what the host computes of both",
+        ),
+    ],
+)
+def test_two_towers_are_not_made_one_model_by(between):
     graph = placement(
-        *variables("w", "w_1"),
-        *tower(0, "w"),
-        op("shape", "Shape", "/gpu:0", "GPU:0", "matmul0_0"),
-        op("batch", "Reshape", "/gpu:1", "GPU:1", "images", "shape", "^matmul0_0"),
-        *tower(1, "w_1", after="batch"),
+        *variables("shared", "w", "w_1"),
+        *tower(0, "w", "shared"),
+        *between,
+        *tower(1, "w_1", "shared", after="batch"),
     )
     assert objects(graph) == ["w_1"]
 
@@ -232,8 +260,8 @@ def test_copy_is_found_once_with_both_ways():
     assert finding.message.endswith("they are trained apart")
 
 
-def test_copy_is_found_though_its_tower_takes_from_the_other_one():
-    """With one tower built, data flow between the two says nothing."""
+def test_copy_is_paired_though_its_tower_takes_from_the_other_one():
+    """What is built for one tower alone shows that w_1 is no further part of the model."""
     graph = placement(
         *variables("w", "w_1"),
         *tower(0, "w"),
@@ -241,7 +269,8 @@ def test_copy_is_found_though_its_tower_takes_from_the_other_one():
         collections=collections(["w", "w_1"]),
         alone=alone(),
     )
-    assert objects(graph) == ["w_1"]
+    (finding,) = VariablesShared().check(graph).findings
+    assert finding.message.endswith("they are trained apart")
 
 
 def test_variables_that_one_tower_has_as_well_are_no_copies():
@@ -267,6 +296,17 @@ def test_variables_that_are_only_named_otherwise_have_not_grown():
     assert objects(graph) == []
 
 
+def test_each_name_that_is_gone_makes_up_for_one_that_is_new():
+    graph = placement(
+        *variables("a", "b"),
+        *tower(0, "a", "b"),
+        *tower(1, "a", "b"),
+        collections=collections(["a", "b"]),
+        alone=alone(),
+    )
+    assert objects(graph) == ["b"]
+
+
 def test_variable_of_another_shape_is_not_the_one_that_is_gone():
     graph = placement(
         *variables("v"),
@@ -279,26 +319,32 @@ def test_variable_of_another_shape_is_not_the_one_that_is_gone():
     assert objects(graph) == ["v"]
 
 
-SLOT = [
-    *variables("w/Adam"),
-    op("step", "ResourceApplyAdam", "/cpu:0", "CPU:0", "w_1", "w/Adam", "gradient"),
-]
-
-
 @pytest.mark.parametrize(
     "slot",
     [
-        pytest.param(SLOT, id="by its update op"),
-        pytest.param(variables("w_1/ema", colocated=["w_1"]), id="by colocation"),
+        pytest.param(
+            [
+                *variables("slot"),
+                op("step", "ResourceApplyAdam", "/cpu:0", "CPU:0", "w_1", "slot", "gradient"),
+            ],
+            id="by its update op",
+        ),
+        pytest.param(variables("slot", colocated=["w_1"]), id="by colocation"),
     ],
 )
-def test_slot_of_an_added_variable_is_not_told_of_again(slot):
+@pytest.mark.parametrize(
+    "towers",
+    [
+        pytest.param([*tower(0, "w"), *tower(1, "w_1")], id="doubled"),
+        pytest.param([*tower(0, "w", "w_1"), *tower(1, "w", "w_1")], id="added"),
+    ],
+)
+def test_slot_of_a_variable_that_is_found_is_not_told_of_again(slot, towers):
     graph = placement(
         *variables("w", "w_1"),
         *slot,
-        *tower(0, "w"),
-        *tower(1, "w_1"),
-        collections=collections(["w", "w_1"], [slot[0].name]),
+        *towers,
+        collections=collections(["w", "w_1"], ["slot"]),
         alone=alone(),
     )
     assert objects(graph) == ["w_1"]
