@@ -29,15 +29,13 @@ def assert_rules(placement: Placement, *rules: str) -> None:
     verdicts = verify(placement, only=rules).verdicts
     for verdict in verdicts:
         _observe(placement, verdict)
-    if unplaced := [
-        each for each in verdicts if each.state == "not-checked" and each.rule in rules
-    ]:
-        _refuse(placement, unplaced[0])
-    if not any(each.state != "not-checked" for each in verdicts):
-        _refuse(placement, verdicts[0])
     broken = [_message(placement, each) for each in verdicts if each.state == "broken"]
     if broken:
         raise AssertionError("\n\n".join(broken))
+    unchecked = [each for each in verdicts if each.state == "not-checked"]
+    for verdict in unchecked:
+        if verdict.rule in rules or len(unchecked) == len(verdicts):
+            _refuse(placement, verdict)
 
 
 def assert_placeable(placement: Placement) -> None:

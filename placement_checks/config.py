@@ -68,8 +68,9 @@ def load(folder: Path) -> Config:
     """The configuration of the ``pyproject.toml`` in ``folder`` or the nearest above it.
 
     Raises:
-        ConfigError: the file is no TOML, or fields are wrong: all of them, one a line.
+        ConfigError: the file is no TOML, or fields are wrong: all of them are named.
     """
+    folder = folder.resolve()
     for place in (folder, *folder.parents):
         file = place / "pyproject.toml"
         if file.is_file():
@@ -77,21 +78,25 @@ def load(folder: Path) -> Config:
     else:
         return Config()
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(str(file), f"is no TOML: {error}", "mend that line") from None
     errors: list[ConfigError] = []
-    config = _config(table.get("placement_checks", {}), file, errors)
-    if errors:
-        first, *more = errors
-        lines = "; ".join(f"{each.object}: {each.message}" for each in errors)
-        cure = "; ".join(dict.fromkeys(each.cure for each in errors if each.cure))
-        if more:
-            raise ConfigError(str(file), f"{len(errors)} fields are wrong: {lines}", cure)
-        raise ConfigError(f"{file}: {first.object}", first.message, first.cure)
+    tool = document.get("tool", {})
+    table = tool.get("placement_checks", {}) if isinstance(tool, dict) else {}
+    config = _config(table, file, errors)
+    if len(errors) > 1:
+        fields = "; ".join(
+            f"{each.object}: {each.message}" + (f" ({each.cure})" if each.cure else "")
+            for each in errors
+        )
+        raise ConfigError(str(file), f"{len(errors)} fields are wrong: {fields}")
+    for wrong in errors:
+        raise ConfigError(f"{file}: {wrong.object}", wrong.message, wrong.cure)
     return config
 
 
+_TABLE = "tool.placement_checks"
 _TYPES: Mapping[str, tuple[type, str]] = {
     "gpus": (int, "a number"),
     "machine": (str, "a machine such as 'worker*8: gpu*4'"),
@@ -103,7 +108,7 @@ _TYPES: Mapping[str, tuple[type, str]] = {
 
 
 def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
-    at = "tool.placement_checks"
+    at = _TABLE
     if not isinstance(table, dict):
         errors.append(ConfigError(at, "is no table"))
         return Config()
@@ -128,10 +133,11 @@ def _settings(table: Mapping[str, Any], at: str, errors: list[ConfigError]) -> S
     good: dict[str, Any] = {}
     for key, value in table.items():
         if key not in _TYPES:
-            near = get_close_matches(key, [*_TYPES, "programs"], n=1)
+            known = [*_TYPES, "programs"] if at == _TABLE else list(_TYPES)
+            near = get_close_matches(key, known, n=1)
             cure = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(_TYPES)}"
             errors.append(ConfigError(f"{at}.{key}", "there is no such field", cure))
-        elif not isinstance(value, _TYPES[key][0]) or (key == "gpus" and value is True):
+        elif not isinstance(value, _TYPES[key][0]) or (key == "gpus" and isinstance(value, bool)):
             errors.append(ConfigError(f"{at}.{key}", f"is {value!r}", f"give {_TYPES[key][1]}"))
         else:
             good[key] = tuple(value) if isinstance(value, list) else value
@@ -139,6 +145,8 @@ def _settings(table: Mapping[str, Any], at: str, errors: list[ConfigError]) -> S
         for name in good.get(key, ()):
             _collect(errors, f"{at}.{key}", known_rule, str(name))
     errors += policy_errors(good.get("policy", {}), f"{at}.policy.")
+    if "machine" in good and "gpus" in good:
+        errors.append(ConfigError(f"{at}.gpus", "says the same as machine", "give one of them"))
     if "machine" in good:
         _collect(errors, f"{at}.machine", Machine.parse, good["machine"])
     if "gpus" in good:

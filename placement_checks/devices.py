@@ -14,10 +14,10 @@ from placement_checks.errors import InputError
 
 _PART = re.compile(
     r"job:(?P<job>[A-Za-z][A-Za-z0-9_]*|\*)"
-    r"|replica:(?P<replica>\d+|\*)"
-    r"|task:(?P<task>\d+|\*)"
-    r"|device:(?P<type>[A-Za-z_][A-Za-z0-9_]*|\*):(?P<index>\d+|\*)"
-    r"|(?P<short>cpu|gpu)(?::(?P<short_index>\d+|\*))?",
+    r"|replica:(?P<replica>\d{1,9}|\*)"
+    r"|task:(?P<task>\d{1,9}|\*)"
+    r"|device:(?P<type>[A-Za-z_][A-Za-z0-9_]*|\*):(?P<index>\d{1,9}|\*)"
+    r"|(?P<short>cpu|gpu)(?::(?P<short_index>\d{1,9}|\*))?",
     re.IGNORECASE,
 )
 
@@ -57,7 +57,7 @@ class Device:
             if "short" in parts:
                 parts = {"type": parts["short"], "index": parts.get("short_index", "*")}
             if found.keys() & parts.keys():
-                raise InputError(repr(text), f"'{part}' is stated twice", "name one device")
+                raise InputError(repr(text), f"'{part}' states a part again", "name one device")
             found |= parts
         stated = {key: value for key, value in found.items() if value != "*"}
         return Device(
@@ -111,8 +111,9 @@ class Device:
             for key, value in (("job", self.job), ("replica", self.replica), ("task", self.task))
             if value is not None
         ]
-        if self.type is not None:
-            parts.append(f"/device:{self.type}:{'*' if self.index is None else self.index}")
+        if self.type is not None or self.index is not None:
+            index = "*" if self.index is None else self.index
+            parts.append(f"/device:{self.type or '*'}:{index}")
         return "".join(parts)
 
 

@@ -31,7 +31,7 @@ PRESETS = {
     "p2.16xlarge": "gpu*16",
     "g2-2-workers": "ps*1; worker*2: gpu*2",
 }
-_COUNTED = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(?:\s*\*\s*(\d+))?")
+_COUNTED = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(?:\s*\*\s*(\d{1,9}))?")
 _COMPUTING_JOBS = {"worker", "chief"}
 
 
@@ -83,6 +83,9 @@ class Machine:
 
         Tasks that are asked for a GPU, and those of a job called worker or chief, have ``gpus``
         GPUs, the others only a CPU. Without a job it is one host.
+
+        Raises:
+            UsageError: a task's index is beyond 10,000.
         """
         highest: dict[str, int] = {}
         computing: set[tuple[str, int]] = set()
@@ -95,6 +98,13 @@ class Machine:
                 computing.add((device.job, task))
         if not highest:
             return Machine.local(gpus)
+        for job, last in highest.items():
+            if last >= MOST_TASKS:
+                raise UsageError(
+                    f"/job:{job}/task:{last}",
+                    f"a job has at most {MOST_TASKS} tasks",
+                    "name a task that the cluster can have",
+                )
         return Machine(
             tuple(
                 Task(job, index, _devices(1, gpus if with_gpus else 0))
@@ -161,16 +171,21 @@ def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
             raise _malformed(whole, f"'{group}' names no job")
         return [Task("localhost", 0, _parse_devices(head, whole))]
     match = _COUNTED.fullmatch(head.strip())
+    if not colon and (match is None or match[2] is None):
+        near = get_close_matches(group, [*PRESETS, "this"], n=1)
+        if group == whole.strip() and near:
+            raise _malformed(whole, f"is no preset, '{near[0]}' is")
+        if match is not None:
+            raise _malformed(whole, f"'{group}' has no number of tasks, write {group}*1")
     if match is None:
         raise _malformed(whole, f"'{group}' is no group of tasks")
-    if not colon and match[2] is None:
-        near = get_close_matches(group, [*PRESETS, "this"], n=1)
-        raise _malformed(whole, "is no preset" + (f", '{near[0]}' is" if near else ""))
     count = int(match[2] or 1)
-    if not 1 <= count <= MOST_TASKS:
+    if count == 0:
         raise _malformed(whole, f"a job has between 1 and {MOST_TASKS} tasks")
     devices = _parse_devices(tail if colon else "cpu", whole)
     first = sum(task.job == match[1] for task in after)
+    if first + count > MOST_TASKS:
+        raise _malformed(whole, f"a job has between 1 and {MOST_TASKS} tasks")
     return [Task(match[1], first + index, devices) for index in range(count)]
 
 

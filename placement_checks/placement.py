@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from placement_checks.devices import Device
+from placement_checks.devices import LOCALHOST, Device
 from placement_checks.machines import Machine
 
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
@@ -116,7 +116,7 @@ class Placement:
     unplaced: str = ""
     refusals: Sequence[Refusal] = field(default=(), repr=False)
     alone: Placement | None = field(default=None, repr=False)
-    not_alone: str = ""
+    not_alone: str = "it was not built for one GPU"
     policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     frames: Callable[[str], Sequence[Frame]] = field(default=lambda _op: (), repr=False)
 
@@ -175,7 +175,7 @@ class Placement:
         for variable in self.variables:
             readers = [op for op in self.readers(variable.name) if op.requested.is_gpu]
             for op in sorted(readers, key=lambda op: order[op.name]):
-                reads[op.requested].setdefault(variable.name, op.name)
+                reads[tower_device(op)].setdefault(variable.name, op.name)
         return [Tower(device, reads[device]) for device in sorted(reads, key=_by_parts)]
 
     def influenced(self, sources: Iterable[str]) -> set[str]:
@@ -194,6 +194,11 @@ class Placement:
                     seen.add(op.name)
                     todo.append(op.name)
         return seen
+
+
+def tower_device(op: Op) -> Device:
+    """The GPU that ``op`` asks for; one without a job is the local host's."""
+    return op.requested if op.requested.job else op.requested.over(LOCALHOST)
 
 
 def producer_of(source: str) -> str:

@@ -57,8 +57,9 @@ def known_rule(name: str) -> type[Rule]:
 
 
 def made(name: str, values: Mapping[str, Any]) -> Rule:
-    """A rule with parameters, which are taken as TOML or JSON has them: lists for tuples."""
-    return RULES[name](**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    """A rule with parameters; for a list of names a single one will do."""
+    types = {each.name: str(each.type) for each in dataclasses.fields(RULES[name])}
+    return RULES[name](**{field: _value(value, types[field]) for field, value in values.items()})
 
 
 def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
@@ -94,7 +95,7 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
         )
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or such as nobody means
         parsed = value.strip()
     return rule, field, parsed
 
@@ -107,24 +108,22 @@ def _field_errors(rule: type[Rule], field: str, value: Any, at: str) -> Iterator
         cure = f"did you mean '{near[0]}'?" if near else known
         yield ConfigError(at, f"{rule.name} has no such field", cure)
         return
-    wanted = str(fields[field].type)
-    if not _fits(value, wanted):
-        yield ConfigError(at, f"{value!r} does not fit", f"give {_WANTED[wanted]}")
+    if not _is_names(value):
+        yield ConfigError(at, f"{value!r} does not fit", "give a name or a list of names")
         return
     try:
         made(rule.name, {field: value})
     except PlacementError as error:
-        yield ConfigError(at, f"{error.object} {error.message}", error.cure)
+        yield ConfigError(at, f"{error.object}: {error.message}", error.cure)
 
 
-_WANTED = {
-    "tuple[str, ...]": "a list of names",
-    "str | tuple[str, ...]": "a name or a list of names",
-}
+def _value(value: Any, wanted: str) -> Any:
+    if isinstance(value, str) and wanted.startswith("tuple"):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _fits(value: Any, wanted: str) -> bool:
-    """Whether a value fits the annotation of a rule's field."""
+def _is_names(value: Any) -> bool:
     if isinstance(value, str):
-        return wanted.startswith("str")
+        return True
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)

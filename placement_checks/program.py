@@ -48,8 +48,8 @@ class Step:
         if returned is None:
             return Step()
         if isinstance(returned, Step):
-            return returned
-        if isinstance(returned, Mapping):
+            step = returned
+        elif isinstance(returned, Mapping):
             known = {each.name for each in fields(Step)}
             step = Step(**{key: value for key, value in returned.items() if key in known})
         elif hasattr(returned, "graph") and hasattr(returned, "name"):

@@ -84,6 +84,22 @@ def prepare(graph_def: Any, machine: Machine) -> None:
             node.device = prefix + node.device
         if node.op == "Const":
             _strip(node.attr["value"].tensor)
+    if not machine.is_local:
+        _keep_whole(graph_def)
+
+
+def _keep_whole(graph_def: Any) -> None:
+    """Keep small constants from being split up among tasks after they were placed.
+
+    TensorFlow replaces a constant that several tasks read by one for each, under other names, but
+    leaves those alone that a control edge leads away from (core/common_runtime/
+    replicate_constants_pass.cc). So the first reader of each constant waits for it as well.
+    """
+    constants = {node.name for node in graph_def.node if node.op == "Const"}
+    for node in graph_def.node:
+        read = constants.intersection(node.input)
+        node.input.extend(f"^{name}" for name in sorted(read))
+        constants -= read
 
 
 def _strip(tensor: Any) -> None:
@@ -153,11 +169,15 @@ def _refusals(
     """
     nodes = {node.name: node for node in source.graph_def.node}
     kept: dict[str, str] = {}
+    told: set[str] = set()
     try:
         for _ in range(_MOST_REFUSALS):
             refusal = _refusal(str(refused), asked)
-            yield refusal
-            group = {refusal.op, *_MEMBER.findall(str(refused))} & nodes.keys() - kept.keys()
+            if refusal.op not in told:
+                yield refusal
+            told.add(refusal.op)
+            named = {refusal.op, *_NODE.findall(str(refused)), *_MEMBER.findall(str(refused))}
+            group = named & nodes.keys() - kept.keys()
             if not group:
                 return
             for name in group:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from placement_checks.rules import Finding
 
 _LONGEST_PATH = 12
+_INSIDE = re.compile(r" \(built at .*\)$")
 
 
 def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
@@ -26,7 +28,8 @@ def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _likeness(finding: Finding) -> tuple[object, ...]:
-    return (finding.where, finding.op, finding.expected, finding.found, finding.path)
+    sentence = finding.message.replace(finding.object, "")
+    return (finding.where, finding.op, finding.expected, finding.path, _INSIDE.sub("", sentence))
 
 
 def _path(path: Sequence[str]) -> Iterator[str]:

@@ -38,6 +38,10 @@ class NoIdleDevice(Rule):
 
     idle: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in self.idle:
+            Device.parse(name)
+
     def check(self, placement: Placement) -> Verdict:
         if unplaced := self.unplaced(placement):
             return unplaced
@@ -51,7 +55,7 @@ class NoIdleDevice(Rule):
             for op in placement.ops.values()
             if op.assigned and op.type not in _NO_COMPUTATION
         )
-        note = ", ".join(f"{gpu.short} computes with {work[gpu]} ops" for gpu in gpus[:8])
+        note = ", ".join(f"{gpu.short} computes with {_ops(work[gpu])}" for gpu in gpus[:8])
         more = f" and {len(gpus) - 8} more GPUs" if len(gpus) > 8 else ""
         busiest = max(gpus, key=lambda gpu: work[gpu])
         return self.verdict(
@@ -72,3 +76,7 @@ class NoIdleDevice(Rule):
             cure=f"build a tower under tf.device('{gpu.short}'), or say how many GPUs the program "
             "is meant for (--gpus)",
         )
+
+
+def _ops(number: int) -> str:
+    return f"{number} op{'' if number == 1 else 's'}"

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement_checks.devices import Device
+from placement_checks.errors import ConfigError
 from placement_checks.placement import Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
 
@@ -34,6 +35,8 @@ class VariablesOnHost(Rule):
     allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self._names():
+            raise ConfigError("device", "names no device", "give one, such as /cpu:0")
         for name in self._names():
             Device.parse(name)
 

@@ -14,6 +14,7 @@ from placement_checks.placement import (
     Tower,
     Variable,
     producer_of,
+    tower_device,
 )
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at
 
@@ -44,23 +45,23 @@ class VariablesShared(Rule):
 
     def check(self, placement: Placement) -> Verdict:
         towers = placement.towers
-        alone = placement.alone
+        alone = _informative(placement)
         if not placement.variables:
             return self.not_checked("the graph has no variables")
         if len(towers) < 2 and alone is None:
             where = f"on {towers[0].device.short} alone" if towers else "on no GPU"
-            return self.not_checked(f"variables are read {where}, and {placement.not_alone}")
+            return self.not_checked(f"variables are read {where}, and {_why_not(placement)}")
         known = {variable.name for variable in alone.variables} if alone else set()
         findings = {
             copy.variable: _doubled(placement, copy)
-            for copy in _copies(placement)
+            for copy in _copies(placement, may_be_one_model=alone is None)
             if copy.variable not in known and not self._is_private(copy.variable)
         }
         if alone is not None:
             for variable in _grown(placement, alone, findings):
                 if not self._is_private(variable):
                     findings[variable] = _added(placement, variable)
-        return self.verdict(list(findings.values()), note=_counts(placement))
+        return self.verdict(list(findings.values()), note=_counts(placement, alone))
 
     def _is_private(self, variable: str) -> bool:
         return any(fnmatchcase(variable, pattern) for pattern in self.private)
@@ -75,7 +76,21 @@ class _Copy(NamedTuple):
     of: Tower
 
 
-def _copies(placement: Placement) -> Iterator[_Copy]:
+def _informative(placement: Placement) -> Placement | None:
+    """The program built for one GPU, if it is another program than the one for many."""
+    alone = placement.alone
+    if alone is None or 1 < len(placement.towers) <= len(alone.towers):
+        return None
+    return alone
+
+
+def _why_not(placement: Placement) -> str:
+    if placement.alone is None:
+        return placement.not_alone
+    return f"built for one GPU it still has {len(placement.alone.towers)} towers"
+
+
+def _copies(placement: Placement, *, may_be_one_model: bool) -> Iterator[_Copy]:
     """Pair the variables that not all towers read, by their use and in the order of creation."""
     towers = placement.towers
     own: dict[tuple[object, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -88,7 +103,7 @@ def _copies(placement: Placement) -> Iterator[_Copy]:
     for by_tower in own.values():
         (first, originals), *others = sorted(by_tower.items())
         for number, copies in others:
-            if placement.alone is None and one_model(towers[first], towers[number]):
+            if may_be_one_model and one_model(towers[first], towers[number]):
                 continue
             for original, copy in zip(originals, copies, strict=False):
                 if original not in towers[number].reads:
@@ -128,7 +143,7 @@ class _Joined:
             op.name
             for variable in tower.reads.keys() - other.reads.keys()
             for op in self._placement.readers(variable)
-            if op.requested == tower.device
+            if op.requested.is_gpu and tower_device(op) == tower.device
         }
 
 
@@ -211,12 +226,12 @@ def _added(placement: Placement, variable: str) -> Finding:
     )
 
 
-def _counts(placement: Placement) -> str:
+def _counts(placement: Placement, alone: Placement | None) -> str:
     """How the collections grow from one tower to N, and by what the rule judged."""
-    if placement.alone is None:
-        how = f"by data flow alone: {placement.not_alone}"
+    if alone is None:
+        how = f"by data flow alone: {_why_not(placement)}"
         return f"{_sizes([placement])}; {how}" if placement.collections else how
-    return f"{_sizes([placement.alone, placement])} from 1 tower to {_gpus(placement)}"
+    return f"{_sizes([alone, placement])} from 1 tower to {_gpus(placement)}"
 
 
 def _sizes(placements: Sequence[Placement]) -> str:

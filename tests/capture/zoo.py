@@ -52,6 +52,19 @@ def loop_of_version_1():
             tf1.enable_control_flow_v2()
 
 
+def gradients_of_a_loop_of_version_1():
+    tf1.disable_control_flow_v2()
+    try:
+        with tf.device("/cpu:0"):
+            w = tf1.get_variable("w", [4, 4])
+        with tf.device("/cpu:2"):
+            x = tf1.placeholder(tf.float32, [4, 4])
+            _, y = tf.while_loop(lambda i, _: i < 3, lambda i, s: (i + 1, tf.tanh(s @ w)), [0, x])
+        return tf1.gradients(y, [w], colocate_gradients_with_ops=True)
+    finally:
+        tf1.enable_control_flow_v2()
+
+
 def colocated():
     with tf.device("/cpu:2"):
         x = tf1.placeholder(tf.float32, [4])
@@ -116,6 +129,7 @@ GRAPHS = [
     integers,
     loop_over_variable,
     loop_of_version_1,
+    gradients_of_a_loop_of_version_1,
     colocated,
     sparse_gradients,
     images_and_summaries,

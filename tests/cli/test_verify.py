@@ -160,6 +160,7 @@ UNUSUAL = [
     "partitioned",
     "loops_and_branches",
     "keras_layers",
+    "parameter_server",
 ]
 
 
@@ -274,8 +275,8 @@ def test_place_prints_every_op_in_tensorflows_words(
     assert re.fullmatch(  # it names one of the two, as it happens
         r"placement-checks: small.py:build: cannot be placed on gpu\*1: Cannot assign a device "
         r"for operation [px]: .* was explicitly assigned to /device:GPU:1 but available devices "
-        r"are \[ /device:CPU:0, /device:GPU:0 \].* \(built at small.py:5\); build it under another "
-        r"device, or allow --soft\n",
+        r"are \[ /device:CPU:0, /device:GPU:0 \].* \(built at small.py:5\); "
+        r"build it under another device, or allow --soft\n",
         refused.err,
     )
     assert (
