@@ -83,7 +83,9 @@ def load(folder: Path) -> Config:
         raise ConfigError(str(file), f"is no TOML: {error}", "mend that line") from None
     errors: list[ConfigError] = []
     tool = document.get("tool", {})
-    table = tool.get("placement_checks", {}) if isinstance(tool, dict) else {}
+    if not isinstance(tool, dict):
+        raise ConfigError(f"{file}: tool", "is no table")
+    table = tool.get("placement_checks", {})
     config = _config(table, file, errors)
     if len(errors) > 1:
         fields = "; ".join(

@@ -204,3 +204,17 @@ def test_observers_are_told_of_every_verdict(assertion, rules, case, monkeypatch
         with nullcontext() if case == "sound" else pytest.raises(AssertionError):
             assertion(asserted)
     assert [(each, verdict.rule) for each, verdict in told] == [(asserted, rule) for rule in rules]
+
+
+def test_a_broken_rule_is_not_hidden_by_one_that_no_placer_answered_for():
+    graph = placement(
+        op("v", "VarHandleOp"),
+        op("w", "VarHandleOp"),
+        op("one", "MatMul", "/gpu:0", "", "v"),
+        op("two", "MatMul", "/gpu:1", "", "w"),
+        placer=None,
+        unplaced="no wheel",
+    )
+
+    with pytest.raises(AssertionError, match="variables-shared is broken"):
+        assert_rules(graph, "placeable", "variables-shared")

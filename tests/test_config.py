@@ -192,7 +192,7 @@ def test_all_wrong_fields_are_named_at_once(project):
         gpu = 2
         rules = ["zzz", "placeable"]
         programs = [{ target = "a.py:f", soft = 1 }, {}]
-        policy.no-fallback = { allow = "Print", deny = [] }
+        policy.no-fallback = { allow = 3, deny = [] }
         """
     )
     error = error_of(folder)
@@ -210,9 +210,27 @@ def test_all_wrong_fields_are_named_at_once(project):
     assert "'placeable'" not in error.message
 
 
-def test_cure_that_two_fields_share_is_told_once(project):
-    error = error_of(project("gpus = '2'\nprograms = [{ target = 'a.py:f', gpus = '3' }]"))
-    assert str(error).count("give a number") == 1
+def test_each_of_several_fields_has_its_cure(project):
+    error = error_of(project("gpus = '2'\nsoft = 1"))
+    assert error.message == (
+        f"2 fields are wrong: {AT}.gpus: is '2' (give a number); "
+        f"{AT}.soft: is 1 (give true or false)"
+    )
+
+
+def test_gpus_and_machine_say_the_same(project):
+    error = error_of(project("gpus = 2\nmachine = 'gpu*4'"))
+    assert error.message == "says the same as machine"
+    assert error.cure == "give one of them"
+
+
+@pytest.mark.parametrize(
+    "text", ["tool = 3", "tool.placement_checks = 3", f"a = {'9' * 5000}", f"a = {'[' * 3000}"]
+)
+def test_no_text_of_a_pyproject_is_a_traceback(tmp_path, text):
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"is no (TOML|table)"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_parse_names_the_part_it_cannot_read(text, part):
     "text", ["/cpu:0/gpu:1", "/cpu:0/device:CPU:0", "/job:ps/job:ps", "/task:0/task:1"]
 )
 def test_parse_refuses_a_part_that_is_stated_twice(text):
-    with pytest.raises(InputError, match="twice"):
+    with pytest.raises(InputError, match="states a part again"):
         Device.parse(text)
 
 

@@ -78,8 +78,8 @@ def test_verify_refuses_unknown_rules(on_gpu):
 
 
 def test_verify_refuses_a_wrong_policy(on_gpu):
-    with pytest.raises(ConfigError, match=r"^no-fallback\.allow: 'Print' does not fit"):
-        verify(on_gpu, [{}, {"no-fallback": {"allow": "Print"}}])
+    with pytest.raises(ConfigError, match=r"^no-fallback\.allow: 3 does not fit"):
+        verify(on_gpu, [{}, {"no-fallback": {"allow": 3}}])
 
 
 def test_verify_says_which_program_has_a_wrong_policy():

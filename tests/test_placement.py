@@ -105,7 +105,7 @@ def test_towers_are_the_gpus_asked_for_in_the_order_of_their_numbers():
         op("free", "L2Loss", "", "GPU:0", "w"),
         op("unread", "VarHandleOp", "/gpu:3", "GPU:0"),
     )
-    assert [(str(each.device), each.reads) for each in graph.towers] == [
+    assert [(each.device.short, each.reads) for each in graph.towers] == [
         ("/device:GPU:2", {"w": "first"}),
         ("/device:GPU:10", {"w": "late"}),
     ]

@@ -102,12 +102,23 @@ def test_made_takes_lists_for_tuples():
             ["placeable.soft: placeable has no such field; it has no fields"],
         ),
         (
-            {"no-fallback": {"allow": "Print"}},
-            ["no-fallback.allow: 'Print' does not fit; give a list of names"],
+            {"no-fallback": {"allow": 3}},
+            ["no-fallback.allow: 3 does not fit; give a name or a list of names"],
         ),
         (
             {"no-idle-device": {"idle": [1]}},
-            ["no-idle-device.idle: [1] does not fit; give a list of names"],
+            ["no-idle-device.idle: [1] does not fit; give a name or a list of names"],
+        ),
+        (
+            {"variables-on-host": {"device": []}},
+            ["variables-on-host.device: device: names no device; give one, such as /cpu:0"],
+        ),
+        (
+            {"no-idle-device": {"idle": ["gpu one"]}},
+            [
+                "no-idle-device.idle: 'gpu one': 'gpu one' is no part of a device name; "
+                "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
+            ],
         ),
         (
             {"variables-on-host": {"device": 0}},

@@ -127,8 +127,8 @@ OPTIONS = {
     "like --set variables-on-host.device=/gpu:0",
     "--set variables-on-host.devise=/gpu:0": "--set variables-on-host.devise: variables-on-host "
     "has no such field; did you mean 'device'?",
-    "--set variables-on-host.device=/gqu:0": "--set variables-on-host.device: '/gqu:0' 'gqu:0' is "
-    f"no part of a device name; {DEVICES}",
+    "--set variables-on-host.device=/gqu:0": "--set variables-on-host.device: '/gqu:0': 'gqu:0' "
+    f"is no part of a device name; {DEVICES}",
     "--nope": "No such option '--nope'%%; see placement-checks verify --help",
     "--output nowhere/report": "--output nowhere/report: No such file or directory",
 }

@@ -48,7 +48,7 @@ def test_report_of_one_program():
         "  BROKEN       variables-on-host  1 variable\n"
         "  NOT CHECKED  variables-shared   variables are read on /device:GPU:0 alone, "
         "and its builder takes no num_gpus\n"
-        "  KEPT         no-idle-device     /device:GPU:0 computes with 1 ops\n"
+        "  KEPT         no-idle-device     /device:GPU:0 computes with 1 op\n"
         "\n"
         "variables-on-host: 1 finding\n"
         "  main.py:9: variable w sits on /device:GPU:0, not on /device:CPU:0; "

@@ -19,7 +19,7 @@ def test_kept():
         "kept",
         "assigned",
         findings=[],
-        note="/device:GPU:0 computes with 1 ops, /device:GPU:1 computes with 2 ops",
+        note="/device:GPU:0 computes with 1 op, /device:GPU:1 computes with 2 ops",
     )
 
 

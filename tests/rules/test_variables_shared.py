@@ -411,3 +411,28 @@ def test_needs_no_placer():
     ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
     unplaced = placement(*ops, placer=None, unplaced="no wheel for this", machine=None)
     assert objects(unplaced) == ["w_1"]
+
+
+def test_a_build_for_one_gpu_with_as_many_towers_tells_nothing():
+    """The builder takes num_gpus and does not heed it."""
+    ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
+    graph = placement(*ops, alone=placement(*ops))
+
+    verdict = VariablesShared().check(graph)
+
+    assert [each.object for each in verdict.findings] == ["w_1"]
+    assert verdict.note == "by data flow alone: built for one GPU it still has 2 towers"
+
+
+def test_two_spellings_of_one_gpu_are_one_tower():
+    spelled_out = "/job:localhost/replica:0/task:0/device:GPU:0"
+    graph = placement(
+        *variables("v", "w"),
+        *tower(0, "v"),
+        op("other", "MatMul", spelled_out, "GPU:0", "w"),
+    )
+
+    verdict = VariablesShared().check(graph)
+
+    assert verdict.state == "not-checked"
+    assert verdict.reason.startswith("variables are read on /device:GPU:0 alone")
