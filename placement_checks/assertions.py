@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 from placement_checks.judging import verify
 from placement_checks.placement import Placement
-from placement_checks.policy import made
 from placement_checks.report.lines import counted, finding_lines
 from placement_checks.rules import Verdict
 
@@ -48,7 +47,7 @@ def assert_placeable(placement: Placement) -> None:
     _assert(placement, "placeable")
 
 
-def assert_no_fallback(placement: Placement, *, allow: tuple[str, ...] = ()) -> None:
+def assert_no_fallback(placement: Placement, *, allow: tuple[str, ...] | None = None) -> None:
     """Assert that no op that asks for a GPU ends on a CPU.
 
     Args:
@@ -63,24 +62,30 @@ def assert_no_fallback(placement: Placement, *, allow: tuple[str, ...] = ()) -> 
 
 
 def assert_variables_on_host(
-    placement: Placement, device: str | tuple[str, ...] = "/cpu:0", *, allow: tuple[str, ...] = ()
+    placement: Placement,
+    device: str | tuple[str, ...] | None = None,
+    *,
+    allow: tuple[str, ...] | None = None,
 ) -> None:
     """Assert that every variable sits on the device named.
 
     Args:
         placement: what `place` or the fixture ``place`` made.
-        device: a whole or partial device name, or several that are allowed.
+        device: a whole or partial device name, or several that are allowed; by default what the
+            program's policy says, else ``/cpu:0``.
         allow: variables that may sit anywhere.
 
     Raises:
         AssertionError: some do not; the message names variable, device and source line.
-        InputError: ``device`` is no device name.
+        ConfigError: ``device`` is no device name.
     """
     __tracebackhide__ = True
     _assert(placement, "variables-on-host", device=device, allow=allow)
 
 
-def assert_variables_shared(placement: Placement, *, private: tuple[str, ...] = ()) -> None:
+def assert_variables_shared(
+    placement: Placement, *, private: tuple[str, ...] | None = None
+) -> None:
     """Assert that all towers read the same variables.
 
     Args:
@@ -94,7 +99,7 @@ def assert_variables_shared(placement: Placement, *, private: tuple[str, ...] = 
     _assert(placement, "variables-shared", private=private)
 
 
-def assert_no_idle_device(placement: Placement, *, idle: tuple[str, ...] = ()) -> None:
+def assert_no_idle_device(placement: Placement, *, idle: tuple[str, ...] | None = None) -> None:
     """Assert that every GPU computes.
 
     Args:
@@ -109,8 +114,10 @@ def assert_no_idle_device(placement: Placement, *, idle: tuple[str, ...] = ()) -
 
 
 def _assert(placement: Placement, rule: str, **parameters: Any) -> None:
+    """Assert one rule; parameters that are not given are those of the program's policy."""
     __tracebackhide__ = True
-    verdict = made(rule, parameters).check(placement)
+    given = {name: value for name, value in parameters.items() if value is not None}
+    (verdict,) = verify(placement, [{rule: given}], only=[rule]).verdicts
     _observe(placement, verdict)
     if verdict.state == "not-checked":
         _refuse(placement, verdict)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -147,22 +148,28 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
 
     The call takes a builder, a ``tf.Graph``, a target such as ``train.py:build_towers`` or the
     path of a saved graph, and the keywords ``gpus`` (default 2), ``machine`` (a `Machine` or its
-    written form) and ``soft``. It returns a `Placement` for the ``assert_*`` functions.
+    written form) and ``soft``. It returns a `Placement` for the ``assert_*`` functions. What the
+    call leaves open, the marks of the test say, and then ``[tool.placement_checks]``.
     """
-    from placement_checks import capture
+    from placement_checks import capture, config
     from placement_checks.assertions import assert_rules
     from placement_checks.machines import Machine
 
     item = request.node
     marks = list(item.iter_markers("placement"))
-    defaults: dict[str, Any] = {"gpus": _gpus_wanted(item) or 2}
+    settings = config.load(request.config.rootpath).settings
+    defaults: dict[str, Any] = {"gpus": settings.gpus or 2, "soft": settings.soft}
+    if settings.machine:
+        defaults["machine"] = settings.machine
+    if _gpus_wanted(item):
+        defaults |= {"gpus": _gpus_wanted(item), "machine": None}
     for mark in reversed(marks):
-        defaults |= mark.kwargs
+        defaults |= _one_machine(mark.kwargs)
     rules = list(dict.fromkeys(rule for mark in marks for rule in mark.args))
     devices = _devices(request.config)
 
     def call(target: Any, **keywords: Any) -> Placement:
-        options = {**defaults, **keywords}
+        options = {**defaults, **_one_machine(keywords)}
         machine = options.pop("machine", None)
         placement = capture.place(
             target,
@@ -170,11 +177,18 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
             devices=devices,
             **options,
         )
+        policy = settings.within(config.Settings(policy=placement.policy)).policy
+        placement = replace(placement, policy=policy)
         if rules:
             assert_rules(placement, *rules)
         return placement
 
     return call
+
+
+def _one_machine(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of a call; a number of GPUs takes the place of an outer machine."""
+    return {"machine": None, **keywords} if "gpus" in keywords else dict(keywords)
 
 
 def _gpus_wanted(item: pytest.Item) -> int:

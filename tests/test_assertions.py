@@ -14,7 +14,7 @@ from placement_checks import (
     assert_variables_shared,
     assertions,
 )
-from placement_checks.errors import ConfigError, InputError, UsageError
+from placement_checks.errors import ConfigError, UsageError
 from placement_checks.placement import Refusal
 
 ALL = [
@@ -100,8 +100,8 @@ def test_parameters_let_the_offender_pass(assertion, parameters, unsound):
     assert assertion(unsound, **parameters) is None
 
 
-def test_device_that_is_none_is_an_input_error(sound):
-    with pytest.raises(InputError, match="'host' is no part of a device name"):
+def test_a_device_that_is_none_is_refused(sound):
+    with pytest.raises(ConfigError, match="'host' is no part of a device name"):
         assert_variables_on_host(sound, "host")
 
 

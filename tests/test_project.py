@@ -11,7 +11,7 @@ import pytest
 
 import placement_checks
 
-ROOT = Path(placement_checks.__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 TOP = {
     "placement_checks",
     "tests",

@@ -19,9 +19,6 @@ from placement_checks.errors import InputError
 from placement_checks.machines import Machine
 from placement_checks.placement import VARIABLE_TYPES, Placement, Refusal
 
-_CURE_NO_PLACER = (
-    "install the Linux x86-64 wheel of tensorflow, whose CUDA build knows GPU kernels"
-)
 _MOST_REFUSALS = 50
 _STRIPPED_ABOVE = 1024  # bytes of a constant
 # Integer and bool constants feed shape functions, which the master runs: those must stay.
@@ -70,7 +67,7 @@ def place(asked: Placement, source: Source, machine: Machine, devices: str) -> P
                 asked, refusals=refusals, placer=kind, unplaced="the placer refused the graph"
             )
     except Unusable as reason:
-        return replace(asked, unplaced=f"{reason}; {_CURE_NO_PLACER}")
+        return replace(asked, unplaced=str(reason))
     return replace(_assigned(asked, source, placed, kind), refusals=refusals)
 
 
@@ -122,9 +119,17 @@ def _ask(process: PlacerProcess, source: Source, asked: Placement, *, soft: bool
     own = len(source.graph_def.node)
     assert asked.machine is not None
     tasks = [[task.job, task.index, task.devices] for task in asked.machine.tasks]
-    devices = process.place(
-        source.graph_def.SerializeToString(), names[:own], names[own:], tasks, soft=soft
-    )
+    try:
+        devices = process.place(
+            source.graph_def.SerializeToString(), names[:own], names[own:], tasks, soft=soft
+        )
+    except Refused as refused:
+        if unknown := _UNKNOWN_OP.search(str(refused)):
+            raise Unusable(
+                f"the placer does not know the op type {unknown[1]}: "
+                "ops of libraries of one's own cannot be placed"
+            ) from None
+        raise
     missing = [name for name, device in zip(names[:own], devices[:own], strict=True) if not device]
     if missing:
         raise InputError(
@@ -156,6 +161,7 @@ def _assigned(asked: Placement, source: Source, devices: Iterable[str], kind: st
 # The placer's messages, read in core/common_runtime/placer.cc and colocation_graph.cc.
 _NODE = re.compile(r"(?:for operation |\{\{(?:colocation_)?node )([^\s:{}]+)")
 _MEMBER = re.compile(r"^  (\S+) \(\S+\)", re.MULTILINE)
+_UNKNOWN_OP = re.compile(r"Op type not registered '([^']*)'")
 _MALFORMED = re.compile(r"Malformed device specification '([^']*)' in node: \{name:'([^']*)'")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -134,3 +136,17 @@ def test_a_builder_that_fails_for_one_gpu_is_judged_without_it() -> None:
 
     assert placement.alone is None
     assert placement.not_alone == ("built for one GPU, the builder raised ValueError: I want two")
+
+
+def test_ops_of_libraries_of_ones_own_leave_the_assigned_rules_unchecked(tmp_path: Path) -> None:
+    """The process that places has not loaded them."""
+    file = tmp_path / "graph.pbtxt"
+    file.write_text('node { name: "own" op: "OpOfOnesOwn" device: "/device:GPU:0" }')
+
+    placement = place(file)
+
+    assert placement.refusals == ()
+    assert placement.unplaced == (
+        "the placer does not know the op type OpOfOnesOwn: ops of libraries of one's own cannot "
+        "be placed"
+    )

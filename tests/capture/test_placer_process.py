@@ -122,17 +122,14 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
 ) -> None:
     class NoKernels(PlacerProcess):
         def place(self, *args: object, **options: object) -> list[str]:
-            raise Unusable("tensorflow 2.21.0 is a build without GPU kernels")
+            raise Unusable("a build without GPU kernels; install another")
 
     monkeypatch.setattr(placing, "phantom", NoKernels("phantom", {}))
 
     placement = place(build)
 
     assert placement.placer is None
-    assert placement.unplaced == (
-        "tensorflow 2.21.0 is a build without GPU kernels; install the Linux x86-64 wheel of "
-        "tensorflow, whose CUDA build knows GPU kernels"
-    )
+    assert placement.unplaced == "a build without GPU kernels; install another"
 
 
 def test_a_process_that_is_unusable_says_so_every_time_and_is_started_once(tmp_path: Path) -> None:

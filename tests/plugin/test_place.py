@@ -158,3 +158,31 @@ def test_not_checked(place):
             "read on /device:GPU:0 alone, and it was built for one GPU",
         ]
     )
+
+
+def test_the_configuration_counts_in_tests_too(project: pytest.Pytester) -> None:
+    project.makepyprojecttoml(
+        "[tool.pytest.ini_options]\npythonpath = ['.']\n"
+        "[tool.placement_checks]\ngpus = 3\n"
+        "policy.variables-on-host.device = ['/gpu:0', '/gpu:1', '/gpu:2']\n"
+    )
+    (project.path / "tox.ini").unlink()
+    write(
+        project,
+        DEFECTIVE,
+        """
+import pytest
+from placement_checks import assert_variables_on_host
+from train import build_towers
+
+
+def test_configured(place):
+    placement = place(build_towers)
+    assert str(placement.machine) == "gpu*3"
+    assert_variables_on_host(placement)
+    with pytest.raises(AssertionError):
+        assert_variables_on_host(placement, "/cpu:0")
+""",
+    )
+
+    project.runpytest_subprocess().assert_outcomes(passed=1)

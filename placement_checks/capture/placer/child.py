@@ -55,15 +55,17 @@ def _placer(kind: str) -> Any:
     if not tf.sysconfig.get_build_info()["is_cuda_build"]:
         raise _Unusable(
             f"tensorflow {tf.__version__} is a build without GPU kernels, so its placer cannot "
-            "tell where a GPU machine would put an op"
+            "tell where a GPU machine would put an op; install the Linux x86-64 wheel of "
+            "tensorflow, which is a CUDA build"
         )
-    from placement_checks.capture.placer.phantom import Phantom
+    from placement_checks.capture.placer import phantom
 
     try:
-        return Phantom()
+        return phantom.Phantom()
     except OSError as error:
         raise _Unusable(
-            f"the port of the placer could not be closed to other machines ({error})"
+            f"the port of the placer could not be closed to other machines ({error}); Linux 5.7 "
+            f"and later allow it, and {phantom.OPEN_PORT}=1 does without on a machine of your own"
         ) from None
 
 

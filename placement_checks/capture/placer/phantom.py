@@ -9,6 +9,7 @@ anything runs.
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import re
 from collections.abc import Iterator
 from typing import Any, cast
@@ -24,6 +25,7 @@ from placement_checks.capture.placer.refusal import Refused
 # Sorts after every job a program names: an op that may go anywhere goes to the first device by
 # name, and must not end on the master.
 MASTER_JOB = "zzz_placement_checks_master"
+OPEN_PORT = "PLACEMENT_CHECKS_OPEN_PORT"  # set: leave the master's port open to other machines
 _BOOT_JOB = "placement_checks_boot"
 # In the placer's lists of available devices, where a user has no use for the master's own.
 _MASTER = re.compile(rf",? ?/job:{MASTER_JOB}/replica:0/task:0/device:CPU:0(?:, (?=/))?")
@@ -46,7 +48,8 @@ class Phantom:
             {_BOOT_JOB: ["127.0.0.1:0"]}, job_name=_BOOT_JOB, task_index=0, config=hidden
         )
         self._master = self._server.target.removeprefix("grpc://")
-        port.close_to_others(int(self._master.rpartition(":")[2]))
+        if OPEN_PORT not in os.environ:
+            port.close_to_others(int(self._master.rpartition(":")[2]))
         self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED)
         self._workers: dict[Devices, _Worker] = {}
 
