@@ -18,7 +18,7 @@ from placement_checks.capture import place, prepare
 from placement_checks.config import Settings
 from placement_checks.errors import InputError, PlacementError, UsageError
 from placement_checks.judging import Report, verify
-from placement_checks.machines import Machine
+from placement_checks.machines import Machine, checked_gpus
 from placement_checks.placement import Placement
 from placement_checks.policy import known_rule, parse_setting, policy_errors
 from placement_checks.report import json as json_report
@@ -198,7 +198,7 @@ def _checked_machine(gpus: int | None, machine: str | None) -> tuple[int | None,
     if gpus is not None and machine is not None:
         raise UsageError("--gpus and --machine", "say the same thing twice", "give one of them")
     if gpus is not None:
-        config.checked_gpus(gpus)
+        checked_gpus(gpus)
     if machine is not None:
         Machine.parse(machine)
     return gpus, machine

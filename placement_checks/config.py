@@ -24,8 +24,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from placement_checks.errors import ConfigError, PlacementError, UsageError
-from placement_checks.machines import MOST_GPUS, Machine
+from placement_checks.errors import ConfigError, PlacementError
+from placement_checks.machines import Machine, checked_gpus
 from placement_checks.policy import Policy, known_rule, policy_errors
 
 
@@ -154,21 +154,6 @@ def _settings(table: Mapping[str, Any], at: str, errors: list[ConfigError]) -> S
     if "gpus" in good:
         _collect(errors, f"{at}.gpus", checked_gpus, good["gpus"])
     return Settings(**good)
-
-
-def checked_gpus(count: int) -> int:
-    """A number of GPUs a host can have.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    if not 1 <= count <= MOST_GPUS:
-        raise UsageError(
-            f"{count} GPUs",
-            f"one host has between 1 and {MOST_GPUS}",
-            'describe a cluster with --machine "worker*64: gpu*8"',
-        )
-    return count
 
 
 def _collect(errors: list[ConfigError], at: str, check: Any, value: Any) -> None:

@@ -13,13 +13,13 @@ from tensorflow.python.framework import ops
 
 @dataclass(frozen=True)
 class State:
-    """The default graph, eager mode, the seed and soft placement, as they were at one moment."""
+    """Default graph, eager mode, seed and soft placement; by default as TensorFlow starts."""
 
-    depth: int
-    eager: bool
-    empty: bool
-    seed: Any
-    soft: bool
+    depth: int = 0
+    eager: bool = True
+    empty: bool = True
+    seed: Any = None
+    soft: bool = True
 
     @staticmethod
     def now() -> State:

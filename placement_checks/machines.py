@@ -159,6 +159,21 @@ def local_gpus() -> tuple[int, ...]:
     return tuple(chosen)
 
 
+def checked_gpus(count: int) -> int:
+    """A number of GPUs a host can have.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not 1 <= count <= MOST_GPUS:
+        raise UsageError(
+            f"{count} GPUs",
+            f"one host has between 1 and {MOST_GPUS}",
+            'describe a cluster with --machine "worker*64: gpu*8"',
+        )
+    return count
+
+
 def _devices(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
     return (("CPU", cpus), ("GPU", gpus)) if gpus else (("CPU", cpus),)
 

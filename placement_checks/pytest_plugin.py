@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +101,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
     finally:
         assertions.observers.remove(record)
-        after = before or _tensorflow_state()
-        for leak in after.restore() if after else ():
+        for leak in _restored(before):
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 
 
@@ -113,6 +112,14 @@ def _tensorflow_state() -> State | None:
     from placement_checks.isolation import State
 
     return State.now()
+
+
+def _restored(before: State | None) -> Iterator[str]:
+    """Undo what a test did to TensorFlow; a test that loaded it should leave it as it comes."""
+    if "tensorflow" in sys.modules:
+        from placement_checks.isolation import State
+
+        yield from (before or State()).restore()
 
 
 class _Summary:

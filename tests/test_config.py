@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from placement_checks.config import Config, Settings, checked_gpus, load
-from placement_checks.errors import ConfigError, UsageError
+from placement_checks.config import Config, Settings, load
+from placement_checks.errors import ConfigError
 
 AT = "tool.placement_checks"
 
@@ -257,14 +257,3 @@ def test_no_text_of_a_pyproject_is_a_traceback(tmp_path, text):
 )
 def test_within(inner, outer, merged):
     assert inner.within(outer) == merged
-
-
-@pytest.mark.parametrize("count", [1, 256])
-def test_checked_gpus(count):
-    assert checked_gpus(count) == count
-
-
-@pytest.mark.parametrize("count", [-1, 0, 257])
-def test_checked_gpus_refuses_what_no_host_has(count):
-    with pytest.raises(UsageError, match=f"{count} GPUs: one host has between 1 and 256"):
-        checked_gpus(count)

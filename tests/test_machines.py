@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from placement_checks import Device, Machine, machines
 from placement_checks.errors import UsageError
-from placement_checks.machines import MOST_GPUS, MOST_TASKS, PRESETS, Task
+from placement_checks.machines import MOST_GPUS, MOST_TASKS, PRESETS, Task, checked_gpus
 
 CURE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 
@@ -209,3 +209,14 @@ def test_no_driver_no_gpus(monkeypatch, tmp_path):
     monkeypatch.setattr(machines, "Path", lambda _: tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert machines.local_gpus() == ()
+
+
+@pytest.mark.parametrize("count", [1, 256])
+def test_checked_gpus(count):
+    assert checked_gpus(count) == count
+
+
+@pytest.mark.parametrize("count", [-1, 0, 257])
+def test_checked_gpus_refuses_what_no_host_has(count):
+    with pytest.raises(UsageError, match=f"{count} GPUs: one host has between 1 and 256"):
+        checked_gpus(count)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placement_checks.errors import InputError
-from placement_checks.machines import Machine
+from placement_checks.machines import Machine, checked_gpus, local_gpus
 from placement_checks.placement import Placement
 from placement_checks.program import Program
 
@@ -40,6 +40,7 @@ def place(
             ``real`` asks no other, ``simulated`` never does.
 
     Raises:
+        UsageError: ``gpus`` is below 1 or above 256.
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
@@ -47,6 +48,8 @@ def place(
     from placement_checks.capture.placing import place as place_on
     from placement_checks.capture.targets import resolve
 
+    checked_gpus(gpus)
+    _start_early()
     if machine is not None:
         gpus = max([1, *(dict(task.devices).get("GPU", 0) for task in machine.tasks)])
     if isinstance(target, str):
@@ -95,11 +98,10 @@ def prepare() -> None:
     Raises:
         InputError: TensorFlow is not installed, or does not load.
     """
-    from placement_checks.capture.placer.process import phantom
     from placement_checks.streams import quiet_stderr
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    phantom.start()
+    _start_early()
     try:
         with quiet_stderr():
             import tensorflow  # noqa: F401
@@ -107,3 +109,11 @@ def prepare() -> None:
         raise InputError(
             "tensorflow", f"cannot be imported: {error}", "pip install 'tensorflow>=2.15'"
         ) from None
+
+
+def _start_early() -> None:
+    """Let the placer process load TensorFlow meanwhile, where no GPU here could answer instead."""
+    from placement_checks.capture.placer.process import phantom
+
+    if not local_gpus():
+        phantom.start()
