@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from placement_checks.capture.functions import nested_ops
 from placement_checks.capture.sources import users_frames
@@ -52,9 +53,7 @@ def of_live(graph: tf.Graph, program: str, folder: Path | None = None) -> Source
     """
     try:
         graph_def = graph.as_graph_def()
-    except Exception as error:
-        if "2GB" not in str(error) and "too large" not in str(error).lower():
-            raise
+    except (DecodeError, ValueError, tf.errors.OpError):  # by version; nothing else can fail
         raise InputError(
             program,
             "its graph is larger than the 2 GB that a GraphDef may have",

@@ -28,9 +28,9 @@ class VariablesShared(Rule):
     get_variable, a variable scope that is not reused (or is named after the tower), and a layer
     that is built anew for each tower.
 
-    Two ways lead to a finding. By data flow: two variables of the same shape, dtype and use, each
-    read on another GPU, while nothing flows from the reading of one to the reading of the other;
-    parts of one model on two GPUs do not look like that. By collections: the program is built with
+    Two ways lead to a finding. By data flow: two variables of the same shape, dtype and use are
+    each read on another GPU, and these GPUs do not hold parts of one model, as what is computed on
+    one has no part in what is computed on the other before gradients meet. By collections: the program is built with
     1 and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must not grow. An optimiser
     slot may only be added along with its variable.
 

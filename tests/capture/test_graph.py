@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
-from placement_checks import Machine, place
+from placement_checks import Machine, PlacementError, place
 from placement_checks.capture.placing import prepare
 
 tf1 = tf.compat.v1
@@ -149,4 +150,21 @@ def test_ops_of_libraries_of_ones_own_leave_the_assigned_rules_unchecked(tmp_pat
     assert placement.unplaced == (
         "the placer does not know the op type OpOfOnesOwn: ops of libraries of one's own cannot "
         "be placed"
+    )
+
+
+@pytest.mark.parametrize("error", [DecodeError("corrupt"), ValueError("larger than 2GB")])
+def test_a_graph_that_is_too_large_is_a_clear_error(error: Exception) -> None:
+    """What TensorFlow 2.21 raised on 3 GB of constants, and what others raise."""
+
+    class Large(tf.Graph):
+        def as_graph_def(self, *_: object, **__: object) -> None:
+            raise error
+
+    with pytest.raises(PlacementError) as caught:
+        place(Large())
+
+    assert str(caught.value) == (
+        "the graph: its graph is larger than the 2 GB that a GraphDef may have; "
+        "feed large arrays through placeholders or variables instead of constants"
     )

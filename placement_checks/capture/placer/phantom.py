@@ -17,7 +17,7 @@ from typing import Any, cast
 import grpc
 import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
-from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.core.protobuf import config_pb2
 
 from placement_checks.capture.placer import port, wire
 from placement_checks.capture.placer.refusal import Refused
@@ -169,7 +169,6 @@ def _config(cluster: dict[str, dict[int, str]], soft: bool) -> config_pb2.Config
         config.cluster_def.job.add(name=job, tasks=tasks)
     options = config.graph_options
     options.rewrite_options.disable_meta_optimizer = True
-    options.rewrite_options.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
     options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
     options.optimizer_options.global_jit_level = config_pb2.OptimizerOptions.OFF
     options.optimizer_options.do_function_inlining = True
