@@ -29,10 +29,10 @@ class VariablesShared(Rule):
     that is built anew for each tower.
 
     Two ways lead to a finding. By data flow: two variables of the same shape, dtype and use are
-    each read on another GPU, and these GPUs do not hold parts of one model, as what is computed on
-    one has no part in what is computed on the other before gradients meet. By collections: the program is built with
-    1 and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must not grow. An optimiser
-    slot may only be added along with its variable.
+    each read on another GPU, and these GPUs do not hold parts of one model: nothing that is
+    computed on one has a part in what is computed on the other before gradients meet. By
+    collections: the program is built with 1 and with N towers, and TRAINABLE_VARIABLES and
+    GLOBAL_VARIABLES must not grow. An optimiser slot may only be added along with its variable.
 
     `private` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
     purpose.
