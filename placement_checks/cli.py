@@ -33,12 +33,16 @@ def main() -> None:
     """Run the command; every error is one line on stderr, and status 2."""
     arguments = sys.argv[1:]
     try:
-        status = cli.main(arguments, prog_name="placement-checks", standalone_mode=False)
-    except click.exceptions.Abort:
+        # Not cli.main(), which ends the process with 1 where a pipe was closed.
+        with cli.make_context("placement-checks", arguments) as context:
+            status = cli.invoke(context)
+    except click.exceptions.Exit as done:  # --help, --version
+        status = done.exit_code
+    except (KeyboardInterrupt, click.exceptions.Abort):
         status = 130
     except click.ClickException as wrong:
-        context = getattr(wrong, "ctx", None)
-        cure = f"see {context.command_path} --help" if context else ""
+        where = getattr(wrong, "ctx", None)
+        cure = f"see {where.command_path} --help" if where else ""
         status = _fail(UsageError("", wrong.format_message().rstrip("."), cure), arguments)
     except PlacementError as wrong:
         status = _fail(wrong, arguments)
@@ -240,3 +244,7 @@ def _say(error: PlacementError, *, details: bool) -> None:
     if details and error.details:
         print(error.details, file=sys.stderr)
     print(f"placement-checks: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -19,6 +19,8 @@ TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
 VARIABLE_TYPES = frozenset({"VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable"})
+FOLLOWERS = frozenset({"ReadVariableOp", "VarIsInitializedOp"})
+MOST_REFUSALS = 50  # how often the placer is asked again after a refusal
 _PASSES_ON = frozenset(
     {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "Cast"}
 )
@@ -41,6 +43,7 @@ class Op(NamedTuple):
         colocated: names of the ops it is bound to (``_class``), its own left out.
         why_not: why it did not get the device it asked for; ``""`` where it did.
         bound: whether the reason is another op, which it is bound to.
+        call: the op whose function body it is in; ``""`` for an op of the graph itself.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Op(NamedTuple):
     colocated: Sequence[str] = ()
     why_not: str = ""
     bound: bool = False
+    call: str = ""
 
 
 class Variable(NamedTuple):

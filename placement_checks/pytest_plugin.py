@@ -67,6 +67,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     f"{item.nodeid}: @pytest.mark.placement has no {' and no '.join(unknown)}, "
                     f"only {', '.join(_MARK_ARGUMENTS)}"
                 )
+            _check_rules(item, mark.args)
+
+
+def _check_rules(item: pytest.Item, rules: tuple[object, ...]) -> None:
+    from placement_checks.errors import UsageError
+    from placement_checks.policy import known_rule
+
+    for rule in rules:
+        try:
+            known_rule(str(rule))
+        except UsageError as error:
+            raise pytest.UsageError(f"{item.nodeid}: {error}") from None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -176,6 +188,7 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
     devices = _devices(request.config)
 
     def call(target: Any, **keywords: Any) -> Placement:
+        __tracebackhide__ = True
         options = {**defaults, **_one_machine(keywords)}
         machine = options.pop("machine", None)
         placement = capture.place(

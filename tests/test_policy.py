@@ -110,6 +110,10 @@ def test_made_takes_lists_for_tuples():
             ["no-idle-device.idle: [1] does not fit; give a name or a list of names"],
         ),
         (
+            {"variables-on-host": {"device": ["/cpu:0", ""]}},
+            ["variables-on-host.device: device: names no device; give one, such as /cpu:0"],
+        ),
+        (
             {"variables-on-host": {"device": []}},
             ["variables-on-host.device: device: names no device; give one, such as /cpu:0"],
         ),

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placement_checks.devices import Device
 from placement_checks.errors import InputError
 from placement_checks.machines import Machine, checked_gpus, local_gpus
-from placement_checks.placement import Placement
+from placement_checks.placement import FOLLOWERS, Placement
 from placement_checks.program import Program
 
 if TYPE_CHECKING:
@@ -64,8 +65,22 @@ def place(
         asked, source = _program(program, gpus)
     if soft is not None:
         asked = replace(asked, soft=soft)
-    machine = machine or Machine.smallest({op.requested for op in asked.ops.values()}, gpus)
+    machine = machine or Machine.smallest(_requested(asked), gpus)
     return place_on(asked, source, machine, devices)
+
+
+def _requested(placement: Placement) -> set[Device]:
+    """The devices that a program asks for.
+
+    An op that only follows a variable does not ask for a GPU: under a device function it gets the
+    variable's job and the worker's GPU, which the parameter server need not have.
+    """
+    return {
+        replace(op.requested, type=None, index=None)
+        if op.type in FOLLOWERS and op.requested.job
+        else op.requested
+        for op in placement.ops.values()
+    }
 
 
 def _graph(source: Source, not_alone: str) -> tuple[Placement, Source]:

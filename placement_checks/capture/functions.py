@@ -60,7 +60,7 @@ def _expand(
             sources = [_source(source, prefix, known) for source in inner.input]
             # A node without a device of its own takes that of the call.
             own = Device.parse(inner.device).over(device)
-            op = Op(f"{prefix}/{inner.name}", inner.op, own, tuple(sources))
+            op = Op(f"{prefix}/{inner.name}", inner.op, own, tuple(sources), call=name)
             yield op, function, inner.name
             if _is_call(inner, library):
                 yield from _expand(inner, op.name, own, sources, library, (*within, function))

@@ -32,7 +32,7 @@ def why_not(op: Op, node: Any, machine: Machine) -> str:
     return ""
 
 
-BOUND = "it is bound to another op, by colocation or by a reference"
+BOUND = "bound to another op, by colocation or by a reference"
 
 
 @lru_cache(maxsize=4096)

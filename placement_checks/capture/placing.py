@@ -17,9 +17,8 @@ from placement_checks.capture.placer.refusal import Refused
 from placement_checks.devices import LOCALHOST, Device
 from placement_checks.errors import InputError
 from placement_checks.machines import Machine
-from placement_checks.placement import VARIABLE_TYPES, Placement, Refusal
+from placement_checks.placement import MOST_REFUSALS, VARIABLE_TYPES, Placement, Refusal
 
-_MOST_REFUSALS = 50
 _STRIPPED_ABOVE = 1024  # bytes of a constant
 # Integer and bool constants feed shape functions, which the master runs: those must stay.
 _STRIPPED = {
@@ -177,12 +176,15 @@ def _refusals(
     kept: dict[str, str] = {}
     told: set[str] = set()
     try:
-        for _ in range(_MOST_REFUSALS):
+        for _ in range(MOST_REFUSALS):
             refusal = _refusal(str(refused), asked)
-            if refusal.op not in told:
-                yield refusal
-            told.add(refusal.op)
+            alike = _on_the_same_missing_device(refusal, asked)
+            for name in [refusal.op, *alike]:
+                if name not in told:
+                    yield Refusal(name, refusal.message.replace(refusal.op, name))
             named = {refusal.op, *_NODE.findall(str(refused)), *_MEMBER.findall(str(refused))}
+            named.update(alike)
+            told |= {refusal.op, *alike}
             group = named & nodes.keys() - kept.keys()
             if not group:
                 return
@@ -198,6 +200,18 @@ def _refusals(
     finally:
         for name, device in kept.items():
             nodes[name].device = device
+
+
+def _on_the_same_missing_device(refusal: Refusal, asked: Placement) -> list[str]:
+    """The other ops that ask for the device that this one asks for, if the machine has none."""
+    op = asked.ops.get(refusal.op)
+    if op is None or asked.machine is None or asked.machine.has(op.requested):
+        return []
+    return [
+        other.name
+        for other in asked.ops.values()
+        if other.requested == op.requested and other.name != op.name and not other.call
+    ]
 
 
 def _without_type(device: str) -> str:

@@ -175,7 +175,8 @@ def failed(object: str, what: str, error: BaseException, folder: Path | None) ->
         for frame in traceback.extract_tb(error.__traceback__)
         if is_users(frame.filename, folder)
     ]
-    reason = str(error).strip().split("\n")[0]
+    first, *more = str(error).strip().splitlines() or [""]
+    reason = more[-1].strip() if first.endswith(":") and more else first  # "in user code:" …
     lines = traceback.format_list(frames) + traceback.format_exception_only(error)
     return InputError(
         object,

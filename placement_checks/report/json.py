@@ -15,19 +15,24 @@ SCHEMA = 1
 
 
 def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
-    """The document: the programs that were judged, and the first error, if there is one."""
+    """The document: the programs that were judged, and the errors; ``error`` is the first."""
     document: dict[str, Any] = {"schema": SCHEMA}
     if reports or not errors:
         document["programs"] = [_program(report) for report in reports]
     if errors:
-        error = errors[0]
-        document["error"] = {
-            "kind": error.kind,
-            "object": error.object,
-            "message": error.message,
-            "cure": error.cure,
-        }
+        document["error"] = _error(errors[0])
+    if len(errors) > 1:
+        document["errors"] = [_error(error) for error in errors]
     return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def _error(error: PlacementError) -> dict[str, str]:
+    return {
+        "kind": error.kind,
+        "object": error.object,
+        "message": error.message,
+        "cure": error.cure,
+    }
 
 
 def _program(report: Report) -> dict[str, Any]:

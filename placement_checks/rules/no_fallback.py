@@ -10,6 +10,7 @@ from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built
 _RESOURCES = ("HandleOp", "Table", "TableV2", "Queue", "QueueV2", "Iterator", "IteratorV2")
 _PASS_ON = frozenset({"Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
+_CALLS = _LOOPS | {"If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall"}
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class NoFallback(Rule):
                 groups.setdefault(leader, []).append(op)
         return self.verdict(
             [
-                _finding(placement, fallen[name], [op for op in group if op.name != name])
+                _finding(placement, placement.ops[name], group)
                 for name, group in groups.items()
-                if name not in self.allow and fallen[name].type not in self.allow
+                if name not in self.allow and placement.ops[name].type not in self.allow
             ]
         )
 
@@ -65,6 +66,8 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
 
     None where it followed a resource to the host that this was asked to be on.
     """
+    if op.bound and op.call:
+        return _outermost(op, placement)
     if not op.bound:
         return next((name for name in _bound_to(op, placement) if _leads(name, fallen)), op.name)
     leader = op.name
@@ -76,7 +79,7 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
             if other is None or name in seen:
                 continue
             seen.add(name)
-            if other.requested.type is not None and not other.requested.is_gpu:
+            if other.requested and not other.requested.is_gpu:
                 return None
             if _leads(name, fallen):
                 return name
@@ -84,6 +87,13 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
                 leader = name
             todo.append(other)
     return leader
+
+
+def _outermost(op: Op, placement: Placement) -> str:
+    """The call farthest out: where it lies is decided by what it takes."""
+    while op.call:
+        op = placement.ops[op.call]
+    return op.name
 
 
 def _leads(name: str, fallen: Mapping[str, Op]) -> bool:
@@ -107,19 +117,43 @@ def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
             yield from (producer_of(each) for each in producer.inputs[number : number + 1])
 
 
-def _finding(placement: Placement, op: Op, others: list[Op]) -> Finding:
-    with_it = f", and {len(others)} bound to it" if others else ""
-    found = op.assigned.short if op.assigned else ""
+def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
+    """The finding on ``op`` and what it took along; of a call, only the body may have fallen."""
+    others = [each for each in group if each.name != op.name]
+    itself = len(others) < len(group)
+    fell = op if itself else group[0]
+    found = fell.assigned.short if fell.assigned else ""
+    if itself:
+        with_it = f", and {len(others)} bound to it" if others else ""
+        what = f"{op.name} ({op.type}) asks for {asked_for(fell)} and ends on {found}{with_it}"
+    else:
+        ops = "an op" if len(others) == 1 else f"{len(others)} ops"
+        what = (
+            f"{ops} in the body of {op.name} ({op.type}), asked for on {asked_for(fell)}, "
+            f"end{'s' if len(others) == 1 else ''} on {found}"
+        )
     return Finding(
         object=op.name,
         op=op.type,
         evidence="assigned",
-        expected=asked_for(op),
+        expected=asked_for(fell),
         found=found,
         where=placement.where(op.name),
         path=tuple(each.name for each in others),
-        message=f"{op.name} ({op.type}) asks for {asked_for(op)} and ends on {found}{with_it}: "
-        f"{op.why_not or 'the placer gives no reason'}{built_at(placement, op.name)}",
-        cure="build it under /cpu:0 if it belongs there, so that the program says so; "
-        "else give it a type or an op that has a GPU kernel, or a device that exists",
+        message=f"{what}: {fell.why_not or 'the placer gives no reason'}"
+        f"{built_at(placement, op.name)}",
+        cure=_cure(op, placement),
+    )
+
+
+def _cure(op: Op, placement: Placement) -> str:
+    if placement.machine is not None and not placement.machine.has(op.requested):
+        return (
+            "mend the index of the device, or ask for as many GPUs as the program names (--gpus)"
+        )
+    if op.type in _CALLS:
+        return "read the variables before and pass their values: tf.identity(variable)"
+    return (
+        "build it under /cpu:0 if it belongs there, so that the program says so; "
+        "else give it a type or an op that has a GPU kernel"
     )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.placement import Placement, Refusal
+from placement_checks.placement import MOST_REFUSALS, Op, Placement, Refusal
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
@@ -27,12 +27,17 @@ class Placeable(Rule):
     def check(self, placement: Placement) -> Verdict:
         if not placement.refusals and (unplaced := self.unplaced(placement)):
             return unplaced
-        return self.verdict([_finding(placement, refusal) for refusal in placement.refusals])
+        cut = len(placement.refusals) >= MOST_REFUSALS
+        return self.verdict(
+            [_finding(placement, refusal) for refusal in placement.refusals],
+            "the placer names one op at a time, and there may be more" if cut else None,
+        )
 
 
 def _finding(placement: Placement, refusal: Refusal) -> Finding:
     op = placement.ops.get(refusal.op)
     asked = asked_for(op) if op else "?"
+    missing = bool(op and placement.machine and not placement.machine.has(op.requested))
     first, *rest = refusal.message.splitlines() or ["the placer gives no reason"]
     reason = first.removeprefix(f"Cannot assign a device for operation {refusal.op}: ")
     return Finding(
@@ -45,7 +50,7 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
         path=tuple(_group(rest)),
         message=f"{refusal.op or 'the graph'} cannot be placed: {reason}"
         f"{built_at(placement, refusal.op)}",
-        cure=_cure(placement, asked),
+        cure=_cure(placement, op, missing),
     )
 
 
@@ -56,10 +61,12 @@ def _group(lines: Sequence[str]) -> Iterator[str]:
             yield line.strip()
 
 
-def _cure(placement: Placement, asked: str) -> str:
-    if placement.soft:
+def _cure(placement: Placement, op: Op | None, missing: bool) -> str:
+    if missing and op:
+        return f"{placement.machine} has no {asked_for(op)}: mend the index, or ask for more"
+    if placement.soft or op is None:
         return "ask for one device for all ops that share this variable or resource"
-    return (
-        f"build it under /cpu:0 instead of {asked}, or allow soft placement "
-        "(allow_soft_placement=True, --soft)"
-    )
+    soft = "or allow soft placement (allow_soft_placement=True, --soft)"
+    if not op.requested.is_gpu:
+        return f"let all ops that are bound to it ask for one device, {soft}"
+    return f"build it under /cpu:0 instead of {asked_for(op)}, {soft}"

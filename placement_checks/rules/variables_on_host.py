@@ -35,10 +35,8 @@ class VariablesOnHost(Rule):
     allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self._names():
+        if not self._names() or not all(Device.parse(name) for name in self._names()):
             raise ConfigError("device", "names no device", "give one, such as /cpu:0")
-        for name in self._names():
-            Device.parse(name)
 
     def check(self, placement: Placement) -> Verdict:
         if unplaced := self.unplaced(placement):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from placement_checks.devices import Device
 from placement_checks.placement import (
     GLOBAL,
     TRAINABLE,
@@ -52,16 +51,20 @@ class VariablesShared(Rule):
             where = f"on {towers[0].device.short} alone" if towers else "on no GPU"
             return self.not_checked(f"variables are read {where}, and {_why_not(placement)}")
         known = {variable.name for variable in alone.variables} if alone else set()
+        joined = _Joined(placement)
         findings = {
             copy.variable: _doubled(placement, copy)
-            for copy in _copies(placement, may_be_one_model=alone is None)
+            for copy in _copies(placement, joined, informed=alone is not None)
             if copy.variable not in known and not self._is_private(copy.variable)
         }
         if alone is not None:
             for variable in _grown(placement, alone, findings):
                 if not self._is_private(variable):
                     findings[variable] = _added(placement, variable)
-        return self.verdict(list(findings.values()), note=_counts(placement, alone))
+        note = _counts(placement, alone)
+        if alone is None and joined.met:
+            note += "; GPUs whose computations meet were taken for parts of one model"
+        return self.verdict(list(findings.values()), note)
 
     def _is_private(self, variable: str) -> bool:
         return any(fnmatchcase(variable, pattern) for pattern in self.private)
@@ -90,29 +93,49 @@ def _why_not(placement: Placement) -> str:
     return f"built for one GPU it still has {len(placement.alone.towers)} towers"
 
 
-def _copies(placement: Placement, *, may_be_one_model: bool) -> Iterator[_Copy]:
-    """Pair the variables that not all towers read, by their use and in the order of creation."""
+def _copies(placement: Placement, joined: _Joined, informed: bool) -> Iterator[_Copy]:
+    """Pair the variables that not all towers read, by their use and in the order of creation.
+
+    GPUs that hold parts of one model count as one tower: the parts of the others are paired with
+    those of the first. With the word of the collections that variables are too many, such GPUs
+    are taken for towers all the same if there are no others.
+    """
     towers = placement.towers
     own: dict[tuple[object, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for variable in placement.variables:
         readers = [number for number, tower in enumerate(towers) if variable.name in tower.reads]
-        if 0 < len(readers) < len(towers):
+        if 0 < len(readers) < len(towers) and not _is_local(placement, variable.name):
             use = _use(placement, variable, towers[readers[0]])
             own[use][readers[0]].append(variable.name)
-    one_model = _Joined(placement)
     for by_tower in own.values():
-        (first, originals), *others = sorted(by_tower.items())
-        for number, copies in others:
-            if may_be_one_model and one_model(towers[first], towers[number]):
-                continue
-            for original, copy in zip(originals, copies, strict=False):
-                if original not in towers[number].reads:
-                    yield _Copy(copy, towers[number], original, towers[first])
+        models = joined.models(sorted(by_tower))
+        if len(models) == 1 and informed:
+            models = [[number] for number in sorted(by_tower)]
+        first, *others = models
+        for model in others:
+            for number, of in zip(model, [*first, *first[:1] * len(model)], strict=False):
+                for original, copy in zip(by_tower[of], by_tower[number], strict=False):
+                    if original not in towers[number].reads:
+                        yield _Copy(copy, towers[number], original, towers[of])
 
 
 def _use(placement: Placement, variable: Variable, tower: Tower) -> tuple[object, ...]:
-    """What must be equal for two variables to be copies: shape, dtype and the op that reads."""
-    return (variable.shape, variable.dtype, placement.ops[tower.reads[variable.name]].type)
+    """What must be equal for two variables to be copies: shape, dtype, whether it is trained,
+    and the op that reads it.
+    """
+    reader = placement.ops[tower.reads[variable.name]].type
+    return (variable.shape, variable.dtype, _is_trained(placement, variable.name), reader)
+
+
+def _is_trained(placement: Placement, variable: str) -> bool:
+    trainable = placement.collections.get(TRAINABLE)
+    return trainable is None or variable in trainable
+
+
+def _is_local(placement: Placement, variable: str) -> bool:
+    """Whether the program keeps a variable out of the collections, such as a metric's."""
+    known = placement.collections
+    return bool(known) and not any(variable in known.get(key, ()) for key in (TRAINABLE, GLOBAL))
 
 
 class _Joined:
@@ -120,31 +143,39 @@ class _Joined:
 
     In one model, what is computed with a variable on one GPU has a part in what is combined with
     a variable on the other, forwards or in its gradients; towers meet only after their gradients
-    are computed.
+    are computed. Variables that all GPUs read tell nothing.
     """
 
     def __init__(self, placement: Placement) -> None:
-        self._placement = placement
-        self._known: dict[tuple[Device, Device], bool] = {}
+        towers = placement.towers
+        shared = set.intersection(*(set(tower.reads) for tower in towers)) if towers else set()
+        self._readers = [
+            {
+                op.name
+                for variable in tower.reads.keys() - shared
+                for op in placement.readers(variable)
+                if op.requested.is_gpu and tower_device(op) == tower.device
+            }
+            for tower in towers
+        ]
+        self._influenced = [placement.influenced(readers) for readers in self._readers]
+        self.met = False
 
-    def __call__(self, one: Tower, other: Tower) -> bool:
-        key = one.device, other.device
-        if key not in self._known:
-            ours, theirs = self._readers(one, other), self._readers(other, one)
-            self._known[key] = not (
-                theirs.isdisjoint(self._placement.influenced(ours))
-                and ours.isdisjoint(self._placement.influenced(theirs))
-            )
-        return self._known[key]
+    def models(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The towers of these numbers, those of one model together."""
+        found: list[list[int]] = []
+        for number in numbers:
+            mine = [model for model in found if any(self._meet(number, each) for each in model)]
+            self.met |= bool(mine)
+            found = [model for model in found if model not in mine]
+            found.append([*(each for model in mine for each in model), number])
+        return sorted(found)
 
-    def _readers(self, tower: Tower, other: Tower) -> set[str]:
-        """The ops on one GPU that compute with variables that the other does not read."""
-        return {
-            op.name
-            for variable in tower.reads.keys() - other.reads.keys()
-            for op in self._placement.readers(variable)
-            if op.requested.is_gpu and tower_device(op) == tower.device
-        }
+    def _meet(self, one: int, other: int) -> bool:
+        return bool(
+            self._influenced[one] & self._readers[other]
+            or self._influenced[other] & self._readers[one]
+        )
 
 
 def _grown(placement: Placement, alone: Placement, doubled: Mapping[str, object]) -> Iterator[str]:
@@ -191,6 +222,7 @@ def _primaries(placement: Placement) -> dict[str, set[str]]:
 
 def _doubled(placement: Placement, copy: _Copy) -> Finding:
     tower, of = copy.tower.device.short, copy.of.device.short
+    kept = "trained" if _is_trained(placement, copy.variable) else "kept"
     return Finding(
         object=copy.variable,
         op=placement.ops[copy.variable].type,
@@ -203,7 +235,7 @@ def _doubled(placement: Placement, copy: _Copy) -> Finding:
             f"{copy.variable} -> {copy.tower.reads[copy.variable]} ({tower})",
         ),
         message=f"the tower on {tower} reads {copy.variable} where the tower on {of} reads "
-        f"{copy.original}: they are trained apart{built_at(placement, copy.variable)}",
+        f"{copy.original}: they are {kept} apart{built_at(placement, copy.variable)}",
         cure=_CURE,
     )
 

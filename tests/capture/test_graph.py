@@ -168,3 +168,19 @@ def test_a_graph_that_is_too_large_is_a_clear_error(error: Exception) -> None:
         "the graph: its graph is larger than the 2 GB that a GraphDef may have; "
         "feed large arrays through placeholders or variables instead of constants"
     )
+
+
+def test_all_ops_on_a_missing_device_are_refused_with_the_placers_words() -> None:
+    def build() -> None:
+        with tf.device("/gpu:7"):
+            x = tf1.placeholder(tf.float32, name="x")
+            for number in range(80):
+                x = tf.sqrt(x, name=f"root_{number}")
+
+    refusals = place(build).refusals
+
+    assert len(refusals) == 81
+    assert all(
+        f"{{{{node {refusal.op}}}}} was explicitly assigned to /device:GPU:7" in refusal.message
+        for refusal in refusals
+    )

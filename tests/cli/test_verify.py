@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,6 +309,52 @@ def test_programs_of_a_cluster_get_the_smallest_one_that_has_their_tasks(
         "variables-on-host": "kept",
         "variables-shared": "kept",
     }
+
+
+@pytest.mark.usefixtures("at_root")
+def test_every_target_that_failed_is_in_the_json(run: Run) -> None:
+    ran = run("verify", "nowhere.py:a", "elsewhere.py:b", "--format", "json")
+
+    document = json.loads(ran.out)
+    assert [each["object"] for each in document["errors"]] == ["nowhere.py", "elsewhere.py"]
+    assert document["error"] == document["errors"][0]
+
+
+def test_a_closed_pipe_is_not_a_broken_rule(fixtures: Path) -> None:
+    command = f"{sys.executable} -m placement_checks.cli place {fixtures}/mnist.py:build_towers"
+
+    ran = subprocess.run(
+        ["bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 2
+    assert "Traceback" not in ran.stderr
+    assert ran.stdout.count("\n") == 1
+
+
+def test_a_parameter_server_has_no_gpu_because_its_variables_are_read_from_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reads of resource variables get the job of the variable and the GPU of the worker."""
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.py").write_text(
+        "import tensorflow as tf\ntf1 = tf.compat.v1\n\ndef build():\n"
+        "    setter = tf1.train.replica_device_setter(\n"
+        "        ps_tasks=1, worker_device='/job:worker/task:0/gpu:0')\n"
+        "    with tf1.device(setter):\n"
+        "        tf.sqrt(tf1.get_variable('v', [2], use_resource=True))\n"
+    )
+
+    ran = run("verify", "cluster.py:build", "--gpus", 1, "--format", "json")
+
+    (program,) = json.loads(ran.out)["programs"]
+    states = {rule["rule"]: rule["state"] for rule in program["rules"]}
+    assert program["machine"] == "ps*1: cpu*1; worker*1: gpu*1"
+    assert (states["placeable"], states["no-fallback"]) == ("broken", "kept")
+    assert states["variables-on-host"] == "kept"
 
 
 def test_rules_and_explain(run: Run) -> None:

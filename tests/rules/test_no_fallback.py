@@ -7,9 +7,10 @@ from placement_checks import Finding, Verdict
 from placement_checks.rules import NoFallback
 
 NO_KERNEL = "Print has no GPU kernel"
+BOUND = "bound to another op, by colocation or by a reference"
 CURE = (
     "build it under /cpu:0 if it belongs there, so that the program says so; "
-    "else give it a type or an op that has a GPU kernel, or a device that exists"
+    "else give it a type or an op that has a GPU kernel"
 )
 
 
@@ -208,3 +209,47 @@ def test_allow_takes_types_and_names_of_ops_that_fell_first(allow, found):
 )
 def test_not_checked(graph, reason):
     assert NoFallback().check(graph) == Verdict("no-fallback", "not-checked", None, reason)
+
+
+def test_a_device_that_the_machine_lacks_has_a_cure_of_its_own():
+    graph = placement(op("a", "MatMul", "/gpu:7", "GPU:0", why_not="the machine has no GPU:7"))
+
+    (finding,) = NoFallback().check(graph).findings
+
+    assert finding.cure == (
+        "mend the index of the device, or ask for as many GPUs as the program names (--gpus)"
+    )
+
+
+def test_the_body_of_a_loop_is_one_finding_that_names_the_cure():
+    """The loop itself got its GPU; its body went to the variable that the loop takes."""
+    graph = placement(
+        op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+        op("loop", "While", "/gpu:0", "GPU:0", "w"),
+        *(
+            fallen(f"loop/body/{name}", "MatMul", why_not=BOUND, bound=True, call="loop")
+            for name in ("one", "two")
+        ),
+    )
+
+    (finding,) = NoFallback().check(graph).findings
+
+    assert finding.object == "loop"
+    assert finding.message == (
+        "2 ops in the body of loop (While), asked for on /device:GPU:0, end on /device:CPU:0: "
+        "bound to another op, by colocation or by a reference"
+    )
+    assert finding.path == ("loop/body/one", "loop/body/two")
+    assert finding.cure == "read the variables before and pass their values: tf.identity(variable)"
+
+
+def test_what_follows_a_variable_of_a_job_is_none():
+    """A device function of a parameter server: the reads ask for the worker's GPU."""
+    server = "/job:ps/replica:0/task:0/cpu:0"
+    graph = placement(
+        op("w", "VarHandleOp", "/job:ps/task:0", server),
+        op("read", "ReadVariableOp", "/job:worker/gpu:0", server, "w", why_not=BOUND, bound=True),
+        machine="ps*1; worker*1: gpu*1",
+    )
+
+    assert NoFallback().check(graph).state == "kept"

@@ -125,3 +125,22 @@ def test_refusals_count_where_nothing_was_placed():
 def test_not_checked_without_a_placer(unplaced, reason):
     graph = placement(op("a", "MatMul"), placer=None, unplaced=unplaced)
     assert Placeable().check(graph) == Verdict("placeable", "not-checked", None, reason)
+
+
+@pytest.mark.parametrize(
+    ("requested", "cure"),
+    [
+        ("/gpu:0", "build it under /cpu:0 instead of /device:GPU:0, or allow soft placement"),
+        ("/gpu:7", "gpu*2 has no /device:GPU:7: mend the index, or ask for more"),
+        (
+            "/cpu:0",
+            "let all ops that are bound to it ask for one device, or allow soft placement ",
+        ),
+    ],
+)
+def test_the_cure_fits_the_device_that_was_asked_for(requested, cure):
+    graph = placement(op("a", "MatMul", requested), refusals=[Refusal("a", "no")])
+
+    (finding,) = Placeable().check(graph).findings
+
+    assert finding.cure.startswith(cure)

@@ -436,3 +436,60 @@ def test_two_spellings_of_one_gpu_are_one_tower():
 
     assert verdict.state == "not-checked"
     assert verdict.reason.startswith("variables are read on /device:GPU:0 alone")
+
+
+def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first():
+    names = [f"{tower}/{part}" for tower in ("one", "two") for part in ("a", "b")]
+    graph = placement(
+        *variables(*names),
+        *tower(0, "one/a"),
+        *tower(1, "one/b", after="matmul0_0"),
+        *tower(2, "two/a"),
+        *tower(3, "two/b", after="matmul2_0"),
+        machine="gpu*4",
+    )
+
+    verdict = VariablesShared().check(graph)
+
+    assert [(each.object, each.expected) for each in verdict.findings] == [
+        ("two/a", "one/a, which the tower on /device:GPU:0 reads"),
+        ("two/b", "one/b, which the tower on /device:GPU:1 reads"),
+    ]
+    assert verdict.note.endswith("GPUs whose computations meet were taken for parts of one model")
+
+
+def test_a_moving_average_on_one_gpu_is_no_copy_of_its_variable_on_another():
+    """Training on one GPU, evaluation with the averages on the other."""
+    graph = placement(
+        *variables("w", "w/average"),
+        *tower(0, "w"),
+        *tower(1, "w/average"),
+        collections=collections(["w"], ["w/average"]),
+    )
+
+    assert objects(graph) == []
+
+
+def test_variables_outside_the_collections_are_the_towers_own():
+    """The counters of a metric are local variables."""
+    graph = placement(
+        *variables("w", "metric", "metric_1"),
+        *tower(0, "w", "metric"),
+        *tower(1, "w", "metric_1"),
+        collections=collections(["w"]),
+    )
+
+    assert objects(graph) == []
+
+
+def test_statistics_are_kept_and_not_trained_apart():
+    graph = placement(
+        *variables("w", "mean", "mean_1"),
+        *tower(0, "w", "mean"),
+        *tower(1, "w", "mean_1"),
+        collections=collections(["w"], ["mean", "mean_1"]),
+    )
+
+    (finding,) = VariablesShared().check(graph).findings
+
+    assert finding.message.endswith("they are kept apart")
