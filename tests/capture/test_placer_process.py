@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -190,11 +191,11 @@ def test_a_hundred_placements_leak_neither_memory_nor_files(fixtures: Path) -> N
 
 def listening_ports(pid: int) -> list[int]:
     """The TCP ports on which the process listens on all interfaces."""
-    inodes = {
-        match[1]
-        for each in Path(f"/proc/{pid}/fd").iterdir()
-        if (match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(each)))
-    }
+    inodes = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(each))
+            inodes.add(match[1] if match else "")
     rows = [
         row.split()
         for table in ("/proc/net/tcp", "/proc/net/tcp6")
