@@ -62,11 +62,12 @@ def _fell(op: Op, placement: Placement) -> bool:
 def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | None:
     """The op that took ``op`` along: one that fell for a reason of its own, else ``op`` itself.
 
-    A variable comes before other ops, as it is what the user knows.
+    A variable comes before other ops, as it is what the user knows. An op of a function's body
+    that takes no resource lies where the call lies.
 
     None where it followed a resource to the host that this was asked to be on.
     """
-    if op.bound and op.call:
+    if op.bound and op.call and not any(_is_resource(name, placement) for name in _takes(op)):
         return _outermost(op, placement)
     if not op.bound:
         return next((name for name in _bound_to(op, placement) if _leads(name, fallen)), op.name)
@@ -106,15 +107,27 @@ def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
     yield from op.colocated
     for name in (op.name, *op.colocated):
         yield from placement.colocations.get(name, ())
-    for source in op.inputs:
-        producer = placement.ops.get(producer_of(source))
-        if producer is None or source.startswith("^"):
-            continue
-        if producer.type in VARIABLE_TYPES | _PASS_ON or producer.type.endswith(_RESOURCES):
-            yield producer.name
-        elif producer.type in _LOOPS:  # the n-th output of a loop is its n-th input
+    for source in _takes(op):
+        name = producer_of(source)
+        producer = placement.ops.get(name)
+        if _is_resource(source, placement) or (producer and producer.type in _PASS_ON):
+            yield name
+        elif producer and producer.type in _LOOPS:  # its n-th output is its n-th input
             number = int(source.partition(":")[2] or 0)
             yield from (producer_of(each) for each in producer.inputs[number : number + 1])
+
+
+def _takes(op: Op) -> Iterator[str]:
+    """The inputs of ``op``, control edges left out."""
+    return (source for source in op.inputs if not source.startswith("^"))
+
+
+def _is_resource(source: str, placement: Placement) -> bool:
+    """Whether an input is a variable, a table, a queue or an iterator."""
+    producer = placement.ops.get(producer_of(source))
+    return producer is not None and (
+        producer.type in VARIABLE_TYPES or producer.type.endswith(_RESOURCES)
+    )
 
 
 def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:

@@ -37,7 +37,6 @@ class Placeable(Rule):
 def _finding(placement: Placement, refusal: Refusal) -> Finding:
     op = placement.ops.get(refusal.op)
     asked = asked_for(op) if op else "?"
-    missing = bool(op and placement.machine and not placement.machine.has(op.requested))
     first, *rest = refusal.message.splitlines() or ["the placer gives no reason"]
     reason = first.removeprefix(f"Cannot assign a device for operation {refusal.op}: ")
     return Finding(
@@ -50,7 +49,7 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
         path=tuple(_group(rest)),
         message=f"{refusal.op or 'the graph'} cannot be placed: {reason}"
         f"{built_at(placement, refusal.op)}",
-        cure=_cure(placement, op, missing),
+        cure=_cure(placement, op),
     )
 
 
@@ -61,8 +60,8 @@ def _group(lines: Sequence[str]) -> Iterator[str]:
             yield line.strip()
 
 
-def _cure(placement: Placement, op: Op | None, missing: bool) -> str:
-    if missing and op:
+def _cure(placement: Placement, op: Op | None) -> str:
+    if op and placement.machine and not placement.machine.has(op.requested):
         return f"{placement.machine} has no {asked_for(op)}: mend the index, or ask for more"
     if placement.soft or op is None:
         return "ask for one device for all ops that share this variable or resource"

@@ -84,13 +84,15 @@ def _informative(placement: Placement) -> Placement | None:
     alone = placement.alone
     if alone is None or 1 < len(placement.towers) <= len(alone.towers):
         return None
-    return alone
+    return alone if any(placement.collections.values()) else None
 
 
 def _why_not(placement: Placement) -> str:
     if placement.alone is None:
         return placement.not_alone
-    return f"built for one GPU it still has {len(placement.alone.towers)} towers"
+    if 1 < len(placement.towers) <= len(placement.alone.towers):
+        return f"built for one GPU it still has {len(placement.alone.towers)} towers"
+    return "no variable is in a collection"
 
 
 def _copies(placement: Placement, joined: _Joined, informed: bool) -> Iterator[_Copy]:

@@ -32,14 +32,14 @@ def graphs() -> dict[int, tf.Graph]:
 
 
 @OPS
-def test_building(benchmark, ops: int) -> None:  # type: ignore[no-untyped-def]
+def test_building(benchmark, ops: int) -> None:
     graph = benchmark.pedantic(build, args=(ops,), rounds=3)
 
     assert len(graph.get_operations()) > ops / 2
 
 
 @OPS
-def test_placing(benchmark, graphs: dict[int, tf.Graph], ops: int) -> None:  # type: ignore[no-untyped-def]
+def test_placing(benchmark, graphs: dict[int, tf.Graph], ops: int) -> None:
     place(graphs[ops])  # the placer process starts
 
     placement: Placement = benchmark.pedantic(place, args=(graphs[ops],), rounds=5)
@@ -48,7 +48,7 @@ def test_placing(benchmark, graphs: dict[int, tf.Graph], ops: int) -> None:  # t
 
 
 @OPS
-def test_judging(benchmark, graphs: dict[int, tf.Graph], ops: int) -> None:  # type: ignore[no-untyped-def]
+def test_judging(benchmark, graphs: dict[int, tf.Graph], ops: int) -> None:
     placement = place(graphs[ops])
 
     report = benchmark.pedantic(verify, args=(placement,), rounds=5)

@@ -19,6 +19,7 @@ os.environ |= {
     "TF_DUMP_GRAPH_PREFIX": str(folder / "dumps"),
 }
 
+# Only now: TensorFlow reads the variables above when it is loaded.
 import tensorflow as tf  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
 

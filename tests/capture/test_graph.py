@@ -17,7 +17,7 @@ tf1 = tf.compat.v1
 
 def test_ops_of_bodies_are_placed_one_by_one() -> None:
     @tf.function
-    def inner(x):  # type: ignore[no-untyped-def]
+    def inner(x):
         with tf.device("/gpu:0"):
             return tf.matmul(x, x, name="product")
 

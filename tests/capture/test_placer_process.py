@@ -156,7 +156,7 @@ def test_the_devices_of_this_machine_answer_for_themselves(
     asked = []
 
     class Session(PlacerProcess):
-        def place(self, graph: bytes, targets, nested, tasks, *, soft: bool) -> list[str]:  # type: ignore[no-untyped-def]
+        def place(self, graph: bytes, targets, nested, tasks, *, soft: bool) -> list[str]:
             asked.append(tasks)
             return ["/job:localhost/replica:0/task:0/device:GPU:1"] * len([*targets, *nested])
 
@@ -176,7 +176,7 @@ def test_a_hundred_placements_leak_neither_memory_nor_files(fixtures: Path) -> N
     def used() -> tuple[int, int]:
         pid = child_of(placing.phantom).pid
         status = Path(f"/proc/{pid}/status").read_text()
-        resident = int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index]
+        resident = int(re.search(r"VmRSS:\s+(\d+)", status)[1])
         return resident, len(os.listdir(f"/proc/{pid}/fd")) + len(os.listdir("/proc/self/fd"))
 
     for _ in range(30):  # memory settles

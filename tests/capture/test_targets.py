@@ -60,7 +60,7 @@ def test_a_module_of_the_tests_does_not_hide_a_neighbour(
 ) -> None:
     (tmp_path / "model.py").write_text("NAME = 'another'")
     monkeypatch.syspath_prepend(tmp_path)
-    import model  # type: ignore[import-not-found]
+    import model
 
     placement = place(f"{folders[0]}/train.py:build")
 

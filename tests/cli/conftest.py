@@ -27,6 +27,6 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
         with pytest.raises(SystemExit) as exited:
             cli.main()
         captured = capfd.readouterr()
-        return Ran(exited.value.code, captured.out, captured.err)  # type: ignore[arg-type]
+        return Ran(exited.value.code, captured.out, captured.err)
 
     return call

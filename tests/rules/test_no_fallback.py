@@ -253,3 +253,13 @@ def test_what_follows_a_variable_of_a_job_is_none():
     )
 
     assert NoFallback().check(graph).state == "kept"
+
+
+def test_what_reads_a_variable_of_the_host_in_a_body_is_none():
+    graph = placement(
+        op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+        op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
+        fallen("call/read", "ReadVariableOp", "w", why_not=BOUND, bound=True, call="call"),
+    )
+
+    assert NoFallback().check(graph).state == "kept"

@@ -493,3 +493,14 @@ def test_statistics_are_kept_and_not_trained_apart():
     (finding,) = VariablesShared().check(graph).findings
 
     assert finding.message.endswith("they are kept apart")
+
+
+def test_collections_that_hold_nothing_tell_nothing():
+    ops = [*variables("w"), *tower(0, "w")]
+    empty = collections([])
+    graph = placement(*ops, collections=empty, alone=placement(*ops, collections=empty))
+
+    verdict = VariablesShared().check(graph)
+
+    assert verdict.state == "not-checked"
+    assert verdict.reason.endswith("no variable is in a collection")
