@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import TextIO
+from typing import IO, TextIO
 
 
 @contextlib.contextmanager
@@ -39,19 +40,42 @@ def _leads_to(descriptor: int, stream: TextIO) -> bool:
 
 
 @contextlib.contextmanager
+def diverted(descriptor: int, file: IO[bytes]) -> Iterator[None]:
+    """Send to ``file`` what is written to a file descriptor, by Python, C or C++."""
+    flush()
+    kept = os.dup(descriptor)
+    os.dup2(file.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        flush()
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
+@contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
     """Hold back what is written to file descriptor 2, and show it only if an error passes."""
-    sys.stderr.flush()
-    kept = os.dup(2)
     with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
         try:
-            yield
+            with diverted(2, held):
+                yield
         except BaseException:
-            held.seek(0)
-            os.write(kept, held.read())
+            write_back(held, 2)
             raise
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
+
+
+def write_back(file: IO[bytes], descriptor: int) -> None:
+    """Write all that is in a file to a file descriptor."""
+    file.seek(0)
+    while text := file.read(1 << 16):
+        while text:
+            text = text[os.write(descriptor, text) :]
+
+
+def flush() -> None:
+    """Write out what Python and C hold back, so that it goes where the descriptors lead now."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
