@@ -114,6 +114,21 @@ class Machine:
             )
         )
 
+    @staticmethod
+    def having(devices: Iterable[Device]) -> Machine:
+        """The smallest machine that has these devices, all named in full, and a CPU a task."""
+        counts: dict[tuple[str, int], dict[str, int]] = {}
+        for device in devices:
+            kinds = counts.setdefault((device.job or "localhost", device.task or 0), {"CPU": 1})
+            kind = device.type or "CPU"
+            kinds[kind] = max(kinds.get(kind, 0), (device.index or 0) + 1)
+        return Machine(
+            tuple(
+                Task(job, index, tuple(sorted(kinds.items())))
+                for (job, index), kinds in sorted(counts.items())
+            )
+        )
+
     @cached_property
     def devices(self) -> tuple[Device, ...]:
         return tuple(device for task in self.tasks for device in task.device_names())

@@ -103,6 +103,8 @@ class Placement:
         placer: who assigned the devices: ``phantom``, ``session``, ``log``, or None for nobody.
         soft: whether the placer was allowed to go elsewhere than asked.
         unplaced: why nobody assigned devices.
+        unasked: why requests and inputs are not known, and only what was assigned is.
+        unlisted: why the machine may have more devices than ``machine`` has.
         refusals: what the placer would not place as asked; the rest is then placed softly.
         alone: the same program built for one GPU.
         not_alone: why there is no such build.
@@ -118,6 +120,8 @@ class Placement:
     placer: str | None = None
     soft: bool = False
     unplaced: str = ""
+    unasked: str = ""
+    unlisted: str = ""
     refusals: Sequence[Refusal] = field(default=(), repr=False)
     alone: Placement | None = field(default=None, repr=False)
     not_alone: str = "it was not built for one GPU"

@@ -50,8 +50,10 @@ def _conditions(placement: Placement) -> str:
         return ""
     if placement.placer is None:
         return f" on {placement.machine}, not placed"
+    if placement.placer == "log":
+        return f" on {placement.machine} (a placement log)"
     strictness = "soft" if placement.soft else "strict"
-    return f" on {placement.machine} ({_PLACERS.get(placement.placer, 'a log')}, {strictness})"
+    return f" on {placement.machine} ({_PLACERS[placement.placer]}, {strictness})"
 
 
 def _findings(verdict: Verdict) -> Iterator[Text]:

@@ -85,6 +85,19 @@ class Rule:
             return self.not_checked(placement.unplaced or "no placer was asked")
         return None
 
+    def unasked(self, placement: Placement) -> Verdict | None:
+        """The verdict on a placement of which only the assigned devices are known."""
+        return self.not_checked(placement.unasked) if placement.unasked else None
+
+    def collapsed(self, placement: Placement) -> Verdict | None:
+        """The verdict on a log of a machine without GPUs, where all devices became one."""
+        if placement.placer != "log" or (placement.machine and placement.machine.gpus):
+            return None
+        return self.not_checked(
+            "the log comes from a machine without GPUs, on which every op is on a CPU whatever it "
+            "asks for; verify the program itself, on GPUs that need not exist"
+        )
+
 
 def built_at(placement: Placement, op: str) -> str:
     """`` (built at a.py:1 > :7 > b.py:2)``, where more lines than that of ``where`` had a part."""

@@ -35,6 +35,10 @@ class NoFallback(Rule):
     def check(self, placement: Placement) -> Verdict:
         if unplaced := self.unplaced(placement):
             return unplaced
+        if unasked := self.unasked(placement):
+            return unasked
+        if collapsed := self.collapsed(placement):
+            return collapsed
         if not any(op.requested.is_gpu for op in placement.ops.values()):
             return self.not_checked("no op asks for a GPU")
         fallen = {op.name: op for op in placement.ops.values() if _fell(op, placement)}

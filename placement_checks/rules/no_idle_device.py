@@ -58,9 +58,10 @@ class NoIdleDevice(Rule):
         note = ", ".join(f"{gpu.short} computes with {_ops(work[gpu])}" for gpu in gpus[:8])
         more = f" and {len(gpus) - 8} more GPUs" if len(gpus) > 8 else ""
         busiest = max(gpus, key=lambda gpu: work[gpu])
-        return self.verdict(
-            [self._finding(gpu, busiest, work) for gpu in gpus if not work[gpu]], note + more
-        )
+        findings = [self._finding(gpu, busiest, work) for gpu in gpus if not work[gpu]]
+        if placement.unlisted and not findings:
+            return self.not_checked(placement.unlisted)
+        return self.verdict(findings, note + more)
 
     def _finding(self, gpu: Device, busiest: Device, work: Counter[Device]) -> Finding:
         elsewhere = (

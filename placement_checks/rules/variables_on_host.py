@@ -42,22 +42,24 @@ class VariablesOnHost(Rule):
         if unplaced := self.unplaced(placement):
             return unplaced
         if placement.machine is not None and not placement.machine.gpus:
-            return self.not_checked(
+            return self.collapsed(placement) or self.not_checked(
                 f"the machine ({placement.machine}) has no GPU, so every op is on a CPU"
             )
-        if not placement.variables:
-            return self.not_checked("the graph has no variables")
+        placed = [op for each in placement.variables if (op := placement.ops[each.name]).assigned]
+        if not placed:
+            return self.not_checked(_none(placement))
         allowed = [Device.parse(name) for name in self._names()]
         findings = []
-        for variable in placement.variables:
-            op = placement.ops[variable.name]
-            if op.assigned is None or variable.name in self.allow:
+        for op in placed:
+            if op.assigned is None or op.name in self.allow:
                 continue
             if not any(op.assigned.matches(each) for each in allowed):
                 findings.append(self._misplaced(placement, op))
-            elif not op.requested and not op.colocated:
-                findings.append(self._unasked(placement, op))
-        return self.verdict(findings, note=_count(len(placement.variables)))
+            elif not (op.requested or op.colocated or placement.unasked):
+                findings.append(self._asking_nothing(placement, op))
+        unnamed = len(placement.variables) - len(placed)
+        more = f", and {unnamed} that the log does not name" if unnamed else ""
+        return self.verdict(findings, note=_count(len(placed)) + more)
 
     def _names(self) -> tuple[str, ...]:
         return (self.device,) if isinstance(self.device, str) else tuple(self.device)
@@ -67,6 +69,7 @@ class VariablesOnHost(Rule):
 
     def _misplaced(self, placement: Placement, op: Op) -> Finding:
         found = op.assigned.short if op.assigned else ""
+        asks = "" if placement.unasked else f"; it asks for {asked_for(op)}"
         return Finding(
             object=op.name,
             op=op.type,
@@ -74,8 +77,8 @@ class VariablesOnHost(Rule):
             expected=self._expected(),
             found=found,
             where=placement.where(op.name),
-            message=f"variable {op.name} sits on {found}, not on {self._expected()}; "
-            f"it asks for {asked_for(op)}{built_at(placement, op.name)}",
+            message=f"variable {op.name} sits on {found}, not on {self._expected()}{asks}"
+            f"{built_at(placement, op.name)}",
             cure=self._cure + (_DEVICE_FUNCTION if op.type == "VarHandleOp" else ""),
         )
 
@@ -83,7 +86,7 @@ class VariablesOnHost(Rule):
     def _cure(self) -> str:
         return f"create it under tf.device('{self._names()[0]}')"
 
-    def _unasked(self, placement: Placement, op: Op) -> Finding:
+    def _asking_nothing(self, placement: Placement, op: Op) -> Finding:
         found = op.assigned.short if op.assigned else ""
         return Finding(
             object=op.name,
@@ -96,6 +99,16 @@ class VariablesOnHost(Rule):
             f"machine and may choose another elsewhere{built_at(placement, op.name)}",
             cure=self._cure,
         )
+
+
+def _none(placement: Placement) -> str:
+    """Why there is no variable to look at."""
+    if placement.variables:
+        by = "named in the log" if placement.placer == "log" else "placed"
+        return f"none of the graph's variables is {by}"
+    if placement.unasked and not any(op.type for op in placement.ops.values()):
+        return "logs of TensorFlow before 0.12 have no op types; give the program with --graph"
+    return "the log names no variable" if placement.unasked else "the graph has no variables"
 
 
 def _count(variables: int) -> str:

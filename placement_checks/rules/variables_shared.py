@@ -43,6 +43,8 @@ class VariablesShared(Rule):
     private: tuple[str, ...] = ()
 
     def check(self, placement: Placement) -> Verdict:
+        if unasked := self.unasked(placement):
+            return unasked
         towers = placement.towers
         alone = _informative(placement)
         if not placement.variables:

@@ -68,7 +68,7 @@ def test_report_of_one_program():
             {"placer": "session", "soft": True},
             "p on gpu*2 (TensorFlow's placer, the devices of this machine, soft)",
         ),
-        ({"placer": "log"}, "p on gpu*2 (a log, strict)"),
+        ({"placer": "log"}, "p on gpu*2 (a placement log)"),
         ({"placer": None}, "p on gpu*2, not placed"),
         ({"machine": None}, "p"),
     ],

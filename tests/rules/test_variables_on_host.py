@@ -104,7 +104,11 @@ def test_cure_tells_device_functions_of_resource_variables_only(type, told):
             "/cpu:0",
             id="slot that asks to be with its variable",
         ),
-        pytest.param(placement(variable("/gpu:0", "")), "/cpu:0", id="one that was not placed"),
+        pytest.param(
+            placement(variable("/cpu:0", "/cpu:0"), op("v", "VarHandleOp", "/gpu:0")),
+            "/cpu:0",
+            id="one that was not placed",
+        ),
     ],
 )
 def test_silent(graph, device):

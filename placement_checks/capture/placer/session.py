@@ -2,14 +2,11 @@
 
 A local session places the whole graph when it is first run, whatever is run. One op that does
 nothing is run, and the placer's own log tells where each node went: nothing of the user's graph
-runs. TensorFlow prints that log to file descriptor 1, which is this process's own.
+runs.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import re
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +14,9 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.capture.placer.refusal import Refused
+from placement_checks.logs import read_logs
+from placement_checks.streams import diverted
 
-_RECORD = re.compile(r"^(?P<node>[^\s:]+): \([^()\s]+\): (?P<device>/job:\S+)$", re.MULTILINE)
 _PROBE = "placement_checks_probe"
 
 
@@ -45,32 +43,16 @@ class Session:
         with tf.Graph().as_default() as live:
             tf.import_graph_def(tf.compat.v1.GraphDef.FromString(graph), name="")
             probe = tf.no_op(name=_PROBE)
-        with tempfile.TemporaryFile() as log:
+        with tempfile.NamedTemporaryFile() as file:
             with (
-                _stdout_to(log.fileno()),
+                diverted(1, file),
                 tf.compat.v1.Session(graph=live, config=config) as session,
             ):
                 try:
                     session.run(probe)
                 except tf.errors.OpError as error:
                     raise Refused(error.message) from None
-            log.seek(0)
-            text = log.read().decode(errors="replace")
-        for record in _RECORD.finditer(text):
-            yield record["node"], record["device"]
-
-
-class _stdout_to:  # noqa: N801  (reads as a statement)
-    """Sends what C and C++ print to file descriptor 1 to another one."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-
-    def __enter__(self) -> None:
-        self._kept = os.dup(1)
-        os.dup2(self._target, 1)
-
-    def __exit__(self, *exc_info: object) -> None:
-        ctypes.CDLL(None).fflush(None)
-        os.dup2(self._kept, 1)
-        os.close(self._kept)
+            log = read_logs([file.name])
+        for record in log.counts:
+            if record.node is not None:
+                yield record.node, record.device

@@ -1,0 +1,73 @@
+"""What the other lines of a log tell: the machine it comes from, and why it has no records."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from placement_checks.devices import LOCALHOST, Device
+
+_SEVERITY = re.compile(rb"(?:^|[^\w])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,999}\.cc:\d+\] ")
+_INFO = re.compile(rb"\S{1,999}\.cc:\d+\] ")  # absl's, whose severity went with the time
+# Device mapping:
+# /job:localhost/replica:0/task:0/device:GPU:0 -> device: 0, name: Tesla K40c, pci bus id: …
+_MAPPED = re.compile(rb"(/job:\w+/replica:\d+/task:\d+/(?:device:)?[A-Za-z_]\w*:\d+) -> device: ")
+# Created TensorFlow device (/job:localhost/replica:0/task:0/device:GPU:0 with 11439 MB memory)
+# Created device /job:localhost/replica:0/task:0/device:GPU:0 with 11439 MB memory
+_CREATED = re.compile(rb"device \(?(/[\w/:]+:\d+)(?: with \d|\) -> \()")
+
+
+class Hints:
+    """Counts what tells why there is nothing to read, and the devices that the log lists."""
+
+    def __init__(self) -> None:
+        self.devices: set[Device] = set()
+        self._kinds: Counter[str] = Counter()
+
+    def look(self, line: bytes, times: int) -> None:
+        """Take in a line that is no record."""
+        if line.strip():
+            self._kinds["text"] += times
+        if b"/device:" in line or b"/gpu:" in line or b"/job:" in line:
+            for match in (*_MAPPED.finditer(line), *_CREATED.finditer(line)):
+                self.devices.add(Device.parse(match[1].decode()).over(LOCALHOST))
+        if b"Device mapping:" in line:
+            self._kinds["mapping"] += times
+        if severity := _SEVERITY.search(line):
+            self._kinds[severity[1].decode()] += times
+        elif _INFO.match(line):
+            self._kinds["I"] += times
+
+    def merge(self, other: Hints) -> None:
+        """Take in what another part of the log told."""
+        self.devices |= other.devices
+        self._kinds.update(other._kinds)
+
+    def reason(self) -> str:
+        """The likely reason why no record was found."""
+        kinds = self._kinds
+        if not kinds["text"]:
+            return (
+                "the log is empty: TensorFlow prints placements to the process's own stdout and "
+                "stderr (python train.py > log 2>&1), which no notebook cell shows"
+            )
+        if kinds["mapping"]:
+            return (
+                "device placement was logged, but nothing was placed: no session ran, or this "
+                "file has only one of stdout and stderr"
+            )
+        if kinds["I"]:
+            return (
+                "TensorFlow logs here, but no placement: log_device_placement is off, or was "
+                "switched on after the session or the first op (set it before: "
+                "ConfigProto(log_device_placement=True), tf.debugging.set_log_device_placement)"
+            )
+        if kinds["W"] or kinds["E"]:
+            return (
+                "only warnings and errors are logged: TF_CPP_MIN_LOG_LEVEL hides the placements "
+                "of eager ops and the copy on stderr; set it to 0 before the start, or keep stdout"
+            )
+        return (
+            "nothing in it comes from TensorFlow's runtime: is it the right stream (stdout and "
+            "stderr of the process, python train.py > log 2>&1), and was log_device_placement on?"
+        )

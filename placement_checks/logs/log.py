@@ -1,0 +1,119 @@
+"""What a placement log says."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from placement_checks.devices import Device
+from placement_checks.errors import InputError
+from placement_checks.logs.forms import Record
+from placement_checks.machines import Machine
+from placement_checks.placement import VARIABLE_TYPES, Op, Placement, Variable
+
+
+@dataclass(frozen=True)
+class Log:
+    """The placements that a log, or several of one run, tell of.
+
+    Attributes:
+        name: the files.
+        counts: how often each op was put on each device; the two copies of a doubled record,
+            on stdout and stderr, are one.
+        records: how many records there are, both copies of doubled ones.
+        torn: how many more are torn, and cannot be put together for sure.
+        devices: what the log itself lists as the devices of the machine.
+        reason: why there are no records.
+        troubles: what of the input could not be read.
+    """
+
+    name: str
+    counts: Mapping[Record, int] = field(repr=False)
+    records: int
+    torn: int = 0
+    devices: frozenset[Device] = frozenset()
+    reason: str | None = None
+    troubles: Sequence[str] = ()
+
+    @cached_property
+    def moved(self) -> Mapping[str, Sequence[Record]]:
+        """The nodes that were put on more than one device, with their records."""
+        found: dict[str, list[Record]] = defaultdict(list)
+        for record in self.counts:
+            if record.node is not None:
+                found[record.node].append(record)
+        return {
+            node: records
+            for node, records in found.items()
+            if len(records) > 1 and len({record.device for record in records}) > 1
+        }
+
+    def placement(
+        self, machine: Machine | None = None, graph: Placement | None = None
+    ) -> Placement:
+        """The log as a placement, to be judged and compared like any other.
+
+        An op that was put on several devices is there once for each. Eager ops have no name of
+        their own, and are there once for each type and device.
+
+        Args:
+            machine: the devices of the machine it comes from; by default those the log lists and
+                uses. A log without any GPU comes from a machine that has none, whatever is said.
+            graph: the program that printed it, as requested: what it has of requests, inputs and
+                source lines is joined with the log by the names of the ops.
+
+        Raises:
+            InputError: the log has no records, or not one of the ops of ``graph``.
+        """
+        if self.reason:
+            raise InputError(self.name, "has no placements", self.reason)
+        ops: dict[str, Op] = dict(graph.ops) if graph else {}
+        names = ops.keys() & {record.node for record in self.counts}
+        if graph and not names:
+            raise InputError(
+                self.name, f"has none of the {len(ops)} ops of {graph.program}", "is it its log?"
+            )
+        for record in self.counts:
+            op = _op(record, graph)
+            if op is not None:
+                fresh = op.name not in ops or (op.name in names and not ops[op.name].assigned)
+                ops[op.name if fresh else f"{op.name} {record.device}"] = op
+        own = Machine.having({op.assigned for op in ops.values() if op.assigned} | self.devices)
+        listed = any(device.is_gpu for device in self.devices) or machine is not None
+        joined = graph or Placement(
+            self.name,
+            {},
+            unasked="a placement log has neither requests nor edges; give the program that "
+            "printed it with --graph",
+        )
+        return replace(
+            joined,
+            program=self.name,
+            ops=ops,
+            variables=[
+                *joined.variables,
+                *(
+                    Variable(key, "", None)
+                    for key, op in ops.items()
+                    if op.type in VARIABLE_TYPES and (not graph or key not in graph.ops)
+                ),
+            ],
+            machine=machine if machine and own.gpus else own,
+            placer="log",
+            unplaced="",
+            unlisted=""
+            if listed
+            else "the log does not list the machine's devices; say how many GPUs it has (--gpus)",
+        )
+
+
+def _op(record: Record, graph: Placement | None) -> Op | None:
+    """The op of a record; None for one that the graph, if there is one, does not have."""
+    device = Device.parse(record.device) if record.device else None
+    if graph is not None:
+        op = graph.ops.get(record.node or "")
+        return op and op._replace(assigned=device)
+    name = record.node if record.node is not None else f"{record.op} (eager)"
+    return Op(name, record.op or "", assigned=device)

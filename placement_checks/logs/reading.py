@@ -1,0 +1,93 @@
+"""Reads logs, the parts of a large one in as many processes as there are processors."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Sequence
+
+from placement_checks.errors import InputError
+from placement_checks.logs.log import Log
+from placement_checks.logs.sources import STDIN, Source
+from placement_checks.logs.tally import Tally
+from placement_checks.logs.transport import Unwrapper
+
+Watch = Callable[[Source], None]
+
+
+def read_logs(names: Sequence[str], *, processes: int = 1, watch: Watch | None = None) -> Log:
+    """Read one log, or several of one run: the copies in one pair with those in another.
+
+    Args:
+        names: paths; ``-`` is standard input. gzip is unpacked.
+        processes: how many may read parts of a large file. Others than this one are forked, which
+            is no good where threads run, as they do once TensorFlow is loaded.
+        watch: called with the source after each block of it, to show how far it is.
+
+    Raises:
+        InputError: a file that is not there, cannot be read, or is no text.
+    """
+    total = Tally()
+    troubles: list[str] = []
+    for name in names:
+        parts = Source(name).parts(processes)
+        others = [_Forked(part) for part in parts[1:]]
+        first = _tally(parts[0], watch)
+        tallies = [first, *(other.tally() for other in others)]
+        if parts[0].binary and not any(tallies):
+            raise InputError(name, "is a binary file and no log", "name what the process printed")
+        if parts[0].troubles and not any(tallies):
+            raise InputError(name, f"has nothing that can be read: {parts[0].troubles[0]}")
+        for tally in tallies:
+            total.merge(tally)
+        troubles += [f"{name}: {trouble}" for part in parts for trouble in part.troubles]
+    return total.log(" + ".join(names), troubles)
+
+
+def _tally(source: Source, watch: Watch | None = None) -> Tally:
+    tally = Tally()
+    unwrapper = Unwrapper()
+    try:
+        for block in source.blocks():
+            tally.add(unwrapper.unwrap(block))
+            if watch:
+                watch(source)
+    except KeyboardInterrupt:
+        if source.name != STDIN:
+            raise
+        source.troubles.append("it was interrupted")
+    if rest := unwrapper.rest():
+        tally.add(b"\n" + rest)
+    tally.look_beyond(unwrapper.unwrap(block) for block in source.beyond())
+    return tally
+
+
+class _Forked:
+    """Reads a part in another process.
+
+    Made by hand: importing `multiprocessing` costs as much as reading ten megabytes.
+    """
+
+    def __init__(self, part: Source) -> None:
+        self._part = part
+        self._pipe, sending = os.pipe()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(sending)
+            return
+        try:
+            with os.fdopen(sending, "wb") as pipe:
+                pickle.dump((_tally(part), part.troubles), pipe)
+        finally:
+            os._exit(0)
+
+    def tally(self) -> Tally:
+        """What it counted. Where it died, the part is read here."""
+        tally: Tally
+        try:
+            with os.fdopen(self._pipe, "rb") as pipe:
+                tally, self._part.troubles[:] = pickle.load(pipe)
+        except EOFError:
+            tally = _tally(self._part)
+        os.waitpid(self._pid, 0)
+        return tally

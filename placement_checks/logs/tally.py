@@ -1,0 +1,123 @@
+"""Counts the records of a log, block by block, in memory that grows with distinct ones only."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from itertools import islice
+
+from placement_checks.logs.forms import Record, is_whole, read, read_whole
+from placement_checks.logs.hints import Hints
+from placement_checks.logs.log import Log
+from placement_checks.logs.torn import Torn, head_of, unfinished
+
+# The start of a line, and the time of TensorFlow's or absl's log prefix, in which no two lines
+# are alike: 2024-01-21 21:16:10.179741: | I0000 00:00:1795000000.179741   19303
+_START = re.compile(
+    rb"\n(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ )?"
+)
+
+
+class Tally:
+    """What was found so far.
+
+    Lines that are one record and nothing else are counted as they stand, which costs one look-up
+    each: few of the millions of lines of a long log are distinct. All others are read at once.
+    """
+
+    def __init__(self) -> None:
+        self._whole: Counter[bytes] = Counter()
+        self._mixed: Counter[tuple[Record, bool]] = Counter()
+        self._unfinished = 0
+        self._torn = Torn()
+        self._hints = Hints()
+
+    def add(self, block: bytes) -> None:
+        """Count the lines of a block, each behind its newline; blocks come in order."""
+        _, *lines = _START.split(block)
+        before = len(self._whole)
+        self._whole.update(lines)
+        heads = {}
+        for line in list(islice(reversed(self._whole), len(self._whole) - before)):
+            if is_whole(line):
+                continue
+            readings = read(line)
+            times = self._whole.pop(line)
+            for reading in readings:
+                self._mixed[reading.record, reading.logged] += times
+            if head := head_of(line):
+                heads[line] = head
+            self._unfinished += times * unfinished(line[len(head) :], readings)
+            self._hints.look(line, times)
+        if heads or self._torn.waiting:
+            self._torn.look(lines, heads)
+
+    def look_beyond(self, blocks: Iterable[bytes]) -> None:
+        """Find how a record goes on that is torn at the end; the rest is read by another."""
+        for block in blocks:
+            if not self._torn.waiting:
+                break
+            self._torn.look_beyond(_START.split(block)[1:])
+
+    def merge(self, other: Tally) -> None:
+        """Take in what was counted of the next part of a log, or of another log of the run."""
+        if not self:  # the first: no need to count it all again
+            self._whole = other._whole
+        else:
+            self._whole.update(other._whole)
+        self._mixed.update(other._mixed)
+        self._unfinished += other._unfinished
+        self._torn.merge(other._torn)
+        self._hints.merge(other._hints)
+
+    def __bool__(self) -> bool:
+        return bool(self._whole or self._mixed)
+
+    def log(self, name: str, troubles: Sequence[str] = ()) -> Log:
+        """All that was counted; it is not counted on after this."""
+        reason = None if self else self._hints.reason()
+        plain, logged = self._copies()
+        torn = self._unfinished + self._torn.settle(plain, logged)
+        _unglue(plain, logged)
+        counts = {
+            record: max(plain.get(record, 0), logged.get(record, 0))
+            for record in dict.fromkeys((*logged, *plain))
+        }
+        return Log(
+            name,
+            {record: count for record, count in counts.items() if count},
+            sum(plain.values()) + sum(logged.values()),
+            torn,
+            frozenset(self._hints.devices),
+            reason,
+            tuple(troubles),
+        )
+
+    def _copies(self) -> tuple[dict[Record, int], dict[Record, int]]:
+        """How often each record is there without a log prefix, and with one."""
+        copies: tuple[dict[Record, int], dict[Record, int]] = ({}, {})
+        texts: tuple[dict[bytes, int], dict[bytes, int]] = ({}, {})
+        while self._whole:  # handed over piece by piece: there may be much of it
+            line, times = self._whole.popitem()
+            _, bracket, text = line.rpartition(b"] ")
+            count = texts[bracket != b""]
+            count[text] = count.get(text, 0) + times
+        for with_prefix in (True, False):
+            while texts[with_prefix]:
+                text, times = texts[with_prefix].popitem()
+                record = read_whole(text)
+                copies[with_prefix][record] = copies[with_prefix].get(record, 0) + times
+                if with_prefix and (others := texts[False].pop(text, 0)):
+                    copies[False][record] = copies[False].get(record, 0) + others
+        for (record, logged), times in self._mixed.items():
+            copies[logged][record] = copies[logged].get(record, 0) + times
+        return copies
+
+
+def _unglue(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:
+    """Take pytest's progress dots off the names of nodes that were printed right behind them."""
+    for record in [each for each in plain if each.node and each.node[0] == "."]:
+        if record not in logged and (node := (record.node or "").lstrip(".")):
+            right = record._replace(node=node)
+            plain[right] = plain.get(right, 0) + plain.pop(record)

@@ -1,0 +1,115 @@
+"""What carried a log, and left its marks on every line, taken off again.
+
+A terminal adds colours and lone carriage returns, Windows CRLF, PowerShell UTF-16, a container
+runtime wraps each line in JSON or puts time and stream before it and cuts long ones, GitHub
+Actions, docker-compose, mpirun and srun put a time or a name before each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]?")
+_SYSLOG_ANSI = re.compile(rb"#033\[[0-?]*[ -/]*[@-~]")
+# 2024-01-21T21:16:10.1797413Z, with or without the T, the fraction and the zone.
+_TIME = rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_MARKS = re.compile(
+    rb"(?m)^(?:"
+    + _TIME
+    + rb"[ \t]"  # GitHub Actions, kubectl logs --timestamps, journalctl
+    + rb"|[^\t\n]+\t[^\t\n]+\t(?="
+    + _TIME
+    + rb")"  # gh run view --log
+    + rb"|[\w.-]+ +\| "  # docker-compose
+    + rb"|\[\d+,\d+\](?:<\w+>)?:"  # mpirun --tag-output
+    + rb"|\d+: )+"  # srun --label
+)
+_CRI = re.compile(rb"(?m)^(\S+) (stdout|stderr) ([PF])(?: (.*))?$")
+_SAMPLE = 4096  # bytes of a block in which a mark must show
+
+
+class Unwrapper:
+    """Takes the marks off block after block; keeps the pieces of long lines in between."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, bytes] = {}
+
+    def unwrap(self, block: bytes) -> bytes:
+        """The lines of ``block``, which are whole, as the process printed them.
+
+        NUL bytes go too, and with them all that tells UTF-16 from ASCII.
+        """
+        if b"\0" in block:
+            block = block.replace(b"\0", b"")
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\x1b" in block:
+            block = _ANSI.sub(b"", block)
+        if b"#" in block:
+            block = _SYSLOG_ANSI.sub(b"", block)
+        if b"{" in block:
+            block = b"\n".join(self._from_json(block.split(b"\n")))
+        if _CRI.search(block, 0, _SAMPLE):
+            block = b"\n".join(self._from_cri(block.split(b"\n")))
+        if _MARKS.search(block, 0, _SAMPLE):
+            block = _MARKS.sub(b"", block)
+        return block
+
+    def rest(self) -> bytes:
+        """The pieces of lines that never ended."""
+        return b"\n".join(self._pieces.values())
+
+    def _from_json(self, lines: list[bytes]) -> Iterator[bytes]:
+        """Every string in a line of JSON; docker's json-file has a line, or a piece, in "log"."""
+        for line in lines:
+            value = _parsed(line) if line[:1] in b"{\xef" else None
+            if not isinstance(value, dict):
+                yield line
+            elif isinstance(text := value.get("log"), str):
+                yield from self._joined(
+                    f"json {value.get('stream')}",
+                    text.removesuffix("\n").encode(errors="replace"),
+                    ends=text.endswith("\n"),
+                )
+            else:
+                for text in _strings(value):
+                    yield from text.encode(errors="replace").split(b"\n")
+
+    def _from_cri(self, lines: list[bytes]) -> Iterator[bytes]:
+        """Kubernetes: time, stream, and P for a piece or F for the end of a line."""
+        for line in lines:
+            match = _CRI.fullmatch(line)
+            if match is None:
+                yield line
+            else:
+                stream, text = match[2].decode(), match[4] or b""
+                yield from self._joined(f"cri {stream}", text, ends=match[3] == b"F")
+
+    def _joined(self, stream: str, text: bytes, *, ends: bool) -> Iterator[bytes]:
+        text = self._pieces.pop(stream, b"") + text
+        if ends or len(text) > MOST_IN_PIECES:
+            yield from text.split(b"\n")
+        else:
+            self._pieces[stream] = text
+
+
+MOST_IN_PIECES = 1 << 20
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode("utf-8-sig", errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The strings in a JSON value; it is no deeper than `json` reads."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _strings(each)

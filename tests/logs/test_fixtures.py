@@ -1,0 +1,51 @@
+"""Real logs of TensorFlow 0.12 to 2.21, and what another program counted in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from placement_checks.logs import Record, read_logs, text_of
+
+LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
+TRUTHS = sorted(LOGS.rglob("*.truth.json"))
+
+
+def name(truth: Path) -> str:
+    return str(truth.relative_to(LOGS)).removesuffix(".truth.json")
+
+
+@pytest.mark.parametrize("truth", TRUTHS, ids=name)
+def test_precision_and_recall_are_1(truth):
+    counted = json.loads(truth.read_text())
+
+    log = read_logs([str(truth).replace(".truth.json", ".log")])
+
+    assert log.counts == {Record(*words): count for *words, count in counted["ops"]}
+    assert (log.records, log.torn) == (counted["records"], 0)
+
+
+@pytest.mark.parametrize("truth", TRUTHS, ids=name)
+def test_what_was_read_can_be_written_and_read_again(truth, tmp_path):
+    log = read_logs([str(truth).replace(".truth.json", ".log")])
+    file = tmp_path / "again.log"
+    file.write_text("".join(text_of(each) + "\n" for each in log.counts for _ in range(2)))
+
+    assert read_logs([str(file)]).counts == dict.fromkeys(log.counts, 2)
+
+
+def test_there_are_as_many_versions_as_promised():
+    versions = {tuple(map(int, truth.parent.name.split("."))) for truth in TRUTHS}
+
+    assert len([each for each in versions if each < (2,)]) >= 5
+    assert len([each for each in versions if each >= (2,)]) >= 5
+
+
+def test_stdout_and_stderr_in_two_files_are_one_run():
+    both = [str(LOGS / "2.20.0" / f"session.{stream}.log") for stream in ("stdout", "stderr")]
+
+    apart, together = read_logs(both), read_logs([str(LOGS / "2.20.0" / "session.log")])
+
+    assert (apart.counts, apart.records) == (together.counts, together.records)

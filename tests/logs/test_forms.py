@@ -1,0 +1,261 @@
+"""One record on one line: every form there has been, and what only looks like one."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from placement_checks.logs import Record, text_of
+from placement_checks.logs.forms import is_whole, read, read_whole
+
+HOST = "/job:localhost/replica:0/task:0"
+GPU = f"{HOST}/device:GPU:1"
+
+
+def found(line: str | bytes) -> list[Record]:
+    return [each.record for each in read(line.encode() if isinstance(line, str) else line)]
+
+
+@pytest.mark.parametrize(
+    ("line", "record", "logged"),
+    [
+        pytest.param(f"dense/W/read: {HOST}/gpu:1", ("dense/W/read", None, GPU), False, id="A"),
+        pytest.param(
+            f"I tensorflow/core/common_runtime/simple_placer.cc:818] dense/W: {HOST}/gpu:1",
+            ("dense/W", None, GPU),
+            True,
+            id="A, stderr",
+        ),
+        pytest.param(f"t/logits: (MatMul): {GPU}", ("t/logits", "MatMul", GPU), False, id="B1"),
+        pytest.param(
+            f"t/logits: (MatMul): {HOST}/gpu:1", ("t/logits", "MatMul", GPU), False, id="B1, old"
+        ),
+        pytest.param(
+            f"I tensorflow/core/common_runtime/placer.cc:922] t/logits: (MatMul){GPU}",
+            ("t/logits", "MatMul", GPU),
+            True,
+            id="B2",
+        ),
+        pytest.param(
+            "I c:\\tf_jenkins\\home\\simple_placer.cc:847] Adam/beta1: (Const)/job:ps/replica:0/"
+            "task:3/cpu:0",
+            ("Adam/beta1", "Const", "/job:ps/replica:0/task:3/device:CPU:0"),
+            True,
+            id="B2, Windows",
+        ),
+        pytest.param(
+            f"I tensorflow/core/common_runtime/placer.cc:114] x: (_Arg): {GPU}",
+            ("x", "_Arg", GPU),
+            True,
+            id="C",
+        ),
+        pytest.param(
+            f"placer.cc:162] while/merge/_4: (Merge): {GPU}",
+            ("while/merge/_4", "Merge", GPU),
+            True,
+            id="C, absl",
+        ),
+        pytest.param(
+            f"Executing op Reshape in device {GPU}", (None, "Reshape", GPU), False, id="D, cell"
+        ),
+        pytest.param(
+            "I tensorflow/core/common_runtime/eager/execute.cc:1987] Executing op "
+            f"__inference_step_31 on task {GPU}",
+            (None, "__inference_step_31", GPU),
+            True,
+            id="D, remote",
+        ),
+        pytest.param(
+            f"I tensorflow/core/common_runtime/placer.cc:135] conv1/Relu(Relu) placed on: {GPU}",
+            ("conv1/Relu", "Relu", GPU),
+            True,
+            id="V",
+        ),
+        pytest.param("p: (Op): ", ("p", "Op", ""), False, id="unplaced"),
+        pytest.param("p: (Op): (unspecified)", ("p", "Op", ""), False, id="unspecified"),
+        pytest.param("Executing op Op in device ", (None, "Op", ""), False, id="D, unplaced"),
+        pytest.param(
+            f"x: (Op): {HOST}/device:MY_DEVICE:12",
+            ("x", "Op", f"{HOST}/device:MY_DEVICE:12"),
+            False,
+            id="pluggable device",
+        ),
+        pytest.param(
+            f"x: (Op): {HOST}/spu:0",
+            ("x", "Op", f"{HOST}/device:SPU:0"),
+            False,
+            id="old, any type",
+        ),
+        pytest.param(
+            f"foo>bar_1.x-y/_7: (Foo>Bar): {GPU}",
+            ("foo>bar_1.x-y/_7", "Foo>Bar", GPU),
+            False,
+            id="all signs of names",
+        ),
+        pytest.param(f"_SOURCE: (NoOp): {GPU}", ("_SOURCE", "NoOp", GPU), False, id="internal"),
+    ],
+)
+def test_forms(line, record, logged):
+    (reading,) = read(line.encode())
+
+    assert (reading.record, reading.logged, reading.whole) == (Record(*record), logged, True)
+    assert is_whole(line.encode())
+    assert read_whole(line.rpartition("] ")[2].encode()) == Record(*record)
+
+
+@pytest.mark.parametrize(
+    "lead",
+    [
+        "# ",
+        "    ",
+        "\t",
+        ">>> ",
+        "> ",
+        "//",
+        "In [3]: ",
+        "`",
+        "[I 12:00:01.123 NotebookApp] ",
+        "name_1  | ",
+        "[1,0]<stderr>:",
+        "0: ",
+        "Oct 21 18:30:00 gpu-host python[1234]: ",
+        "2018-10-21T18:30:00.140665Z ",
+        "INFO:root:",
+        "outputlog:",
+        "outputlog:12:",
+        "12:",
+        "[pod/train-0/main] ",
+        " 50%|#####     | 1/2 [00:01<00:01]",
+    ],
+)
+@pytest.mark.parametrize("text", [f"x: (Add): {GPU}", f"Executing op Add in device {GPU}"])
+def test_what_comes_before_does_not_matter(lead, text):
+    (record,) = found(lead + text)
+
+    assert record == Record("x" if text.startswith("x") else None, "Add", GPU)
+
+
+@pytest.mark.parametrize("rest", ['"', "\\n", "'", "`", ",", " ", ") ", "\t# a remark"])
+def test_what_comes_behind_does_not_matter(rest):
+    assert found(f"x: (Add): {GPU}{rest}") == [Record("x", "Add", GPU)]
+
+
+def test_several_records_on_a_line():
+    line = rf'"a: (Add): {GPU}\nb: (Mul): {GPU}\r\nc: (Sub): {GPU}\n"'
+
+    assert [record.node for record in found(line)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{GPU} -> device: 0, name: Tesla K40c, pci bus id: 0000:02:00.0",
+        f"{HOST}/device:XLA_GPU:0 -> device: XLA_GPU device",
+        f"Created TensorFlow device ({GPU} with 11439 MB memory) -> physical GPU (device: 0)",
+        "I tensorflow/core/common_runtime/simple_placer.cc:697] Ignoring device specification "
+        "/device:GPU:0 for node 'q' because the input edge from 'p' is a reference connection and "
+        f"already has a device field set to {HOST}/device:CPU:0",
+        "  Root Member(assigned_device_name_index_=1 requested_device_name_='' "
+        f"assigned_device_name_='{GPU}' resource_device_name_='']",
+        "VarHandleOp: GPU CPU ",
+        f"  step (VariableV2) {GPU}",
+        f"  w (VarHandleOp) {GPU} framework assigned device={GPU}",
+        "Cannot assign a device for operation 'x': Operation was explicitly assigned to "
+        f"/device:GPU:3 but available devices are [ {HOST}/device:CPU:0, {GPU} ].",
+        f"tensorflow.python.framework.errors.InvalidArgumentError: {HOST}/gpu:1 unknown device.",
+        f"InvalidArgumentError: {HOST}/gpu:1",
+        "Could not satisfy explicit device specification '/gpu:9' because no devices matching "
+        f"that specification are registered in this process; available devices: {HOST}/cpu:0",
+        f"INFO:tensorflow:Using MirroredStrategy with devices ('{GPU}',)",
+        "Initialize GrpcChannelCache for job worker -> {0 -> localhost:2222}",
+        f'  device: "{GPU}"',
+        f"device: {GPU}",
+        f"w.device: {GPU}",
+        f"devices: {HOST}/gpu:1",
+        f"    x: requested: '{GPU}' assigned: '{GPU}'",
+        f"tf.Tensor(1.0, shape=(), dtype=float32) on {GPU}",
+        f"w:0: {HOST}/gpu:1",
+        f"w:0: (VarHandleOp): {GPU}",
+        f'[[Node: MatMul = MatMul[T=DT_FLOAT, _device="{GPU}"](a, b)]]',
+        f"}}}}placed on: {GPU}",
+        "x: (Add): /job:localhost/replica:0/task:0/device:GP",
+        "x: (Add): /job:localhost/replica:0/task:0/device:GPU:",
+        f"x: (Add): {GPU}y: (Add): {HOST}/device:CPU:0",
+        f"x: (Add): {GPU}/more",
+        "x: (Add): /gpu:1",
+        f": (Add): {GPU}",
+        f"x: (): {GPU}",
+        f"x: (not an op): {GPU}",
+        "Traceback (most recent call last):",
+        "a note (with brackets): ",
+        "",
+    ],
+)
+def test_look_alikes(line):
+    assert found(line) == []
+
+
+@given(st.binary(max_size=300))
+@example(b"\xff\xfe: (Add): /job:localhost/replica:0/task:0/cpu:0")
+@example(b": (): /job:a/replica:0/task:0/cpu:0")
+@example(b"] : (Add)/job:a/replica:0/task:0/cpu:0")
+def test_no_bytes_raise(line):
+    for reading in read(line):
+        assert read(text_of(reading.record).encode())
+
+
+pieces = st.sampled_from(
+    ["x", ": (", "Add", "): ", ")", GPU, f"{HOST}/gpu:1", " ", "/job:", "] ", "Executing op ",
+     " in device ", " placed on: ", "placer.cc:1] ", "(unspecified)", "\\n", "2018-10-21 18:30:00"]
+)  # fmt: skip
+
+
+@given(st.lists(pieces, max_size=12).map("".join))
+def test_no_pieces_of_records_raise(line):
+    for record in found(line):
+        assert record.device in ("", GPU)
+        assert record.node is None or " " not in record.node
+
+
+nodes = st.from_regex(r"[A-Za-z0-9._][A-Za-z0-9_.\-/>]{0,30}", fullmatch=True)
+ops = st.from_regex(r"[A-Za-z0-9_>]{1,20}", fullmatch=True)
+devices = st.builds(
+    "/job:{}/replica:{}/task:{}/device:{}:{}".format,
+    st.from_regex(r"[a-z][a-z0-9_]{0,9}", fullmatch=True),
+    st.integers(0, 99),
+    st.integers(0, 9999),
+    st.from_regex(r"[A-Z][A-Z0-9_]{0,9}", fullmatch=True),
+    st.integers(0, 255),
+)
+
+
+@given(nodes, ops, devices | st.just(""))
+def test_form_c_is_read_as_it_was_written(node, op, device):
+    record = Record(node, op, device)
+
+    assert found(text_of(record)) == [record]
+    assert found(f"I tensorflow/core/common_runtime/placer.cc:125] {text_of(record)}") == [record]
+
+
+@given(ops, devices | st.just(""))
+def test_form_d_is_read_as_it_was_written(op, device):
+    assert found(text_of(Record(None, op, device))) == [Record(None, op, device)]
+
+
+@given(nodes.filter(lambda node: "device" not in node.lower() and "r" not in node), devices)
+def test_form_a_is_read_as_it_was_written(node, device):
+    assert found(text_of(Record(node, None, device))) == [Record(node, None, device)]
+
+
+@pytest.mark.parametrize("piece", ["x", "x: (", "/job:a", "x/", " ", ": (Add): ", "] ", "-", "1"])
+def test_time_grows_with_the_line_only(piece):
+    """A line of a megabyte must not take the square of its length."""
+    line = (piece * (1_000_000 // len(piece)) + f": (Add): {GPU}").encode()
+    begin = time.perf_counter()
+
+    read(line)
+
+    assert time.perf_counter() - begin < 2

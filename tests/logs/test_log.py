@@ -1,0 +1,197 @@
+"""What a log says, why it says nothing, and what the rules make of it."""
+
+from __future__ import annotations
+
+import pytest
+from graphs import op, placement
+
+from placement_checks import Device, Machine, verify
+from placement_checks.errors import InputError
+from placement_checks.logs import Log, Record
+from placement_checks.logs.tally import Tally
+
+HOST = "/job:localhost/replica:0/task:0/device"
+CPU, GPU, GPU_1 = f"{HOST}:CPU:0", f"{HOST}:GPU:0", f"{HOST}:GPU:1"
+PREFIX = "2018-10-21 18:30:00.140665: I tensorflow/core/common_runtime/"
+MAPPING = (
+    "Device mapping:\n"
+    f"{GPU} -> device: 0, name: Tesla K40c, pci bus id: 0000:02:00.0\n"
+    f"{GPU_1} -> device: 1, name: Tesla K40c, pci bus id: 0000:03:00.0\n"
+)
+
+
+def read(text: str) -> Log:
+    tally = Tally()
+    tally.add(b"\n" + text.encode())
+    return tally.log("a.log")
+
+
+def states(log: Log, *arguments: object) -> dict[str, str]:
+    return {each.rule: each.state for each in verify(log.placement(*arguments)).verdicts}
+
+
+def test_doubled_records_are_one_placement_and_repeats_are_kept():
+    twice = f"{PREFIX}placer.cc:54] x: (Add): {CPU}\nx: (Add): {CPU}\n" * 2
+    log = read(twice + f"x: (Add): {CPU}\n{PREFIX}placer.cc:54] y: (Add): {CPU}\n")
+
+    assert log.counts == {Record("x", "Add", CPU): 3, Record("y", "Add", CPU): 1}
+    assert log.records == 6
+
+
+def test_the_two_spellings_of_a_device_are_one():
+    log = read(f"x: (Add): {CPU}\nx: (Add): /job:localhost/replica:0/task:0/cpu:0\n")
+
+    assert log.counts == {Record("x", "Add", CPU): 2}
+
+
+def test_a_node_placed_again_elsewhere_is_told():
+    log = read(f"x: (Add): {CPU}\ny: (Add): {CPU}\nx: (Add): {GPU}\n")
+
+    assert log.moved == {"x": [Record("x", "Add", CPU), Record("x", "Add", GPU)]}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the log is empty: TensorFlow prints placements to the process's own stdout"),
+        ("\n  \n", "the log is empty"),
+        ("step 1, loss 0.3\n", "nothing in it comes from TensorFlow's runtime"),
+        (MAPPING, "nothing was placed: no session ran"),
+        (f"{PREFIX}direct_session.cc:9] starting\n", "log_device_placement is off, or was"),
+        ("I0000 00:00:17.1 9 cpu_feature_guard.cc:227] AVX\n", "log_device_placement is off"),
+        ("2018-10-21 18:30:00.140665: W tensorflow/a/b.cc:9] hm\n", "TF_CPP_MIN_LOG_LEVEL hides"),
+        ("W0000 00:00:17.1 9 gpu_device.cc:2] no GPU\n", "TF_CPP_MIN_LOG_LEVEL hides"),
+    ],
+)
+def test_a_log_without_records_has_a_reason(text, reason):
+    log = read(text)
+
+    assert reason in log.reason
+    assert (log.counts, log.records) == ({}, 0)
+    with pytest.raises(InputError, match=r"a\.log: has no placements"):
+        log.placement()
+
+
+def test_the_machine_is_what_the_log_lists_and_uses():
+    log = read(MAPPING + f"x: (Add): /job:ps/replica:0/task:1/cpu:0\ny: (Add): {HOST}:XLA_GPU:0\n")
+
+    assert str(log.placement().machine) == "localhost*1: gpu*2, xla_gpu*1; ps*1: cpu*1"
+    assert log.devices == {Device.parse(GPU), Device.parse(GPU_1)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{GPU_1} -> device: 1, name: Tesla K40c\n",
+        f"Created TensorFlow device ({GPU_1} with 11439 MB memory) -> physical GPU (device: 1)\n",
+        f"Created device {GPU_1} with 38000 MB memory:  -> device: 1, name: NVIDIA A100\n",
+        "Creating TensorFlow device (/gpu:1) -> (device: 1, name: Tesla K40c)\n",
+    ],
+)
+def test_devices_are_listed_in_many_words(line):
+    assert read(f"{PREFIX}gpu/gpu_device.cc:9] {line}").devices == {Device.parse(GPU_1)}
+
+
+def test_variables_are_known_by_the_type_of_their_op():
+    log = read(
+        MAPPING
+        + f"w: (VarHandleOp): {GPU}\nv: (VariableV2): {CPU}\na: (MatMul): {GPU_1}\n"
+        + f"b: (MatMul): {GPU}\n"
+    )
+
+    report = verify(log.placement())
+
+    assert {each.rule: each.state for each in report.verdicts} == {
+        "placeable": "not-checked",
+        "no-fallback": "not-checked",
+        "variables-on-host": "broken",
+        "variables-shared": "not-checked",
+        "no-idle-device": "kept",
+    }
+    (finding,) = next(each for each in report.verdicts if each.state == "broken").findings
+    assert finding.message == "variable w sits on /device:GPU:0, not on /device:CPU:0"
+    assert finding.object == "w"
+
+
+def test_a_variable_that_was_placed_twice_is_judged_twice():
+    log = read(MAPPING + f"w: (VarHandleOp): {CPU}\nw: (VarHandleOp): {GPU}\nb: (Add): {GPU_1}\n")
+
+    (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
+
+    assert (finding.object, finding.found) == ("w", "/device:GPU:0")
+
+
+def test_eager_variables_have_no_name_but_a_device():
+    log = read(f"Executing op VarHandleOp in device {GPU}\nExecuting op MatMul in device {GPU}\n")
+
+    (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
+
+    assert (finding.object, finding.found) == ("VarHandleOp (eager)", "/device:GPU:0")
+
+
+@pytest.mark.parametrize("machine", [None, Machine.local(2)])
+def test_a_log_of_a_machine_without_gpus_is_no_pass(machine):
+    log = read(f"w: (VarHandleOp): {CPU}\na: (MatMul): {CPU}\n")
+
+    assert set(states(log, machine).values()) == {"not-checked"}
+    reasons = {each.rule: each.reason for each in verify(log.placement(machine)).verdicts}
+    assert reasons["variables-on-host"].startswith("the log comes from a machine without GPUs")
+
+
+def test_a_gpu_that_no_log_line_names_may_be_idle():
+    text = f"a: (MatMul): {GPU}\n"
+
+    assert states(read(text))["no-idle-device"] == "not-checked"
+    assert states(read(text), Machine.local(1))["no-idle-device"] == "kept"
+    assert states(read(text), Machine.local(2))["no-idle-device"] == "broken"
+    assert states(read(MAPPING + text))["no-idle-device"] == "broken"
+
+
+def test_a_log_before_0_12_has_no_types():
+    log = read("w: /job:localhost/replica:0/task:0/gpu:0\n")
+
+    reasons = {each.rule: each.reason for each in verify(log.placement()).verdicts}
+
+    assert reasons["variables-on-host"].startswith("logs of TensorFlow before 0.12 have no op typ")
+
+
+GRAPH = placement(
+    op("w", "VarHandleOp", "/cpu:0"),
+    op("a", "MatMul", "/gpu:1", "", "w"),
+    op("b", "MatMul", "/gpu:0", "", "w"),
+    op("c", "NoOp"),
+    lines={"w": "train.py:9", "a": "train.py:10"},
+    program="train.py:build",
+    placer=None,
+)
+
+
+def test_a_graph_adds_what_the_log_does_not_say():
+    log = read(
+        f"w: /job:localhost/replica:0/task:0/gpu:0\na: (MatMul): {CPU}\nb: (MatMul): {GPU}\n"
+    )
+
+    joined = log.placement(graph=GRAPH)
+    verdicts = {each.rule: each for each in verify(joined).verdicts}
+
+    assert (joined.program, joined.placer, list(joined.ops)) == ("a.log", "log", list("wabc"))
+    assert verdicts["variables-on-host"].findings[0].where == "train.py:9"
+    assert [each.object for each in verdicts["no-fallback"].findings] == ["a"]
+    assert verdicts["placeable"].state == "not-checked"
+
+
+def test_a_graph_of_another_program_is_refused():
+    with pytest.raises(InputError) as error:
+        read(f"x: (Add): {CPU}\n").placement(graph=GRAPH)
+    assert str(error.value) == "a.log: has none of the 4 ops of train.py:build; is it its log?"
+
+
+def test_variables_that_the_log_does_not_name_are_counted():
+    graph = placement(
+        op("w", "VarHandleOp", "/cpu:0"), op("v", "VarHandleOp", "/cpu:0"), op("a", "Add")
+    )
+    log = read(MAPPING + f"w: (VarHandleOp): {CPU}\n")
+
+    (verdict,) = verify(log.placement(graph=graph), only=["variables-on-host"]).verdicts
+
+    assert verdict.note == "1 variable, and 1 that the log does not name"

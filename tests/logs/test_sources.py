@@ -1,0 +1,190 @@
+"""Files that are good, bad, compressed, cut short, endless."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from placement_checks.errors import InputError
+from placement_checks.logs import Record, Source, read_logs, sources
+
+DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
+
+
+def lines(count: int, kind: str = "Add") -> bytes:
+    return b"".join(f"x_{n}: ({kind}): {DEVICE}\n".encode() for n in range(count))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "a.log"
+
+
+def test_gzip_is_known_by_its_content(log):
+    log.write_bytes(gzip.compress(lines(5)) + gzip.compress(lines(7, "Mul")))
+
+    assert read_logs([str(log)]).records == 12
+
+
+def test_gzip_that_is_cut_short_gives_what_there_is(log):
+    text = lines(50_000)
+    log.write_bytes(gzip.compress(text)[:-1000])
+
+    read = read_logs([str(log)])
+
+    assert 10_000 < read.records < 50_000
+    assert len(read.troubles) == 1
+    assert f"{log}: its compressed data is cut short or damaged" in read.troubles[0]
+
+
+def test_gzip_of_which_nothing_can_be_read(log):
+    log.write_bytes(gzip.compress(lines(5))[:10] + b"\xff" * 99)
+
+    with pytest.raises(InputError, match="has nothing that can be read: its compressed data is"):
+        read_logs([str(log)])
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [(b"BZh91AY", "is compressed by bzip2; unpack it first: bunzip2"),
+     (b"\xfd7zXZ\0", "is compressed by xz; unpack it first: unxz"),
+     (b"PK\x03\x04", "is compressed by zip; unpack it first: unzip"),
+     (b"\x28\xb5\x2f\xfd", "is compressed by zstd; unpack it first: unzstd")],
+)  # fmt: skip
+def test_other_compressions_are_named(log, start, message):
+    log.write_bytes(start + b"...")
+
+    with pytest.raises(InputError) as error:
+        read_logs([str(log)])
+    assert str(error.value) == f"{log}: {message}"
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(InputError) as error:
+        read_logs([str(tmp_path / "nope.log")])
+    assert str(error.value) == f"{tmp_path}/nope.log: there is no such file"
+
+
+def test_a_folder(tmp_path):
+    with pytest.raises(InputError, match="is a folder; name the log files in it"):
+        read_logs([str(tmp_path)])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(log):
+    log.write_bytes(b"")
+    log.chmod(0)
+
+    with pytest.raises(InputError, match="cannot be read: Permission denied"):
+        read_logs([str(log)])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        Path(sys.executable).read_bytes()[:100_000],
+        bytes(range(256)) * 40,
+        b"\x89PNG\r\n\x1a\n" * 99,
+    ],
+    ids=["a program", "all bytes", "a picture"],
+)
+def test_a_binary_file_is_no_log(log, content):
+    log.write_bytes(content)
+
+    with pytest.raises(InputError, match="is a binary file and no log"):
+        read_logs([str(log)])
+
+
+def test_records_are_read_in_whatever_is_around_them(log):
+    log.write_bytes(bytes(range(256)) * 40 + b"\n" + lines(3))
+
+    assert read_logs([str(log)]).records == 3
+
+
+def test_a_line_without_an_end_is_read_to_a_limit(log, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST", 10_000)
+    monkeypatch.setattr(sources, "BLOCK", 4_000)
+    log.write_bytes(lines(3) + b"x" * 100_000 + b" " + lines(2) + lines(4))
+
+    read = read_logs([str(log)])
+
+    assert (len(read.counts), read.records) == (4, 3 + 1 + 4)  # the rest of its line is skipped
+    assert read.troubles == (f"{log}: a line is longer than 1 MiB, and was read no further",)
+
+
+@pytest.mark.parametrize("size", [1, 2, 50, 53, 54, 1000])
+def test_blocks_end_where_lines_do(log, monkeypatch, size):
+    monkeypatch.setattr(sources, "BLOCK", size)
+    log.write_bytes(lines(40))
+
+    assert b"".join(Source(str(log)).blocks()) == b"\n" + lines(40).removesuffix(b"\n")
+    assert read_logs([str(log)]).records == 40
+
+
+def test_a_last_line_without_newline_counts(log):
+    log.write_bytes(lines(3).removesuffix(b"\n"))
+
+    assert read_logs([str(log)]).records == 3
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 7])
+def test_parts_are_read_as_one(log, monkeypatch, processes):
+    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
+    log.write_bytes(lines(500) + lines(500, "Mul") + lines(100))
+
+    assert len(Source(str(log)).parts(processes)) == processes
+    read = read_logs([str(log)], processes=processes)
+
+    assert read.records == 1100
+    assert read.counts[Record("x_0", "Add", DEVICE)] == 2
+    assert read.counts[Record("x_499", "Mul", DEVICE)] == 1
+
+
+@pytest.mark.parametrize("version", ["1.12.3", "2.15.1", "2.21.0"])
+def test_records_torn_at_the_border_of_parts_are_put_together(fixtures, monkeypatch, version):
+    torn = [str(fixtures / "logs" / version / "session.log")]
+    whole = read_logs(torn)
+    monkeypatch.setattr(sources, "SHORTEST_PART", 500)
+
+    parts = read_logs(torn, processes=40)
+
+    assert (parts.counts, parts.records, parts.torn) == (whole.counts, whole.records, 0)
+
+
+def test_a_part_whose_process_dies_is_read_all_the_same(log, monkeypatch):
+    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
+    monkeypatch.setattr("pickle.dump", lambda *_: os._exit(1))
+    log.write_bytes(lines(1000))
+
+    assert read_logs([str(log)], processes=2).records == 1000
+
+
+def test_a_pipe_that_grows(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with open(pipe, "wb", buffering=0) as file:
+            for line in lines(20).splitlines(keepends=True):
+                file.write(line[:10])
+                file.write(line[10:])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    read = read_logs([str(pipe)])
+    writer.join()
+
+    assert read.records == 20
+
+
+def test_standard_input():
+    program = "from placement_checks.logs import read_logs; print(read_logs(['-']).records)"
+    ran = subprocess.run([sys.executable, "-c", program], input=lines(9), capture_output=True)
+
+    assert ran.stdout == b"9\n"

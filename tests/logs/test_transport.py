@@ -1,0 +1,167 @@
+"""The same log, carried by everything that leaves marks on its lines."""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import json
+import textwrap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from placement_checks.logs import Log, read_logs
+
+TIME = "2024-01-21T21:16:10.179741123Z"
+
+
+@pytest.fixture(scope="module", params=["1.3.0", "2.15.1", "2.21.0"])
+def printed(request: pytest.FixtureRequest, fixtures: Path) -> bytes:
+    """A real log of both streams, line by line; a form for each age."""
+    folder = fixtures / "logs" / request.param
+    name = "session.tty.log" if request.param != "1.3.0" else "session.stderr.log"
+    return (folder / name).read_bytes().replace(b"\r\n", b"\n")
+
+
+def read(folder: Path, text: bytes) -> Log:
+    file = folder / "a.log"
+    file.write_bytes(text)
+    return read_logs([str(file)])
+
+
+def each_line(mark: str) -> Callable[[bytes], bytes]:
+    return lambda text: b"".join(mark.encode() + line for line in text.splitlines(keepends=True))
+
+
+def docker_json(text: bytes) -> bytes:
+    """Docker cuts lines at 16 KiB; here every other one is cut in the middle."""
+
+    def entry(piece: str) -> str:
+        return json.dumps({"log": piece, "stream": "stderr", "time": TIME})
+
+    entries: list[str] = []
+    for number, line in enumerate(text.decode().splitlines(keepends=True)):
+        cut = len(line) // 2 if number % 2 else 0
+        entries += [entry(piece) for piece in (line[:cut], line[cut:]) if piece]
+    return "\n".join(entries).replace(">", "\\u003e").encode()
+
+
+def cri(text: bytes) -> bytes:
+    """Pieces of two streams, each line of both cut in the middle, one in the other's gap."""
+    lines = text.decode().splitlines()
+    out: list[str] = []
+    for first, second in itertools.zip_longest(lines[::2], lines[1::2], fillvalue=""):
+        a, b = len(first) // 2, len(second) // 3
+        out += [
+            f"{TIME} stdout P {first[:a]}",
+            f"{TIME} stderr P {second[:b]}",
+            f"{TIME} stdout F {first[a:]}",
+            f"{TIME} stderr F {second[b:]}",
+        ]
+    return "\n".join(out).encode()
+
+
+def coloured(text: bytes) -> bytes:
+    return b"".join(
+        b"\x1b[32m" + line.rstrip(b"\n") + b"\x1b[0m\x1b[K\n"
+        for line in text.splitlines(keepends=True)
+    )
+
+
+CARRIERS: dict[str, Callable[[bytes], bytes]] = {
+    "CRLF": lambda text: text.replace(b"\n", b"\r\n"),
+    "CR alone": lambda text: text.replace(b"\n", b"\r"),
+    "a progress bar that ends in CR": each_line(" 50%|#####     | 1/2 [00:01<00:01]\r"),
+    "backspaces of a progress bar": each_line("1/2 [====>....]\b\b\b\b\b\b\b\b\b\b\b\b\b\b\b "),
+    "UTF-16 of PowerShell": lambda text: codecs.BOM_UTF16_LE + text.decode().encode("utf-16-le"),
+    "UTF-16, big end first": lambda text: codecs.BOM_UTF16_BE + text.decode().encode("utf-16-be"),
+    "UTF-8 with a BOM": lambda text: codecs.BOM_UTF8 + text,
+    "NUL bytes of a file cut while it was written": lambda text: b"\0" * 5000 + text,
+    "bytes that are no UTF-8": each_line("\u2588 ").__call__,
+    "invalid bytes": lambda text: text.replace(b"\n", b"\n\xff\xfe\x80 "),
+    "colours": coloured,
+    "colours through syslog": each_line("#033[1;32m"),
+    "docker json-file": docker_json,
+    "docker-compose": each_line("worker_1  | "),
+    "Kubernetes CRI": cri,
+    "kubectl logs --timestamps": each_line(f"{TIME} "),
+    "kubectl logs --prefix": each_line("[pod/train-0/main] "),
+    "GitHub Actions": lambda text: codecs.BOM_UTF8 + each_line(f"{TIME[:27]}Z ")(text),
+    "gh run view --log": each_line(f"build\tRun tests\t{TIME[:27]}Z "),
+    "mpirun --tag-output": each_line("[1,0]<stderr>:"),
+    "srun --label": each_line("0: "),
+    "syslog": each_line("Jan 21 21:16:10 gpu-host python[1234]: "),
+    "journalctl -o short-iso": each_line("2024-01-21T21:16:10+0000 gpu-host python[1234]: "),
+    "comment marks": each_line("# "),
+    "a quoted mail": each_line("> > "),
+    "a REPL": each_line(">>> "),
+    "a notebook server": lambda text: text.replace(
+        b"\n", b"\n[I 12:00:01.123 NotebookApp] Saving file at /Untitled.ipynb\n"
+    ),
+    "indentation": lambda text: textwrap.indent(text.decode(), "        ").encode(),
+    "grep -n": lambda text: b"".join(
+        b"%d:%b" % (number, line) for number, line in enumerate(text.splitlines(keepends=True), 1)
+    ),
+    "grep in several files": each_line("outputlog:"),
+    "JSON of a logging service": lambda text: "\n".join(
+        json.dumps({"severity": "INFO", "jsonPayload": {"message": line}})
+        for line in text.decode().splitlines()
+    ).encode(),
+    "one string of JSON": lambda text: json.dumps({"stdout": text.decode()}).encode(),
+    "the repr of bytes": lambda text: repr(text).encode(),
+}
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_nothing_is_lost_and_nothing_invented(carrier, printed, tmp_path):
+    plain = read(tmp_path, printed)
+
+    carried = read(tmp_path, CARRIERS[carrier](printed))
+
+    assert len(plain.counts) > 100
+    assert (carried.counts, carried.records, carried.torn) == (
+        plain.counts,
+        plain.records,
+        plain.torn,
+    )
+
+
+def stacked(names: Iterable[str]) -> Callable[[bytes], bytes]:
+    def carry(text: bytes) -> bytes:
+        for name in names:
+            text = CARRIERS[name](text)
+        return text
+
+    return carry
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("colours", "docker-compose", "GitHub Actions", "CRLF"),
+        ("mpirun --tag-output", "Kubernetes CRI"),
+        ("srun --label", "kubectl logs --timestamps", "UTF-16 of PowerShell"),
+        ("docker-compose", "docker json-file"),
+    ],
+    ids=", ".join,
+)
+def test_one_carrier_in_another(names, printed, tmp_path):
+    assert read(tmp_path, stacked(names)(printed)).counts == read(tmp_path, printed).counts
+
+
+@pytest.mark.parametrize("carrier", ["docker-compose", "GitHub Actions", "mpirun --tag-output"])
+def test_torn_records_are_put_together_behind_marks(carrier, fixtures, tmp_path):
+    torn = (fixtures / "logs" / "2.15.1" / "session.log").read_bytes()
+    plain = read(tmp_path, torn)
+
+    carried = read(tmp_path, CARRIERS[carrier](torn))
+
+    assert (carried.counts, carried.records, carried.torn) == (plain.counts, plain.records, 0)
+
+
+def test_the_dots_of_pytest_are_no_part_of_a_name(tmp_path):
+    device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    text = f"tests/test_a.py .a: (Add): {device}\n..b: (Add): {device}\n"
+
+    assert {record.node for record in read(tmp_path, text.encode()).counts} == {"a", "b"}
