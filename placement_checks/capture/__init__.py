@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from placement_checks.devices import Device
 from placement_checks.errors import InputError
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
     from placement_checks.capture.graph import Source
 
+    Target: TypeAlias = str | Program | Path | tf.Graph | Callable[..., object]
+
 
 def place(
-    target: str | Program | Path | tf.Graph | Callable[..., object],
+    target: Target,
     *,
     gpus: int = 2,
     machine: Machine | None = None,
@@ -45,28 +47,46 @@ def place(
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
-    from placement_checks.capture import files, graph
     from placement_checks.capture.placing import place as place_on
-    from placement_checks.capture.targets import resolve
 
     checked_gpus(gpus)
     _start_early()
     if machine is not None:
         gpus = max([1, *(dict(task.devices).get("GPU", 0) for task in machine.tasks)])
-    if isinstance(target, str):
-        target = resolve(target)
-    if isinstance(target, Path):
-        asked, source = _graph(files.load(target), "a saved graph cannot be built for one GPU")
-    elif hasattr(target, "as_graph_def"):
-        source = graph.of_live(target, "the graph")
-        asked, source = _graph(source, "a graph cannot be built again for one GPU")
-    else:
-        program = target if isinstance(target, Program) else Program.of(target)
-        asked, source = _program(program, gpus)
+    asked, source = _asked(target, gpus)
     if soft is not None:
         asked = replace(asked, soft=soft)
     machine = machine or Machine.smallest(_requested(asked), gpus)
     return place_on(asked, source, machine, devices)
+
+
+def ask(target: Target, *, gpus: int = 2) -> Placement:
+    """Where the ops of a program or graph are asked to be; no placer is asked.
+
+    Args:
+        target: as for `place`.
+        gpus: how many GPUs the builder is asked for.
+
+    Raises:
+        UsageError: ``gpus`` is below 1 or above 256.
+        InputError: the target cannot be built or read.
+    """
+    asked, _ = _asked(target, checked_gpus(gpus))
+    return asked
+
+
+def _asked(target: Target, gpus: int) -> tuple[Placement, Source]:
+    from placement_checks.capture import files, graph
+    from placement_checks.capture.targets import resolve
+
+    if isinstance(target, str):
+        target = resolve(target)
+    if isinstance(target, Path):
+        return _graph(files.load(target), "a saved graph cannot be built for one GPU")
+    if hasattr(target, "as_graph_def"):
+        source = graph.of_live(target, "the graph")
+        return _graph(source, "a graph cannot be built again for one GPU")
+    return _program(target if isinstance(target, Program) else Program.of(target), gpus)
 
 
 def _requested(placement: Placement) -> set[Device]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from placement_checks.errors import PlacementError
-from placement_checks.judging import Report
-from placement_checks.rules import Verdict
+if TYPE_CHECKING:
+    from placement_checks.errors import PlacementError
+    from placement_checks.judging import Report
+    from placement_checks.rules import Verdict
 
 SCHEMA = 1
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from placement_checks.rules import Finding
+if TYPE_CHECKING:
+    from placement_checks.rules import Finding
 
 _LONGEST_PATH = 12
 _INSIDE = re.compile(r" \(built at .*\)$")
@@ -40,4 +42,4 @@ def _path(path: Sequence[str]) -> Iterator[str]:
 
 def counted(number: int, noun: str) -> str:
     """``1 finding``, ``2 findings``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -244,7 +244,7 @@ def test_a_bug_of_ours_is_a_line_too(run: Run, monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a bug\nwith lines")
 
-    monkeypatch.setattr("placement_checks.cli.place", fail)
+    monkeypatch.setattr("placement_checks.capture.place", fail)
 
     ran = run("verify", "builders.py:builds")
 

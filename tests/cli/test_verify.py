@@ -322,7 +322,7 @@ def test_every_target_that_failed_is_in_the_json(run: Run) -> None:
 
 
 def test_a_closed_pipe_is_not_a_broken_rule(fixtures: Path) -> None:
-    command = f"{sys.executable} -m placement_checks.cli place {fixtures}/mnist.py:build_towers"
+    command = f"{sys.executable} -m placement_checks place {fixtures}/mnist.py:build_towers"
 
     ran = subprocess.run(
         ["bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"],

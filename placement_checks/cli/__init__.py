@@ -1,0 +1,82 @@
+"""The command ``placement-checks``: one module a command, loaded when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import pairwise
+
+import click
+
+from placement_checks.errors import PlacementError, UsageError
+
+FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
+_COMMANDS = ("verify", "place", "log", "diff", "rules", "explain")
+
+
+def main() -> None:
+    """Run the command; every error is one line on stderr, and status 2."""
+    arguments = sys.argv[1:]
+    try:
+        # Not cli.main(), which ends the process with 1 where a pipe was closed.
+        with cli.make_context("placement-checks", arguments) as context:
+            status = cli.invoke(context)
+    except click.exceptions.Exit as done:  # --help, --version
+        status = done.exit_code
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        status = 130
+    except click.ClickException as wrong:
+        where = getattr(wrong, "ctx", None)
+        cure = f"see {where.command_path} --help" if where else ""
+        status = _fail(UsageError("", wrong.format_message().rstrip("."), cure), arguments)
+    except PlacementError as wrong:
+        status = _fail(wrong, arguments)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the last flush does not fail
+        status = FAILED
+    except Exception as bug:
+        if "PLACEMENT_CHECKS_DEBUG" in os.environ:
+            raise
+        message = f"{type(bug).__name__}: {bug}".splitlines()[0]
+        cure = "set PLACEMENT_CHECKS_DEBUG=1 for the traceback, and report it"
+        status = _fail(PlacementError("", message, cure), arguments)
+    sys.exit(status)
+
+
+class _Commands(click.Group):
+    """Loads the module of the command that is called: a log is read without the rest."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"{__name__}.{name}").command
+        return command
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="placement_checks")
+def cli() -> None:
+    """Where TensorFlow puts every op of multi-GPU code, on GPUs that need not exist."""
+
+
+def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
+    """Tell an error that ended the command, also in JSON where that was asked for."""
+    as_json = "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
+    if as_json:
+        from placement_checks.report.json import render
+
+        print(render([], [error]))
+    say(error, details=not as_json)
+    return FAILED
+
+
+def say(error: PlacementError, *, details: bool = False) -> None:
+    """Tell an error on stderr; ``details`` are a user's own frames."""
+    if details and error.details:
+        print(error.details, file=sys.stderr)
+    print(f"placement-checks: {error}", file=sys.stderr)

@@ -1,0 +1,36 @@
+"""``placement-checks diff``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from placement_checks import config
+from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
+from placement_checks.comparison import compare
+from placement_checks.report.diff import render_json, render_text
+from placement_checks.streams import report_stream
+
+
+@click.command("diff")
+@click.argument("old")
+@click.argument("new")
+@machine_options
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+def command(
+    old: str, new: str, gpus: int | None, machine: str | None, soft: bool | None, form: str
+) -> int:
+    """Compare two placements: of programs, graphs or logs.
+
+    The exit status is 0 where every op is on the same device in both, 1 where they differ.
+    """
+    settings = asked_machine(gpus, machine, soft).within(config.load(Path.cwd()).settings)
+    with report_stream() as stdout:
+        prepare([old, new])
+        difference = compare(captured(old, settings), captured(new, settings))
+        render = render_json if form == "json" else render_text
+        stdout.write(render(difference) + "\n")
+    return 1 if difference else 0

@@ -1,0 +1,15 @@
+"""``placement-checks explain``."""
+
+from __future__ import annotations
+
+import click
+
+from placement_checks.policy import known_rule
+
+
+@click.command("explain")
+@click.argument("rule")
+def command(rule: str) -> int:
+    """Say what a rule means, what breaks it, and its parameters."""
+    click.echo(known_rule(rule).explanation())
+    return 0

@@ -1,0 +1,62 @@
+"""``placement-checks log``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from placement_checks.logs import Log, Source, read_logs
+from placement_checks.report.log import render_json, render_lines, render_text
+
+_WORTH_A_BAR = 1 << 25  # bytes
+
+
+@click.command("log")
+@click.argument("files", nargs=-1, required=True, metavar="FILE... | -")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "lines"]),
+    default="text",
+    show_default=True,
+)
+def command(files: tuple[str, ...], form: str) -> int:
+    """Say what a placement log says: how many ops, variables and kinds are on each device.
+
+    FILE is what a process printed with log_device_placement on, stdout and stderr, in one file
+    or several, from wherever it was printed; gzip is unpacked, and - is standard input.
+
+    --format lines prints one op a line, in TensorFlow's own words.
+    """
+    with _bar(files) as watch:
+        log = read_logs(files, processes=len(os.sched_getaffinity(0)), watch=watch)
+    render: dict[str, Callable[[Log], str]] = {
+        "text": render_text,
+        "json": render_json,
+        "lines": render_lines,
+    }
+    sys.stdout.write(render[form](log) + "\n")
+    sys.stdout.flush()
+    for trouble in log.troubles:
+        print(f"placement-checks: {trouble}", file=sys.stderr)
+    return 0
+
+
+@contextlib.contextmanager
+def _bar(files: tuple[str, ...]) -> Iterator[Callable[[Source], None] | None]:
+    """A progress bar on stderr, where that is a terminal and there is much to read."""
+    sizes = [path.stat().st_size for path in map(Path, files) if path.is_file()]
+    if not sys.stderr.isatty() or sum(sizes) < _WORTH_A_BAR:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        tasks = {file: progress.add_task(file, total=1) for file in files}
+        yield lambda source: progress.update(tasks[source.name], completed=source.share)

@@ -1,0 +1,40 @@
+"""``placement-checks place``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from placement_checks import config
+from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
+from placement_checks.errors import InputError
+from placement_checks.logs import Record, text_of
+from placement_checks.streams import report_stream
+
+
+@click.command("place")
+@click.argument("target")
+@machine_options
+def command(target: str, gpus: int | None, machine: str | None, soft: bool | None) -> int:
+    """Print where the placer puts every op, in TensorFlow's words: `name: (Op): device`."""
+    call = asked_machine(gpus, machine, soft)
+    settings = call.within(config.load(Path.cwd()).settings)
+    with report_stream() as stdout:
+        prepare([target])
+        placement = captured(target, settings)
+        if placement.unplaced and not placement.refusals:
+            raise InputError(target, placement.unplaced)
+        if placement.refusals:
+            refusal = placement.refusals[0]
+            where = placement.where(refusal.op)
+            raise InputError(
+                target,
+                f"cannot be placed on {placement.machine}: {refusal.message.splitlines()[0]}"
+                + (f" (built at {where})" if where else ""),
+                "" if placement.soft else "build it under another device, or allow --soft",
+            )
+        for op in placement.ops.values():
+            if op.assigned is not None:
+                stdout.write(text_of(Record(op.name, op.type, str(op.assigned))) + "\n")
+    return 0

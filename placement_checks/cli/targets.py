@@ -1,0 +1,80 @@
+"""What the commands that take targets share: the options of the machine, and capturing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from placement_checks import capture
+from placement_checks.capture.targets import GRAPH_SUFFIXES
+from placement_checks.config import Settings
+from placement_checks.errors import UsageError
+from placement_checks.logs import STDIN, read_logs
+from placement_checks.machines import Machine, checked_gpus
+from placement_checks.placement import Placement
+
+
+def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --gpus, --machine and --soft/--strict."""
+    for option in (
+        click.option("--gpus", type=int, metavar="N", help="GPUs of the host or of each worker."),
+        click.option(
+            "--machine", metavar="M", help='Devices, such as "gpu*4" or "ps*2; worker*8: gpu*4".'
+        ),
+        click.option(
+            "--soft/--strict",
+            "soft",
+            default=None,
+            help="Whether the placer may go elsewhere than asked; default: as the program says.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def asked_machine(
+    gpus: int | None, machine: str | None, soft: bool | None = None, **others: Any
+) -> Settings:
+    """The settings of the call.
+
+    Raises:
+        UsageError: both a machine and a number of GPUs, or one that makes no sense.
+    """
+    if gpus is not None and machine is not None:
+        raise UsageError("--gpus and --machine", "say the same thing twice", "give one of them")
+    if gpus is not None:
+        checked_gpus(gpus)
+    if machine is not None:
+        Machine.parse(machine)
+    return Settings(gpus, machine, soft, **others)
+
+
+def is_log(target: str) -> bool:
+    """Whether a target is a placement log: a file that is no program and no graph."""
+    path = Path(target)
+    return target == STDIN or (path.is_file() and path.suffix not in (".py", *GRAPH_SUFFIXES))
+
+
+def prepare(targets: Sequence[str | None]) -> None:
+    """Load TensorFlow, if any of the targets needs it."""
+    if not all(target is None or is_log(target) for target in targets):
+        capture.prepare()
+
+
+def captured(target: str, settings: Settings, graph: str | None = None) -> Placement:
+    """The placement of a target; that of a log is joined with ``graph``, the program it is of."""
+    machine = Machine.parse(settings.machine) if settings.machine else None
+    gpus = settings.gpus or 2
+    if not is_log(target):
+        if graph is not None:
+            raise UsageError(
+                "--graph", f"is for placement logs, and {target} is none", "leave it out"
+            )
+        return capture.place(target, gpus=gpus, machine=machine, soft=settings.soft)
+    asked = None if graph is None else capture.ask(graph, gpus=gpus)
+    if machine is None and settings.gpus is not None:
+        machine = Machine.local(settings.gpus)
+    return read_logs([target]).placement(machine, asked)

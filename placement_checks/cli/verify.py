@@ -1,0 +1,112 @@
+"""``placement-checks verify``: the main job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+from rich.console import Console
+
+from placement_checks import config
+from placement_checks.cli import FAILED, say
+from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
+from placement_checks.errors import PlacementError, UsageError
+from placement_checks.judging import Report, verify
+from placement_checks.policy import known_rule, parse_setting, policy_errors
+from placement_checks.report import json as json_report
+from placement_checks.report import text as text_report
+from placement_checks.streams import report_stream
+
+
+@click.command("verify")
+@click.argument("targets", nargs=-1, metavar="[TARGET]...")
+@machine_options
+@click.option("--graph", metavar="T", help="The program that printed the log.")
+@click.option("--rule", "rules", multiple=True, metavar="R", help="Check this rule only.")
+@click.option("--without", multiple=True, metavar="R", help="Leave this rule out.")
+@click.option("--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="A rule's field.")
+@click.option("--require-all", is_flag=True, help="A rule that could not be checked fails.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+@click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+def command(
+    targets: tuple[str, ...],
+    gpus: int | None,
+    machine: str | None,
+    soft: bool | None,
+    graph: str | None,
+    rules: tuple[str, ...],
+    without: tuple[str, ...],
+    sets: tuple[str, ...],
+    require_all: bool,
+    form: str,
+    output: str | None,
+) -> int:
+    """Judge programs and graphs by the rules.
+
+    TARGET is package.module:function, path/to/file.py:function, a graph file (.pb, .pbtxt, .meta),
+    a SavedModel folder or a placement log; without one, the programs of [tool.placement_checks]
+    in pyproject.toml.
+    """
+    policy: dict[str, dict[str, Any]] = {}
+    for rule, parameter, value in map(parse_setting, sets):
+        policy.setdefault(rule, {})[parameter] = value
+    for wrong in policy_errors(policy, "--set "):
+        raise wrong
+    call = asked_machine(gpus, machine, soft, rules=rules, without=without, policy=policy)
+    for name in (*rules, *without):
+        known_rule(name)
+    configured = config.load(Path.cwd())
+    jobs = [(target, call.within(configured.settings)) for target in targets] or [
+        (target, call.within(own).within(configured.settings))
+        for target, own in configured.programs
+    ]
+    if not jobs:
+        raise UsageError(
+            "", "there is nothing to verify", "name a target such as train.py:build_towers"
+        )
+    with report_stream() as stdout:
+        outcome = _Outcome()
+        prepare([graph, *(target for target, _ in jobs)])
+        for target, settings in jobs:
+            try:
+                placement = captured(target, settings, graph)
+                outcome.reports.append(
+                    verify(
+                        placement, [settings.policy], only=settings.rules, without=settings.without
+                    )
+                )
+            except PlacementError as error:
+                outcome.errors.append(error)
+        _write(outcome, form, output, stdout)
+    return outcome.status(rules, require_all)
+
+
+@dataclass
+class _Outcome:
+    """What became of the targets of one run."""
+
+    reports: list[Report] = field(default_factory=list)
+    errors: list[PlacementError] = field(default_factory=list)
+
+    def status(self, asked: Sequence[str], require_all: bool) -> int:
+        statuses = [report.status(asked=asked, require_all=require_all) for report in self.reports]
+        return max([*statuses, *(FAILED for _ in self.errors)])
+
+
+def _write(outcome: _Outcome, form: str, output: str | None, stdout: TextIO) -> None:
+    try:
+        stream = open(output, "w", encoding="utf-8") if output else stdout  # noqa: SIM115
+    except OSError as reason:
+        raise UsageError(f"--output {output}", reason.strerror or "cannot be written") from None
+    if form == "json":
+        stream.write(json_report.render(outcome.reports, outcome.errors) + "\n")
+    elif outcome.reports:
+        text_report.write(outcome.reports, Console(file=stream))
+    stream.flush()
+    for error in outcome.errors:
+        say(error, details=form == "text")

@@ -1,0 +1,78 @@
+"""Compares two placements, op by op."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from placement_checks.devices import Device
+from placement_checks.errors import InputError
+from placement_checks.placement import Placement
+
+Places = tuple[Device, ...]
+
+
+class Moved(NamedTuple):
+    """An op that is elsewhere; more than one device where it was placed more than once."""
+
+    op: str
+    type: str
+    old: Places
+    new: Places
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two placements have not in common.
+
+    Attributes:
+        old, new: what they are called.
+        ops: how many ops both have.
+        moved: ops that both have, on other devices.
+        removed, added: the types of ops that only the old or the new one has, by name.
+    """
+
+    old: str
+    new: str
+    ops: int
+    moved: Sequence[Moved]
+    removed: Mapping[str, str]
+    added: Mapping[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.moved or self.removed or self.added)
+
+
+def compare(old: Placement, new: Placement) -> Difference:
+    """The ops that only one of two placements has, and those that each has elsewhere.
+
+    Raises:
+        InputError: nobody assigned the devices of one of them.
+    """
+    before, after = _places(old), _places(new)
+    types = {op.name: op.type for each in (old, new) for op in each.ops.values()}
+    return Difference(
+        old.program,
+        new.program,
+        len(before.keys() & after.keys()),
+        [
+            Moved(name, types[name], places, after[name])
+            for name, places in before.items()
+            if name in after and places != after[name]
+        ],
+        {name: types[name] for name in before if name not in after},
+        {name: types[name] for name in after if name not in before},
+    )
+
+
+def _places(placement: Placement) -> dict[str, Places]:
+    """The devices of each op that has any, in the order of their names."""
+    if placement.placer is None:
+        raise InputError(placement.program, placement.unplaced or "nobody assigned its devices")
+    found: dict[str, set[Device]] = defaultdict(set)
+    for op in placement.ops.values():
+        if op.assigned:
+            found[op.name].add(op.assigned)
+    return {name: tuple(sorted(devices, key=str)) for name, devices in found.items()}

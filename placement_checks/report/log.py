@@ -1,0 +1,112 @@
+"""What a placement log says: for people, for programs, and as a log again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from placement_checks.devices import Device
+from placement_checks.logs import Log, Record, text_of
+from placement_checks.placement import VARIABLE_TYPES
+from placement_checks.report.json import SCHEMA
+from placement_checks.report.lines import counted
+
+_MOST_KINDS = 4
+_MOST_MOVED = 20
+
+
+def render_json(log: Log) -> str:
+    """One JSON document, its form fixed by ``"schema": 1``; one entry a distinct placement."""
+    ops = [
+        {"node": node, "op": op, "device": device, "count": count}
+        for (node, op, device), count in log.counts.items()
+    ]
+    document = {
+        "schema": SCHEMA,
+        "records": log.records,
+        "torn": log.torn,
+        "ops": ops,
+        "reason": log.reason,
+        "troubles": list(log.troubles),
+    }
+    return json.dumps(document, ensure_ascii=False)
+
+
+def render_lines(log: Log) -> str:
+    """Every placement as one line, as often as it was made."""
+    lines = [text_of(record) for record, count in log.counts.items() for _ in range(count)]
+    return "\n".join(lines)
+
+
+def render_text(log: Log) -> str:
+    """What is on each device, and what was moved."""
+    return "\n".join(_text(log))
+
+
+def _text(log: Log) -> Iterator[str]:
+    if log.reason:
+        yield f"{log.name}: no placements; {log.reason}"
+        return
+    yield (
+        f"{log.name}: {counted(log.records, 'record')}, "
+        f"{counted(sum(log.counts.values()), 'placement')} of {counted(len(log.counts), 'op')}"
+    )
+    yield ""
+    yield from _table(log)
+    if log.moved:
+        yield ""
+        yield from _moved(log)
+    if log.torn:
+        yield ""
+        yield (
+            f"{counted(log.torn, 'record')} more {'is' if log.torn == 1 else 'are'} torn, and "
+            "cannot be put together for sure (PYTHONUNBUFFERED=1 keeps the streams apart)"
+        )
+
+
+def _table(log: Log) -> Iterator[str]:
+    by_device: dict[str, list[Record]] = defaultdict(list)
+    for record in log.counts:
+        by_device[record.device].append(record)
+    rows = [("device", "ops", "variables", "kinds", "")]
+    for device in sorted(by_device, key=_natural):
+        kinds = Counter(record.op or "" for record in by_device[device])
+        variables = sum(kinds[kind] for kind in VARIABLE_TYPES)
+        known = len(kinds) - ("" in kinds)
+        rows.append(
+            (
+                _shown(device),
+                f"{len(by_device[device]):,}",
+                f"{variables:,}" if variables else "",
+                f"{known:,}" if known else "",
+                ", ".join(f"{kind} {n}" for kind, n in kinds.most_common(_MOST_KINDS) if kind)
+                + (", …" if len(kinds) > _MOST_KINDS else ""),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for device, *numbers, kinds_text in rows:
+        cells = (number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True))
+        yield f"  {device:<{widths[0]}}  {'  '.join(cells)}  {kinds_text}".rstrip()
+
+
+def _shown(device: str) -> str:
+    return Device.parse(device).short or "(not placed)"
+
+
+def _natural(device: str) -> tuple[str, int, str, int]:
+    parts = Device.parse(device)
+    return (parts.job or "", parts.task or 0, parts.type or "", parts.index or 0)
+
+
+def _moved(log: Log) -> Iterator[str]:
+    moved = log.moved
+    yield f"{counted(len(moved), 'op')} on more than one device:"
+    for node, records in list(moved.items())[:_MOST_MOVED]:
+        where = ", ".join(
+            f"{_shown(record.device)} ({counted(log.counts[record], 'time')})"
+            for record in records
+        )
+        yield f"  {node} ({records[0].op or 'of unknown type'}): {where}"
+    if len(moved) > _MOST_MOVED:
+        yield f"  and {len(moved) - _MOST_MOVED} more, see --format json"

@@ -1,0 +1,84 @@
+"""``placement-checks diff``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+HOST = "/job:localhost/replica:0/task:0/device"
+
+
+@pytest.fixture
+def logs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.log").write_text(
+        f"w: (VarHandleOp): {HOST}:CPU:0\na: (MatMul): {HOST}:GPU:0\nb: (MatMul): {HOST}:GPU:1\n"
+        f"gone: (NoOp): {HOST}:CPU:0\n"
+    )
+    (tmp_path / "new.log").write_text(
+        f"w: (VarHandleOp): {HOST}:CPU:0\na: (MatMul): {HOST}:GPU:0\nb: (MatMul): {HOST}:GPU:0\n"
+        f"come: (Add): {HOST}:CPU:0\n"
+    )
+
+
+def test_the_same(run, logs):
+    ran = run("diff", "old.log", "old.log")
+
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out == "old.log and old.log have 4 ops, each on the same device.\n"
+
+
+def test_differences_in_text(run, logs):
+    ran = run("diff", "old.log", "new.log")
+
+    assert ran.status == 1
+    assert ran.out == (
+        "/device:GPU:1 -> /device:GPU:0: 1 op\n"
+        "  b (MatMul)\n"
+        "\n"
+        "only in old.log: 1 op\n"
+        "  gone (NoOp)\n"
+        "\n"
+        "only in new.log: 1 op\n"
+        "  come (Add)\n"
+        "\n"
+        "of 3 ops in both, 1 moved; 1 only in old.log, 1 only in new.log.\n"
+    )
+
+
+def test_differences_in_json(run, logs):
+    ran = run("diff", "old.log", "new.log", "--format", "json")
+
+    assert json.loads(ran.out) == {
+        "schema": 1,
+        "old": "old.log",
+        "new": "new.log",
+        "ops": 3,
+        "moved": [
+            {"node": "b", "op": "MatMul", "old": [f"{HOST}:GPU:1"], "new": [f"{HOST}:GPU:0"]}
+        ],
+        "removed": [{"node": "gone", "op": "NoOp"}],
+        "added": [{"node": "come", "op": "Add"}],
+    }
+
+
+def test_a_log_and_the_program_that_it_is_of(run, fixtures, tmp_path):
+    target = f"{fixtures}/mnist.py:build_towers"
+    log = tmp_path / "towers.log"
+    log.write_text(run("place", target).out.replace("GPU:1", "GPU:0", 1))
+
+    ran = run("diff", target, log)
+
+    assert ran.status == 1
+    assert "/device:GPU:1 -> /device:GPU:0: 1 op\n" in ran.out
+    assert "of 835 ops in both, 1 moved; 0 only in" in ran.out
+
+
+def test_a_log_of_nothing_is_no_placement(run, logs, tmp_path):
+    (tmp_path / "none.log").write_text("")
+
+    ran = run("diff", "old.log", "none.log")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("placement-checks: none.log: has no placements; the log is empty")

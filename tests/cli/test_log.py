@@ -1,0 +1,186 @@
+"""``placement-checks log``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+
+DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
+
+
+@pytest.fixture
+def session(fixtures):
+    return fixtures / "logs" / "1.15.5" / "session.log"
+
+
+def test_text(run, session):
+    ran = run("log", session)
+
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out == (
+        f"{session}: 602 records, 301 placements of 162 ops\n"
+        "\n"
+        "  device         ops  variables  kinds\n"
+        "  /device:CPU:0   57          8     12  "
+        "Const 16, Assign 10, VariableV2 8, Identity 8, …\n"
+        "  /device:CPU:1   64                27  Const 14, Identity 6, Shape 4, MatMul 3, …\n"
+        "  /device:CPU:2   41                19  Const 9, Shape 4, Identity 4, MatMul 3, …\n"
+    )
+
+
+def test_json_is_the_contract(run, session):
+    ran = run("log", session, "--format", "json")
+    document = json.loads(ran.out)
+    truth = json.loads(session.with_name("session.truth.json").read_text())
+
+    assert ran.status == 0
+    assert (document["schema"], document["records"], document["reason"]) == (1, 602, None)
+    ops = [[each["node"], each["op"], each["device"], each["count"]] for each in document["ops"]]
+    assert sorted(ops) == sorted(truth["ops"])
+
+
+def test_lines_are_a_log_again(run, session, tmp_path):
+    lines = run("log", session, "--format", "lines").out
+    again = tmp_path / "again.log"
+    again.write_text(lines)
+
+    assert "total_loss: (AddN): /job:localhost/replica:0/task:0/device:CPU:0" in lines.splitlines()
+    assert len(lines.splitlines()) == 301
+    assert run("log", again, "--format", "lines").out == lines
+
+
+def test_several_files_are_one_run(run, fixtures):
+    apart = [fixtures / "logs" / "2.20.0" / f"session.{each}.log" for each in ("stdout", "stderr")]
+
+    assert "750 records, 375 placements of 222 ops" in run("log", *apart).out
+
+
+def test_standard_input(session):
+    command = [sys.executable, "-m", "placement_checks", "log", "-"]
+    ran = subprocess.run(command, input=session.read_bytes(), capture_output=True)
+
+    assert ran.stdout.startswith(b"-: 602 records")
+
+
+def test_neither_tensorflow_nor_anything_slow_is_loaded(session):
+    program = (
+        "import sys\n"
+        f"sys.argv = ['placement-checks', 'log', {str(session)!r}]\n"
+        "from placement_checks.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "slow = sys.modules.keys() & {'tensorflow', 'numpy', 'rich', 'multiprocessing'}\n"
+        "sys.exit(f'{slow} loaded' if slow else 0)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
+
+
+def test_an_empty_log_says_why_and_is_no_error(run, tmp_path):
+    log = tmp_path / "empty.log"
+    log.write_bytes(b"")
+
+    ran = run("log", log)
+    document = json.loads(run("log", log, "--format", "json").out)
+
+    assert ran.status == 0
+    assert ran.out.startswith(f"{log}: no placements; the log is empty: TensorFlow prints")
+    assert (document["ops"], document["records"]) == ([], 0)
+    assert document["reason"].startswith("the log is empty")
+
+
+def test_what_could_not_be_read_is_said_beside_the_rest(run, tmp_path):
+    log = tmp_path / "cut.log.gz"
+    text = "".join(f"x_{n}: (Add): {DEVICE}\n" for n in range(100_000))
+    log.write_bytes(gzip.compress(text.encode())[:-500])
+
+    ran = run("log", log)
+
+    assert ran.status == 0
+    assert "records, " in ran.out
+    assert ran.err.startswith(f"placement-checks: {log}: its compressed data is cut short or dama")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["nope.log"], "nope.log: there is no such file"),
+        (["."], ".: is a folder; name the log files in it"),
+        ([sys.executable], "is a binary file and no log; name what the process printed"),
+        ([], "Missing argument 'FILE... | -'; see placement-checks log --help"),
+    ],
+)
+def test_bad_input(run, tmp_path, monkeypatch, arguments, error):
+    monkeypatch.chdir(tmp_path)
+
+    ran = run("log", *arguments)
+    as_json = run("log", *arguments, "--format", "json")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("placement-checks: ")
+    assert ran.err.endswith(f"{error}\n")
+    assert json.loads(as_json.out)["error"]["message"] in error
+
+
+def test_verify_takes_a_log(run, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(
+        f"{DEVICE} -> device: 0, name: Tesla K40c\n"
+        f"w: (VarHandleOp): {DEVICE}\n"
+        f"a: (MatMul): {DEVICE}\n"
+    )
+
+    ran = run("verify", log)
+
+    assert ran.status == 1
+    assert ran.out.splitlines()[0] == f"{log} on gpu*1 (a placement log)"
+    assert "BROKEN       variables-on-host  1 variable" in ran.out
+    assert "variable w sits on /device:GPU:0, not on /device:CPU:0\n" in ran.out
+    assert "KEPT         no-idle-device     /device:GPU:0 computes with 1 op" in ran.out
+    assert "with --graph" in ran.out
+
+
+def test_verify_with_the_number_of_gpus_finds_an_idle_one(run, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(f"a: (MatMul): {DEVICE}\n")
+
+    assert run("verify", log, "--rule", "no-idle-device").status == 2
+    assert run("verify", log, "--rule", "no-idle-device", "--gpus", "2").status == 1
+
+
+def test_verify_with_the_graph_joins_both(run, fixtures, tmp_path):
+    target = f"{fixtures}/mnist.py:build_towers"
+    log = tmp_path / "towers.log"
+    log.write_text(run("place", target).out)
+
+    ran = run("verify", log, "--graph", target, "--gpus", "2")
+
+    assert ran.status == 0
+    assert "KEPT         no-fallback" in ran.out
+    assert "KEPT         variables-shared   TRAINABLE 10 -> 10" in ran.out
+    assert "KEPT         variables-on-host  32 variables" in ran.out
+
+
+def test_a_graph_is_for_logs(run, fixtures):
+    target = f"{fixtures}/mnist.py:build_towers"
+
+    ran = run("verify", target, "--graph", target)
+
+    assert ran.status == 2
+    assert ran.err == (
+        f"placement-checks: --graph: is for placement logs, and {target} is none; leave it out\n"
+    )
+
+
+def test_a_log_of_nothing_cannot_be_judged(run, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("step 1\n")
+
+    ran = run("verify", log)
+
+    assert ran.status == 2
+    assert ran.err.startswith(f"placement-checks: {log}: has no placements; nothing in it comes")
