@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from placement_checks.devices import Device as Device
     from placement_checks.errors import PlacementError as PlacementError
     from placement_checks.judging import verify as verify
+    from placement_checks.logs import Log as Log
+    from placement_checks.logs import read_logs as read_logs
+    from placement_checks.logs.live import catch_log as catch_log
     from placement_checks.machines import Machine as Machine
     from placement_checks.placement import Op as Op
     from placement_checks.placement import Placement as Placement
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Device": "devices",
     "Finding": "rules",
+    "Log": "logs",
     "Machine": "machines",
     "Op": "placement",
     "Placement": "placement",
@@ -50,7 +54,9 @@ _HOMES = {
     "assert_rules": "assertions",
     "assert_variables_on_host": "assertions",
     "assert_variables_shared": "assertions",
+    "catch_log": "logs.live",
     "place": "capture",
+    "read_logs": "logs",
     "verify": "judging",
 }
 

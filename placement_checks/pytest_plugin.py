@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ from placement_checks import machines
 
 if TYPE_CHECKING:
     from placement_checks.isolation import State
+    from placement_checks.logs.live import CaughtLog
     from placement_checks.placement import Placement
     from placement_checks.rules import Verdict
 
@@ -92,7 +94,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         )
 
 
-@pytest.hookimpl(wrapper=True)
+# Last, and so inside pytest's capturing, which takes hold of the descriptors anew for the call.
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Record the verdicts of a test, and keep what it does to TensorFlow from the next one."""
     from placement_checks import assertions
@@ -109,8 +112,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
     assertions.observers.append(record)
     before = _tensorflow_state()
+    caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
     try:
-        return (yield)
+        with caught or contextlib.nullcontext():
+            return (yield)
     finally:
         assertions.observers.remove(record)
         for leak in _restored(before):
@@ -204,6 +209,19 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
         return placement
 
     return call
+
+
+@pytest.fixture
+def placement_log() -> CaughtLog:
+    """The placement log that TensorFlow prints in the test itself, not in its fixtures.
+
+    ``placement_log.placement()`` gives what was printed so far as a `Placement`; everything comes
+    out where it would have gone when the test ends. For a part of a test, or in a fixture, there
+    is `placement_checks.catch_log`.
+    """
+    from placement_checks.logs.live import catch_log
+
+    return catch_log()
 
 
 def _one_machine(keywords: Mapping[str, Any]) -> dict[str, Any]:

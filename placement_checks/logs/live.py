@@ -1,0 +1,98 @@
+"""Catches the placement log of this process while it runs.
+
+TensorFlow prints it from C++, past `sys.stdout`, so it is caught at the file descriptors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from placement_checks.errors import InputError
+from placement_checks.logs.log import Log
+from placement_checks.logs.reading import read_logs
+from placement_checks.machines import Machine
+from placement_checks.placement import Placement
+from placement_checks.streams import diverted, flush, write_back
+
+_NAME = "the caught log"
+
+
+class CaughtLog:
+    """What this process prints to file descriptors 1 and 2 while the ``with`` block runs::
+
+        with placement_checks.catch_log() as caught:
+            session.run(train_op)
+        assert_variables_on_host(caught.placement())
+
+    It comes out where it would have gone when the block ends, whatever ends it. Blocks may be
+    nested. A notebook shows eager ops through `sys.stdout`, which is not caught.
+    """
+
+    def __init__(self) -> None:
+        self._log: Log | None = Log(_NAME, {}, 0, reason="nothing has been caught yet")
+
+    def __enter__(self) -> CaughtLog:
+        self._log = None
+        self._open = contextlib.ExitStack()
+        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
+        self._files = {
+            stream: self._open.enter_context((folder / name).open("w+b", buffering=0))
+            for stream, name in ((1, "stdout"), (2, "stderr"))
+        }
+        self._caught = contextlib.ExitStack()
+        for stream, file in self._files.items():
+            self._caught.enter_context(diverted(stream, file))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._caught.close()
+        with self._open:
+            for stream, file in self._files.items():
+                write_back(file, stream)
+            self._log = self._read()
+
+    def log(self) -> Log:
+        """What was printed so far."""
+        if self._log is not None:
+            return self._log
+        flush()
+        return self._read()
+
+    def placement(self, machine: Machine | None = None) -> Placement:
+        """The placement that was printed so far, as `Log.placement` gives it.
+
+        Raises:
+            InputError: nothing was logged; the message says what may have hidden it.
+        """
+        return self.log().placement(machine)
+
+    def _read(self) -> Log:
+        try:
+            log = read_logs([file.name for file in self._files.values()])
+        except InputError:  # a program may print what it likes
+            return Log(_NAME, {}, 0, reason=_reason())
+        return replace(log, name=_NAME, reason=log.reason and _reason())
+
+
+def catch_log() -> CaughtLog:
+    """Catch what TensorFlow prints about placements; see `CaughtLog`."""
+    return CaughtLog()
+
+
+def _reason() -> str:
+    hidden = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") not in ("", "0")
+    return (
+        (
+            "TF_CPP_MIN_LOG_LEVEL hides eager ops, set it to 0 before TensorFlow is imported; or "
+            if hidden
+            else ""
+        )
+        + "log_device_placement was off, or switched on too late: a session needs "
+        "ConfigProto(log_device_placement=True) and logs its graph at the first run, which must "
+        "be inside; tf.debugging.set_log_device_placement(True) counts only before the first op "
+        "of the process, and is ignored later"
+    )

@@ -1,0 +1,130 @@
+"""What C prints is caught, read, and comes out where it would have gone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+import pytest
+
+from placement_checks import catch_log
+from placement_checks.errors import InputError
+from placement_checks.logs import Record
+
+libc = ctypes.CDLL(None)
+DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
+ADD = f"x: (Add): {DEVICE}\n"
+PREFIX = "2018-10-21 18:30:00.140665: I tensorflow/core/common_runtime/placer.cc:54] "
+
+
+def printed(text: str) -> None:
+    """As the placer prints: held back by C where stdout is no terminal."""
+    libc.printf(b"%s", text.encode())
+
+
+def logged(text: str) -> None:
+    os.write(2, (PREFIX + text).encode())
+
+
+def test_both_streams_are_one_log():
+    with catch_log() as caught:
+        printed(ADD)
+        logged(ADD)
+
+    log = caught.log()
+
+    assert (log.counts, log.records, log.reason) == ({Record("x", "Add", DEVICE): 1}, 2, None)
+    assert caught.placement().ops["x"].assigned.short == "/device:GPU:0"
+
+
+def test_it_can_be_read_while_it_runs():
+    with catch_log() as caught:
+        printed(ADD)
+        assert caught.log().records == 1
+        printed(ADD)
+        assert caught.log().records == 2
+
+
+def test_everything_comes_out_where_it_would_have_gone(capfd):
+    print("before")
+    with catch_log():
+        printed(ADD)
+        logged(ADD)
+        os.write(1, b"\xff\xfe\n")
+        print("a message", file=sys.stderr)
+    print("after")
+
+    out, err = capfd.readouterr()
+
+    assert (out.index("before"), ADD in out) == (0, True)
+    assert out.endswith("after\n")
+    assert (PREFIX + ADD in err, "a message" in err) == (True, True)
+
+
+def test_an_error_comes_out_too(capfd):
+    caught = catch_log()
+
+    def fail() -> None:
+        with caught:
+            printed(ADD)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert capfd.readouterr().out == ADD
+    assert caught.log().records == 1
+
+
+def test_blocks_may_be_nested(capfd):
+    with catch_log() as outer:
+        printed(ADD)
+        with catch_log() as inner:
+            printed(ADD)
+        printed(ADD)
+
+    assert (outer.log().records, inner.log().records) == (3, 1)
+    assert capfd.readouterr().out == ADD * 3
+
+
+def test_no_descriptor_is_left_open():
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count()
+    for _ in range(5):
+        with catch_log() as caught:
+            printed(ADD)
+        caught.log()
+
+    assert count() == before
+
+
+@pytest.mark.parametrize("level", [None, "2"])
+def test_nothing_logged_names_the_cure(monkeypatch, level):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    if level:
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
+
+    with catch_log() as caught:
+        printed("step 1\n")
+
+    with pytest.raises(InputError) as error:
+        caught.placement()
+    message = str(error.value)
+    assert message.startswith("the caught log: has no placements; ")
+    assert "log_device_placement was off, or switched on too late" in message
+    assert "counts only before the first op of the process" in message
+    assert ("TF_CPP_MIN_LOG_LEVEL hides eager ops" in message) is (level is not None)
+
+
+def test_a_program_may_print_what_it_likes():
+    with catch_log() as caught:
+        os.write(1, bytes(range(256)) * 99)
+
+    assert caught.log().reason
+
+
+def test_before_the_block_there_is_nothing():
+    with pytest.raises(InputError, match="nothing has been caught yet"):
+        catch_log().placement()
