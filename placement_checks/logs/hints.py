@@ -28,7 +28,7 @@ class Hints:
         """Take in a line that is no record."""
         if line.strip():
             self._kinds["text"] += times
-        if b"/device:" in line or b"/gpu:" in line or b"/job:" in line:
+        if b" -> " in line:
             for match in (*_MAPPED.finditer(line), *_CREATED.finditer(line)):
                 self.devices.add(Device.parse(match[1].decode()).over(LOCALHOST))
         if b"Device mapping:" in line:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from itertools import islice
 
-from placement_checks.logs.forms import Record, is_whole, read, read_whole
+from placement_checks.logs.forms import Record, is_common, read, read_whole
 from placement_checks.logs.hints import Hints
 from placement_checks.logs.log import Log
-from placement_checks.logs.torn import Torn, head_of, unfinished
+from placement_checks.logs.torn import Torn, complete, cut, may_be_torn, unfinished
 
 # The start of a line, and the time of TensorFlow's or absl's log prefix, in which no two lines
 # are alike: 2024-01-21 21:16:10.179741: | I0000 00:00:1795000000.179741   19303
@@ -38,20 +38,36 @@ class Tally:
         _, *lines = _START.split(block)
         before = len(self._whole)
         self._whole.update(lines)
-        heads = {}
+        heads: dict[bytes, bytes] = {}
         for line in list(islice(reversed(self._whole), len(self._whole) - before)):
-            if is_whole(line):
-                continue
-            readings = read(line)
-            times = self._whole.pop(line)
-            for reading in readings:
-                self._mixed[reading.record, reading.logged] += times
-            if head := head_of(line):
-                heads[line] = head
-            self._unfinished += times * unfinished(line[len(head) :], readings)
-            self._hints.look(line, times)
+            if not is_common(line):
+                self._look_at(line, heads)
         if heads or self._torn.waiting:
             self._torn.look(lines, heads)
+
+    def _look_at(self, line: bytes, heads: dict[bytes, bytes]) -> None:
+        """Read a line that may be more, or less, than one record."""
+        head, rest = cut(line)
+        readings = read(rest)
+        whole = len(readings) == 1 and readings[0].whole
+        if whole and not head:
+            return
+        times = self._whole.pop(line)
+        if head:
+            heads[line] = head
+            if early := complete(head):
+                self._mixed[early, False] += times
+        elif not readings and may_be_torn(line):
+            heads[line] = line
+            return
+        if whole:
+            self._whole[rest] += times
+            return
+        for record, logged, _ in readings:
+            self._mixed[record, logged] += times
+        self._unfinished += times * unfinished(rest, readings)
+        if not readings:
+            self._hints.look(rest, times)
 
     def look_beyond(self, blocks: Iterable[bytes]) -> None:
         """Find how a record goes on that is torn at the end; the rest is read by another."""

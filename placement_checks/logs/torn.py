@@ -18,14 +18,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, MutableMapping
 from itertools import islice
 
-from placement_checks.logs.forms import Reading, Record, read
+from placement_checks.logs.forms import Reading, Record, is_common, read, read_whole
 
 _LOG_PREFIX = re.compile(
-    rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: )?[IWEF] \S{1,999}:\d+\] "
-    rb"|[IWEF]\d{4} \d\d:\d\d:[\d.]+ +\d+ \S{1,999}:\d+\] "
+    rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:[\d.]+ +\d+ )?"
+    rb"(?:[IWEF] |[WEF]\d{4} [\d:.]+ +\d+ |(?<= ))\S{1,999}:\d+\] "
 )
-# The same at the start of a line; its time may have been taken off.
-_LOGGED = re.compile(rb"(?:[IWEF] |[IWEF]\d{4} [\d:.]+ +\d+ )?\S{1,999}:\d+\] ")
 # node, node:, node: (Op, node: (Op): /job:local…, node: /job:local…
 _HEAD = re.compile(
     rb"[\w.][\w.>/-]*(?::(?: (?:\((?:[\w>]+(?:\)(?::(?: (?:/[\w:/]*)?)?)?)?)?|/[\w:/]*)?)?)?"
@@ -35,16 +33,23 @@ _BEGUN = re.compile(rb"[\w.>/-]: \([\w>]+\):? ?/")
 _FAR = 20_000  # lines of stdout after which a head has no continuation
 
 
-def head_of(line: bytes) -> bytes:
-    """The torn record with which a line begins; ``b""`` where there is none.
+def cut(line: bytes) -> tuple[bytes, bytes]:
+    """The torn record with which a line begins, ``b""`` if with none, and the rest of the line.
 
-    It ends before a log prefix. Where other text follows, or none, nobody knows where: the line.
+    It ends where a log prefix begins.
     """
-    prefix = _LOG_PREFIX.search(line)
-    if prefix:
-        head = line[: prefix.start()]
-        return head if _HEAD.fullmatch(head) and not head[:-1].isdigit() else b""
-    return line if _RAGGED.match(line) and not read(line) else b""
+    prefix = _LOG_PREFIX.search(line) if b"] " in line else None
+    if prefix is None or not prefix.start():
+        return b"", line
+    head = line[: prefix.start()]
+    if not _HEAD.fullmatch(head) or head[:-1].isdigit():
+        return b"", line
+    return head, line[prefix.end("time") if prefix["time"] else prefix.start() :]
+
+
+def may_be_torn(line: bytes) -> bool:
+    """Whether a line begins like a record; where it was torn other text may follow."""
+    return _RAGGED.match(line) is not None
 
 
 def unfinished(line: bytes, readings: list[Reading]) -> int:
@@ -63,7 +68,7 @@ class Torn:
     def __init__(self) -> None:
         self.waiting = b""
         self._passed = 0
-        self._pairs: Counter[tuple[bytes, bytes]] = Counter()
+        self._pairs: Counter[tuple[bytes, bytes, frozenset[Record]]] = Counter()
         self._lost: Counter[bytes] = Counter()
 
     def look(self, lines: list[bytes], heads: Mapping[bytes, bytes]) -> None:
@@ -81,7 +86,7 @@ class Torn:
 
     def look_beyond(self, lines: list[bytes]) -> None:
         """Look for the continuation of what waits up to the next torn record."""
-        ends = (at for at, line in enumerate(lines) if head_of(line) not in (b"", line))
+        ends = (at for at, line in enumerate(lines) if cut(line)[0])
         self._go_on(lines, 0, next(ends, len(lines)))
 
     def _go_on(self, lines: list[bytes], begin: int, end: int) -> None:
@@ -89,20 +94,20 @@ class Torn:
         if not self.waiting:
             return
         for line in islice(lines, begin, end):
-            if _LOGGED.match(line):
+            if b"]" in line:  # of a log prefix, and so not of stdout
                 continue
-            if line[-1:].isdigit() and _joined(self.waiting, line):
-                self._pairs[self.waiting, line] += 1
+            if line[-1:].isdigit() and (records := _joined(self.waiting, line)):
+                self._pairs[self.waiting, line, records] += 1
                 self.waiting = b""
                 return
             self._passed += 1
             # Of a whole record only the newline came late.
-            if _complete(self.waiting) or self._passed > _FAR:
+            if complete(self.waiting) or self._passed > _FAR:
                 self._give_up()
                 return
 
     def _give_up(self) -> None:
-        if self.waiting and not _complete(self.waiting):
+        if self.waiting and not complete(self.waiting):
             self._lose(self.waiting, 1)
         self.waiting = b""
 
@@ -125,9 +130,9 @@ class Torn:
             logged: the copies with one.
         """
         self._give_up()
-        for (head, tail), times in self._pairs.items():
-            proved = _joined(head, tail) & logged.keys()
-            early, alone = _complete(head), _complete(tail)
+        for (head, tail, records), times in self._pairs.items():
+            proved = records & logged.keys()
+            early, alone = complete(head), complete(tail)
             if early in logged:
                 continue
             if early is not None:
@@ -165,16 +170,18 @@ def _mend_names(plain: MutableMapping[Record, int], logged: Mapping[Record, int]
             plain[records[0]] = plain.get(records[0], 0) + plain.pop(end)
 
 
-def _joined(head: bytes, tail: bytes) -> set[Record]:
+def _joined(head: bytes, tail: bytes) -> frozenset[Record]:
     """The records that a head, or the beginning of a line with other text, may be with a tail."""
     partial = _HEAD.match(head)
-    if partial is None or (partial.end() < len(head) and _complete(tail)):
-        return set()
+    if partial is None or (partial.end() < len(head) and complete(tail)):
+        return frozenset()
     least = len(head) if partial.end() == len(head) else head.index(b": (") + 3
-    readings = (read(head[:cut] + tail) for cut in range(least, partial.end() + 1))
-    return {each[0].record for each in readings if len(each) == 1 and each[0].whole}
+    texts = (head[:cut] + tail for cut in range(least, partial.end() + 1))
+    return frozenset(read_whole(text) for text in texts if is_common(text))
 
 
-def _complete(text: bytes) -> Record | None:
+def complete(text: bytes) -> Record | None:
     """The record that ``text`` is, device included."""
+    if not text[-1:].isdigit():
+        return None
     return next((each.record for each in read(text) if each.record.device), None)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from placement_checks.logs import Record, text_of
-from placement_checks.logs.forms import is_whole, read, read_whole
+from placement_checks.logs.forms import is_common, read, read_whole
 
 HOST = "/job:localhost/replica:0/task:0"
 GPU = f"{HOST}/device:GPU:1"
@@ -102,7 +102,6 @@ def test_forms(line, record, logged):
     (reading,) = read(line.encode())
 
     assert (reading.record, reading.logged, reading.whole) == (Record(*record), logged, True)
-    assert is_whole(line.encode())
     assert read_whole(line.rpartition("] ")[2].encode()) == Record(*record)
 
 
@@ -196,6 +195,26 @@ def test_several_records_on_a_line():
 )
 def test_look_alikes(line):
     assert found(line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "common"),
+    [
+        (f"x: (Add): {GPU}", True),
+        (f"x: {HOST}/gpu:1", True),
+        (f"I tensorflow/core/common_runtime/placer.cc:922] x: (Add){GPU}", True),
+        (f"x: {GPU}", False),
+        (f"# x: (Add): {GPU}", False),
+        (f"x: (Add): {GPU} ", False),
+        (f"-x: (Add): {GPU}", False),
+        (f"[a] x: (Add): {GPU}", False),
+        (f"devices: {HOST}/gpu:1", False),
+        (f"x: (Add: {GPU}", False),
+        (f"x: Add): {GPU}", False),
+    ],
+)
+def test_the_quick_look(line, common):
+    assert is_common(line.encode()) is common
 
 
 @given(st.binary(max_size=300))
