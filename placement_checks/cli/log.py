@@ -26,7 +26,7 @@ _WORTH_A_BAR = 1 << 25  # bytes
     show_default=True,
 )
 def command(files: tuple[str, ...], form: str) -> int:
-    """Say what a placement log says: how many ops, variables and kinds are on each device.
+    """Tell what a placement log says of each device.
 
     FILE is what a process printed with log_device_placement on, stdout and stderr, in one file
     or several, from wherever it was printed; gzip is unpacked, and - is standard input.

@@ -17,7 +17,10 @@ from placement_checks.streams import report_stream
 @click.argument("target")
 @machine_options
 def command(target: str, gpus: int | None, machine: str | None, soft: bool | None) -> int:
-    """Print where the placer puts every op, in TensorFlow's words: `name: (Op): device`."""
+    """Print where the placer puts every op.
+
+    One op a line, in TensorFlow's words: `name: (Op): device`.
+    """
     call = asked_machine(gpus, machine, soft)
     settings = call.within(config.load(Path.cwd()).settings)
     with report_stream() as stdout:

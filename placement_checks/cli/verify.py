@@ -46,7 +46,7 @@ def command(
     form: str,
     output: str | None,
 ) -> int:
-    """Judge programs and graphs by the rules.
+    """Judge programs, graphs and logs by the rules.
 
     TARGET is package.module:function, path/to/file.py:function, a graph file (.pb, .pbtxt, .meta),
     a SavedModel folder or a placement log; without one, the programs of [tool.placement_checks]
