@@ -13,6 +13,11 @@ from placement_checks.logs.forms import Record
 from placement_checks.machines import Machine
 from placement_checks.placement import VARIABLE_TYPES, Op, Placement, Variable
 
+_UNASKED = (
+    "a placement log has neither requests nor edges; give the program that printed it with --graph"
+)
+_UNLISTED = "the log does not list the machine's devices; say how many GPUs it has (--gpus)"
+
 
 @dataclass(frozen=True)
 class Log:
@@ -69,51 +74,43 @@ class Log:
         """
         if self.reason:
             raise InputError(self.name, "has no placements", self.reason)
-        ops: dict[str, Op] = dict(graph.ops) if graph else {}
-        names = ops.keys() & {record.node for record in self.counts}
-        if graph and not names:
+        asked = graph or Placement(self.name, {}, unasked=_UNASKED)
+        ops = self._ops(graph)
+        if graph and not any(op.assigned for op in ops.values()):
             raise InputError(
                 self.name, f"has none of the {len(ops)} ops of {graph.program}", "is it its log?"
             )
-        for record in self.counts:
-            op = _op(record, graph)
-            if op is not None:
-                fresh = op.name not in ops or (op.name in names and not ops[op.name].assigned)
-                ops[op.name if fresh else f"{op.name} {record.device}"] = op
         own = Machine.having({op.assigned for op in ops.values() if op.assigned} | self.devices)
-        listed = any(device.is_gpu for device in self.devices) or machine is not None
-        joined = graph or Placement(
-            self.name,
-            {},
-            unasked="a placement log has neither requests nor edges; give the program that "
-            "printed it with --graph",
-        )
+        listed = machine is not None or any(device.is_gpu for device in self.devices)
+        variables = [
+            Variable(key, "", None)
+            for key, op in ops.items()
+            if key not in asked.ops and op.type in VARIABLE_TYPES
+        ]
         return replace(
-            joined,
+            asked,
             program=self.name,
             ops=ops,
-            variables=[
-                *joined.variables,
-                *(
-                    Variable(key, "", None)
-                    for key, op in ops.items()
-                    if op.type in VARIABLE_TYPES and (not graph or key not in graph.ops)
-                ),
-            ],
+            variables=[*asked.variables, *variables],
             machine=machine if machine and own.gpus else own,
             placer="log",
             unplaced="",
-            unlisted=""
-            if listed
-            else "the log does not list the machine's devices; say how many GPUs it has (--gpus)",
+            unlisted="" if listed else _UNLISTED,
         )
 
+    def _ops(self, graph: Placement | None) -> dict[str, Op]:
+        """The ops by name; for each further device of one, another with the device behind it."""
+        ops: dict[str, Op] = dict(graph.ops) if graph else {}
+        for record in self.counts:
+            op = graph.ops.get(record.node or "") if graph else _op(record)
+            if op is not None:
+                known = ops.get(op.name)
+                key = f"{op.name} {record.device}" if known and known.assigned else op.name
+                device = Device.parse(record.device) if record.device else None
+                ops[key] = op._replace(assigned=device)
+        return ops
 
-def _op(record: Record, graph: Placement | None) -> Op | None:
-    """The op of a record; None for one that the graph, if there is one, does not have."""
-    device = Device.parse(record.device) if record.device else None
-    if graph is not None:
-        op = graph.ops.get(record.node or "")
-        return op and op._replace(assigned=device)
+
+def _op(record: Record) -> Op:
     name = record.node if record.node is not None else f"{record.op} (eager)"
-    return Op(name, record.op or "", assigned=device)
+    return Op(name, record.op or "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import resource
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,23 +36,16 @@ COMMANDS = {
 
 
 def copies(placements: Iterator[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
-    """The two copies of each record, stdout's first, as three versions print them in turn."""
+    """What goes to stdout and to stderr: forms B1 and C, with some of V and D, and other text."""
     for number, (node, op, device) in enumerate(placements):
         seconds, micros = divmod(number * 17, 1_000_000)
-        clock = f"21:16:{seconds % 60:02}.{micros:06}"
-        plain = f"{node}: ({op}): {device}\n"
-        version = number // 50_000 % 3
-        if version == 0:
-            prefix = f"2018-10-21 {clock}: I tensorflow/core/common_runtime/placer.cc:922] "
-            yield plain, f"{prefix}{node}: ({op}){device}\n"
-        elif version == 1:
-            prefix = f"2024-01-21 {clock}: I tensorflow/core/common_runtime/placer.cc:125] "
-            yield plain, prefix + plain
-        else:
-            yield plain, f"I0000 00:00:1795{seconds:06}.{micros:06}   19303 placer.cc:162] {plain}"
+        prefix = f"2024-01-21 21:16:{seconds:02}.{micros:06}: I tensorflow/core/common_runtime/"
+        record = f"{node}: ({op}): {device}\n"
+        yield record, f"{prefix}placer.cc:125] {record}"
         if number % 20 == 0:
-            eager = "I tensorflow/core/common_runtime/eager/execute.cc:1750] Executing op"
-            yield "", f"2024-01-21 {clock}: {eager} {op} in device {device}\n"
+            yield "", f"{prefix}placer.cc:135] {node}({op}) placed on: {device}\n"
+        if number % 20 == 10:
+            yield "", f"{prefix}eager/execute.cc:1750] Executing op {op} in device {device}\n"
         if number % 50 == 0:
             yield f"step {number}: loss {1 / (number + 1):.6f}\n", ""
 
@@ -100,6 +93,19 @@ def test_reading(benchmark, log: Path, command: str) -> None:
     )
 
     benchmark.extra_info["megabytes"] = round(log.stat().st_size / 1e6, 1)
-    if command == "placement-checks":
-        assert b"21,3" in ran.stdout or benchmark.disabled
-        assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 300_000  # KiB
+    assert ran.stdout
+
+
+def test_memory_does_not_grow_with_the_file(fixtures: Path, tmp_path: Path) -> None:
+    """The last of these logs has every record of the first one several times."""
+    peaks = []
+    for lines in (45_000, 180_000):
+        log = tmp_path / f"{lines}.log"
+        write_log(log, fixtures, lines, 4096)
+        process = subprocess.Popen([*COMMANDS["placement-checks"], log], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        assert status == 0
+        peaks.append(usage.ru_maxrss / 1024)
+
+    assert peaks[1] < peaks[0] + 10
+    assert peaks[1] < 100
