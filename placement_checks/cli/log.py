@@ -14,6 +14,7 @@ from placement_checks.logs import Log, Source, read_logs
 from placement_checks.report.log import render_json, render_lines, render_text
 
 _WORTH_A_BAR = 1 << 25  # bytes
+_STEPS = 50  # of the bar
 
 
 @click.command("log")
@@ -57,6 +58,15 @@ def _bar(files: tuple[str, ...]) -> Iterator[Callable[[Source], None] | None]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        tasks = {file: progress.add_task(file, total=1) for file in files}
-        yield lambda source: progress.update(tasks[source.name], completed=source.share)
+    # Drawn by hand: a thread that does it would not go well with forking.
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        tasks = {file: progress.add_task(file, total=_STEPS) for file in files}
+        shown: dict[str, int] = {}
+
+        def watch(source: Source) -> None:
+            step = int(source.share * _STEPS)
+            if step != shown.get(source.name):
+                shown[source.name] = step
+                progress.update(tasks[source.name], completed=step, refresh=True)
+
+        yield watch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import pty
 import subprocess
 import sys
 
@@ -184,3 +186,23 @@ def test_a_log_of_nothing_cannot_be_judged(run, tmp_path):
 
     assert ran.status == 2
     assert ran.err.startswith(f"placement-checks: {log}: has no placements; nothing in it comes")
+
+
+def test_a_bar_shows_how_far_it_is_on_a_terminal(session):
+    program = (
+        "import sys, placement_checks.cli.log as log\n"
+        f"log._WORTH_A_BAR, sys.argv = 0, ['placement-checks', 'log', {str(session)!r}]\n"
+        "from placement_checks.cli import main; main()"
+    )
+    terminal, end = pty.openpty()
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=end,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
+    )
+    os.close(end)
+
+    assert b"session.log" in os.read(terminal, 10_000)
+    os.close(terminal)
+    assert ran.stdout.startswith(f"{session}: 602 records".encode())
