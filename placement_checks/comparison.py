@@ -75,4 +75,6 @@ def _places(placement: Placement) -> dict[str, Places]:
     for op in placement.ops.values():
         if op.assigned:
             found[op.name].add(op.assigned)
+    if not found:
+        raise InputError(placement.program, "has no op with a device")
     return {name: tuple(sorted(devices, key=str)) for name, devices in found.items()}

@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 
 from placement_checks.devices import Device
-from placement_checks.errors import UsageError
+from placement_checks.errors import InputError, UsageError
 
 MOST_GPUS = 256
 MOST_TASKS = 10_000
@@ -116,9 +116,17 @@ class Machine:
 
     @staticmethod
     def having(devices: Iterable[Device]) -> Machine:
-        """The smallest machine that has these devices, all named in full, and a CPU a task."""
+        """The smallest machine that has these devices, all named in full, and a CPU a task.
+
+        Raises:
+            InputError: the index of a device or task is beyond 10,000.
+        """
         counts: dict[tuple[str, int], dict[str, int]] = {}
         for device in devices:
+            if max(device.index or 0, device.task or 0) >= MOST_TASKS:
+                raise InputError(
+                    str(device), f"no machine has {MOST_TASKS} of a kind", "is its name whole?"
+                )
             kinds = counts.setdefault((device.job or "localhost", device.task or 0), {"CPU": 1})
             kind = device.type or "CPU"
             kinds[kind] = max(kinds.get(kind, 0), (device.index or 0) + 1)

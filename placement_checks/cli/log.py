@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import io
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
-from placement_checks.logs import Log, Source, read_logs
-from placement_checks.report.log import render_json, render_lines, render_text
+from placement_checks.logs import Log, Source, processors, read_logs
+from placement_checks.report.log import render_json, render_lines, render_text, torn_and_reason
 
 _WORTH_A_BAR = 1 << 25  # bytes
 _STEPS = 50  # of the bar
@@ -35,15 +35,20 @@ def command(files: tuple[str, ...], form: str) -> int:
     --format lines prints one op a line, in TensorFlow's own words.
     """
     with _bar(files) as watch:
-        log = read_logs(files, processes=len(os.sched_getaffinity(0)), watch=watch)
+        log = read_logs(files, processes=processors(), watch=watch)
     render: dict[str, Callable[[Log], str]] = {
         "text": render_text,
         "json": render_json,
         "lines": render_lines,
     }
-    sys.stdout.write(render[form](log) + "\n")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be in no encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
+    sys.stdout.write(render[form](log))
     sys.stdout.flush()
-    for trouble in log.troubles:
+    troubles = list(log.troubles)
+    if form == "lines":
+        troubles += torn_and_reason(log)
+    for trouble in troubles:
         print(f"placement-checks: {trouble}", file=sys.stderr)
     return 0
 

@@ -55,7 +55,9 @@ def asked_machine(
 def is_log(target: str) -> bool:
     """Whether a target is a placement log: a file that is no program and no graph."""
     path = Path(target)
-    return target == STDIN or (path.is_file() and path.suffix not in (".py", *GRAPH_SUFFIXES))
+    if target == STDIN:
+        return True
+    return path.exists() and not path.is_dir() and path.suffix not in (".py", *GRAPH_SUFFIXES)
 
 
 def prepare(targets: Sequence[str | None]) -> None:

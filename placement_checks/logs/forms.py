@@ -43,12 +43,10 @@ class Reading(NamedTuple):
     Attributes:
         record: what it says.
         logged: whether it is the copy on stderr, with a log prefix (``… placer.cc:125] ``).
-        whole: whether the line has nothing else.
     """
 
     record: Record
     logged: bool
-    whole: bool
 
 
 class _Words(NamedTuple):
@@ -61,18 +59,23 @@ class _Words(NamedTuple):
 
 _NODE = (string.ascii_letters + string.digits + "_.-/>").encode()
 _OP = re.compile(rb"[A-Za-z0-9_>]+")
-_RUN = re.compile(rb"\S+")  # also __wrapped__Sum_device_/job:localhost/…, a function
-_STAMP = rb"\d{4}-\d\d-\d\d \d\d:\d\d:|[IWEF]\d{4} \d\d:\d\d:|[IWEF] \S{1,999}\.cc:\d+\] "
+_RUN = re.compile(rb"[!-~]+")  # also __wrapped__Sum_device_/job:localhost/…, a function
+_STAMP = rb"\d{4}-\d\d-\d\d \d\d:\d\d:|[IWEF]\d{4} \d\d:\d\d:|[IWEF] \S{1,200}\.cc:\d+\] "
 # An index ends before the date that a lost newline puts behind it: gpu:02017-10-17 is gpu:0.
 _DEVICE = re.compile(
-    rb"(/job:[A-Za-z]\w*/replica:\d+/task:\d+/)(device:)?([A-Za-z_]\w*):(\d+?)"
-    rb"(?:(?=" + _STAMP + rb")|(?![\w/:.-]))"
+    rb"(/job:[A-Za-z]\w*/replica:\d{1,9}/task:\d{1,9}/)(?:(device:)|(?=[a-z][a-z\d_]*:))"
+    rb"([A-Za-z_]\w*):(\d{1,9}?)"
+    rb"(?:(?=" + _STAMP + rb")|(?![\w/:-]|\.\w))"
 )
-_LOG_PREFIX = re.compile(rb"(?:[IWEF] )?\S+\.cc:\d+")
+_PREFIX = re.compile(rb"(?:I )?\S{1,200}\.cc:\d+")
+_SEVERITY = re.compile(rb"(?:^|[^\w/.-])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,200}\.cc:\d+\] $")
 _CLOSING = b" \t\"'`,\\"
 _UNPLACED = b"(unspecified)"
 # Words that come before a device in prose, and are no names of nodes.
-_PROSE = re.compile(rb"(?i).*(?:error|warning)|(?:.*_)?devices?")
+_PROSE = re.compile(
+    rb"(?:[\w.]*\.)?[A-Z]\w*(?:Error|Exception|Warning)|(?:\w+_)?[Dd]evices?(?:_name)?"
+)
+_LONGEST = 500  # bytes of what is remembered: an op with its device
 
 
 def is_common(line: bytes) -> bool:
@@ -82,14 +85,16 @@ def is_common(line: bytes) -> bool:
     """
     lead, bracket, text = line.rpartition(b"] ")
     node, _, tail = text.partition(b": ")
-    return _typed_tail(node, tail) is not None and (not bracket or _is_prefix(lead))
+    if _typed_tail(node, tail) is None:
+        return False
+    return not bracket or (len(lead) < _LONGEST and _is_prefix(lead))
 
 
-def read_whole(text: bytes) -> Record:
-    """The record of a line that is nothing else, its log prefix taken off."""
+def read_common(text: bytes) -> Record | None:
+    """The record of a line that `is_common`, its log prefix taken off; None if it is not."""
     node, _, tail = text.partition(b": ")
     typed = _typed_tail(node, tail)
-    return Record(node.decode(), *typed) if typed else read(text)[0].record
+    return Record(node.decode(), *typed) if typed else None
 
 
 def read(line: bytes) -> list[Reading]:
@@ -97,47 +102,48 @@ def read(line: bytes) -> list[Reading]:
     start = line.rfind(b"/job:")
     if start < 0:
         return _without_device(line)
-    known = _whole_device(line[start:])
-    if known is None or line.find(b"/job:", 0, start) >= 0:
+    device = device_of(line[start:])
+    if device is None or line.find(b"/job:", 0, start) >= 0:
         return list(_several(line))
-    device, old = known
-    words = _words(line[:start], old=old)
-    return [_reading(words, device, alone=True)] if words else []
+    words = _words(line[:start], old=b"/device:" not in line[start:])
+    return _readings(words, device)
 
 
-def _typed_tail(node: bytes, tail: bytes) -> tuple[str | None, str] | None:
-    """Op and device of a record that is cut in two behind its node; None where it is none."""
-    typed = _known_tail(tail)
-    if typed is None or not node or node.translate(None, _NODE) or node[0] in b"-/>":
-        return None
-    return None if typed[0] is None and _PROSE.fullmatch(node) else typed
+def device_of(text: bytes) -> str | None:
+    """A full device name in today's spelling; None where it is none."""
+    match = _DEVICE.fullmatch(text)
+    return _spelled(match) if match else None
 
 
 def _several(line: bytes) -> Iterator[Reading]:
     """The records of a line with more than one device, or with text behind it."""
     end = 0
     for match in _DEVICE.finditer(line):
-        rest = line[match.end() :]
-        old = match[2] is None and not rest.strip(_CLOSING)
+        old = match[2] is None and not line[match.end() : match.end() + 99].strip(_CLOSING)
         words = _words(line[end : match.start()], old=old)
         if words:
-            yield _reading(words, _spelled(match), alone=not end and not rest)
+            yield from _readings(words, _spelled(match))
             end = match.end()
 
 
 def _without_device(line: bytes) -> list[Reading]:
     """The record of an op that got no device: ``node: (Op): `` and nothing behind it."""
-    words = _words(line.removesuffix(_UNPLACED), old=False)
-    if words is None or not (_is_clear(words.lead) and line.endswith((b" ", _UNPLACED))):
+    if not line.endswith((b" ", _UNPLACED)):
         return []
-    return [_reading(words, "", alone=True)]
+    words = _words(line.removesuffix(_UNPLACED), old=False)
+    return _readings(words, "") if words and _is_clear(words.lead) else []
 
 
-def _reading(words: _Words, device: str, *, alone: bool) -> Reading:
+def _readings(words: _Words | None, device: str) -> list[Reading]:
+    """The record of these words, unless they are a warning's or an error's."""
+    if words is None:
+        return []
     lead, node, op = words
-    record = Record(node and node.decode(), op and op.decode(errors="replace"), device)  # type: ignore[arg-type]
-    logged = _is_logged(lead)
-    return Reading(record, logged, alone and (not lead or (logged and _is_prefix(lead[:-2]))))
+    severity = _severity(lead)
+    if severity not in ("", "I"):
+        return []
+    record = Record(node and node.decode(), op and op.decode(), device)  # type: ignore[arg-type]
+    return [Reading(record, severity == "I")]
 
 
 def _words(before: bytes, *, old: bool) -> _Words | None:
@@ -155,7 +161,7 @@ def _typed(before: bytes) -> _Words | None:
         head, found, op = before[:-1].rpartition(b": (")
     else:
         return None
-    return _named(head, op) if found and _decoded(op) else None
+    return _named(head, op) if found and _OP.fullmatch(op) else None
 
 
 def _eager(before: bytes) -> _Words | None:
@@ -172,7 +178,7 @@ def _verbose(before: bytes) -> _Words | None:
     if not before.endswith(b") placed on: "):
         return None
     head, found, op = before[: -len(b") placed on: ")].rpartition(b"(")
-    return _named(head, op) if found and _decoded(op) else None
+    return _named(head, op) if found and _OP.fullmatch(op) else None
 
 
 def _untyped(before: bytes) -> _Words | None:
@@ -182,8 +188,7 @@ def _untyped(before: bytes) -> _Words | None:
     words = _named(before[:-2], None)
     if words is None or not _is_clear(words.lead):
         return None
-    prose = _PROSE.fullmatch(words.node or b"") and not _is_logged(words.lead)
-    return None if prose else words
+    return None if _PROSE.fullmatch(words.node or b"") and not _severity(words.lead) else words
 
 
 def _named(head: bytes, op: bytes | None) -> _Words | None:
@@ -193,13 +198,15 @@ def _named(head: bytes, op: bytes | None) -> _Words | None:
         if b"/job:" in node:  # the torn end of another record
             return None
         node = node[len(node.rstrip(_NODE)) :]
-    node = node.lstrip(b"-/>")
-    lead = head[: len(head) - len(node)]
-    if lead[-1:] == b"\\":  # the n of an escaped newline
+    before = head[: len(head) - len(node)]
+    if before[-1:] == b"<":  # of a mark: <pre>, <6>
+        node = node.partition(b">")[2]
+    elif before[-1:] == b"\\":  # the n of an escaped newline
         node = node[1:]
-    elif lead[-1:] == b":" and node.isdigit():  # of the tensor w:0
+    elif before[-1:] == b":" and node.isdigit():  # of the tensor w:0
         return None
-    return _Words(lead, node, op) if node else None
+    node = node.lstrip(b"-/>")
+    return _Words(head[: len(head) - len(node)], node, op) if node else None
 
 
 def _is_clear(lead: bytes) -> bool:
@@ -208,37 +215,39 @@ def _is_clear(lead: bytes) -> bool:
     return not before[-1:].isalpha() or before.endswith((b"stdout F", b"stderr F"))
 
 
-def _is_logged(lead: bytes) -> bool:
-    return lead[-2:] == b"] " and _is_prefix(lead[lead.rfind(b" ", 0, -1) + 1 : -2])
+def _severity(lead: bytes) -> str:
+    """The severity of the log prefix that ends what comes before a record; ``""`` without one."""
+    if lead[-2:] != b"] ":
+        return ""
+    match = _SEVERITY.search(lead[-_LONGEST:])
+    if match:
+        return match[1].decode()
+    return "I" if _PREFIX.fullmatch(lead[lead.rfind(b" ", 0, -1) + 1 : -2]) else ""
 
 
 @lru_cache(256)
 def _is_prefix(lead: bytes) -> bool:
-    return _LOG_PREFIX.fullmatch(lead) is not None
+    return _PREFIX.fullmatch(lead) is not None
 
 
-@lru_cache(4096)
-def _decoded(op: bytes) -> str | None:
-    """An op type or the name of a function; None where it is neither."""
-    return op.decode() if _OP.fullmatch(op) else None
+def _typed_tail(node: bytes, tail: bytes) -> tuple[str | None, str] | None:
+    """Op and device of a record that is cut in two behind its node; None where it is none."""
+    typed = _known_tail(tail) if len(tail) < _LONGEST else None
+    if typed is None or not node or node.translate(None, _NODE) or node[0] in b"-/>":
+        return None
+    return None if typed[0] is None and _PROSE.fullmatch(node) else typed
 
 
 @lru_cache(4096)
 def _known_tail(text: bytes) -> tuple[str | None, str] | None:
     """Op and device of what comes behind the name of a node: ``(Op): device``, ``device``."""
     op, bracket, name = text.rpartition(b")")
-    device = _whole_device(name.removeprefix(b": ") if bracket else name)
-    if device is None or (not bracket and not device[1]):
+    device = device_of(name.removeprefix(b": ") if bracket else name)
+    if device is None:
         return None
-    kind = _decoded(op[1:]) if op[:1] == b"(" else None
-    return (kind, device[0]) if kind or not bracket else None
-
-
-@lru_cache(4096)
-def _whole_device(text: bytes) -> tuple[str, bool] | None:
-    """A device name in today's spelling, and whether it was written in the one before 1.4."""
-    match = _DEVICE.fullmatch(text)
-    return (_spelled(match), match[2] is None) if match else None
+    if bracket:
+        return (op[1:].decode(), device) if op[:1] == b"(" and _OP.fullmatch(op[1:]) else None
+    return None if b"/device:" in name else (None, device)
 
 
 def _spelled(match: re.Match[bytes]) -> str:

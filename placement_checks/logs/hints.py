@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 
 from placement_checks.devices import LOCALHOST, Device
+from placement_checks.errors import InputError
+from placement_checks.logs.forms import device_of
 
 _SEVERITY = re.compile(rb"(?:^|[^\w])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,999}\.cc:\d+\] ")
 _INFO = re.compile(rb"\S{1,999}\.cc:\d+\] ")  # absl's, whose severity went with the time
@@ -30,7 +33,7 @@ class Hints:
             self._kinds["text"] += times
         if b" -> " in line:
             for match in (*_MAPPED.finditer(line), *_CREATED.finditer(line)):
-                self.devices.add(Device.parse(match[1].decode()).over(LOCALHOST))
+                self._list(match[1])
         if b"Device mapping:" in line:
             self._kinds["mapping"] += times
         if severity := _SEVERITY.search(line):
@@ -38,14 +41,29 @@ class Hints:
         elif _INFO.match(line):
             self._kinds["I"] += times
 
+    def _list(self, name: bytes) -> None:
+        with contextlib.suppress(InputError):  # a torn one
+            device = Device.parse(device_of(name) or name.decode())
+            self.devices.add(device.over(LOCALHOST))
+
     def merge(self, other: Hints) -> None:
         """Take in what another part of the log told."""
         self.devices |= other.devices
         self._kinds.update(other._kinds)
 
-    def reason(self) -> str:
-        """The likely reason why no record was found."""
+    @property
+    def has_text(self) -> bool:
+        """Whether there was anything but blanks."""
+        return self._kinds["text"] > 0
+
+    def reason(self, torn: int = 0) -> str:
+        """The likely reason why no whole record was found, if ``torn`` are torn."""
         kinds = self._kinds
+        if torn:
+            return (
+                f"of the records in it, {torn} in all, each is torn and none can be put together "
+                "for sure: let the process run with PYTHONUNBUFFERED=1"
+            )
         if not kinds["text"]:
             return (
                 "the log is empty: TensorFlow prints placements to the process's own stdout and "

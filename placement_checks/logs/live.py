@@ -11,7 +11,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from placement_checks.errors import InputError
 from placement_checks.logs.log import Log
 from placement_checks.logs.reading import read_logs
 from placement_checks.machines import Machine
@@ -71,10 +70,7 @@ class CaughtLog:
         return self.log().placement(machine)
 
     def _read(self) -> Log:
-        try:
-            log = read_logs([file.name for file in self._files.values()])
-        except InputError:  # a program may print what it likes
-            return Log(_NAME, {}, 0, reason=_reason())
+        log = read_logs([file.name for file in self._files.values()], packed=False)
         return replace(log, name=_NAME, reason=log.reason and _reason())
 
 

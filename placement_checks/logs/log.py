@@ -105,7 +105,8 @@ class Log:
             op = graph.ops.get(record.node or "") if graph else _op(record)
             if op is not None:
                 known = ops.get(op.name)
-                key = f"{op.name} {record.device}" if known and known.assigned else op.name
+                again = f"{op.name} ({record.op}) {record.device}"
+                key = again if known and known.assigned else op.name
                 device = Device.parse(record.device) if record.device else None
                 ops[key] = op._replace(assigned=device)
         return ops

@@ -10,12 +10,25 @@ from placement_checks.errors import InputError
 from placement_checks.logs.log import Log
 from placement_checks.logs.sources import STDIN, Source
 from placement_checks.logs.tally import Tally
-from placement_checks.logs.transport import Unwrapper
+from placement_checks.logs.transport import Unwrapper, in_pieces
 
 Watch = Callable[[Source], None]
 
 
-def read_logs(names: Sequence[str], *, processes: int = 1, watch: Watch | None = None) -> Log:
+def processors() -> int:
+    """How many processes may read at once: one where there is no forking."""
+    if hasattr(os, "fork") and hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return 1
+
+
+def read_logs(
+    names: Sequence[str],
+    *,
+    processes: int = 1,
+    watch: Watch | None = None,
+    packed: bool = True,
+) -> Log:
     """Read one log, or several of one run: the copies in one pair with those in another.
 
     Args:
@@ -23,6 +36,7 @@ def read_logs(names: Sequence[str], *, processes: int = 1, watch: Watch | None =
         processes: how many may read parts of a large file. Others than this one are forked, which
             is no good where threads run, as they do once TensorFlow is loaded.
         watch: called with the source after each block of it, to show how far it is.
+        packed: whether a file may be compressed, and is refused if it is no text.
 
     Raises:
         InputError: a file that is not there, cannot be read, or is no text.
@@ -30,13 +44,14 @@ def read_logs(names: Sequence[str], *, processes: int = 1, watch: Watch | None =
     total = Tally()
     troubles: list[str] = []
     for name in names:
-        parts = Source(name).parts(processes)
+        source = Source(name, packed=packed)
+        parts = [source] if in_pieces(source.sample) else source.parts(processes)
         others = [_Forked(part) for part in parts[1:]]
         first = _tally(parts[0], watch)
         tallies = [first, *(other.tally() for other in others)]
-        if parts[0].binary and not any(tallies):
+        if packed and source.is_binary and not any(tallies):
             raise InputError(name, "is a binary file and no log", "name what the process printed")
-        if parts[0].troubles and not any(tallies):
+        if parts[0].troubles and not any(tally.has_text for tally in tallies):
             raise InputError(name, f"has nothing that can be read: {parts[0].troubles[0]}")
         for tally in tallies:
             total.merge(tally)
@@ -88,6 +103,6 @@ class _Forked:
             with os.fdopen(self._pipe, "rb") as pipe:
                 tally, self._part.troubles[:] = pickle.load(pipe)
         except EOFError:
-            tally = _tally(self._part)
+            tally = _tally(self._part.anew())
         os.waitpid(self._pid, 0)
         return tally

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import contextlib
 import io
 import os
 import stat
@@ -15,10 +15,13 @@ from placement_checks.errors import InputError
 
 STDIN = "-"
 BLOCK = 1 << 19  # bytes; small enough for the lines of a block to stay in the processor's cache
-LONGEST = 1 << 20  # bytes of a line that are read
+LONGEST = 1 << 24  # bytes of a line that are read
 SHORTEST_PART = 1 << 24  # bytes for which a process of its own is worth its start
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)})
+_SAMPLE = 4096  # bytes
+_MAGIC = 6  # bytes; of a pipe no more are waited for
 _GZIP = b"\x1f\x8b"
+_GZIP_FORMAT = 31  # zlib's number of it
 _OTHERS = {
     b"BZh": ("bzip2", "bunzip2"),
     b"\xfd7zXZ": ("xz", "unxz"),
@@ -33,29 +36,51 @@ class Source:
     Attributes:
         name: as the user wrote it.
         size: of the file in bytes; None for a pipe.
+        share: how much has been read, from 0 to 1; 0 for a pipe, whose end nobody knows.
         troubles: what was not read, sentence by sentence.
-        binary: whether it begins like no text.
+        sample: its beginning, unpacked.
     """
 
-    def __init__(self, name: str, begin: int = 0, end: int | None = None) -> None:
+    def __init__(
+        self, name: str, begin: int = 0, end: int | None = None, *, packed: bool = True
+    ) -> None:
         """Open a log, or the part of it between two places that `parts` found.
 
         Raises:
-            InputError: there is no such file, it is a folder, or it cannot be opened.
+            InputError: there is no such file, it is a folder, or it cannot be opened; or, if it
+                may be ``packed``, it is so in a way that is not known here.
         """
         self.name = name
+        self.share = 0.0
+        self.troubles: list[str] = []
         self._begin = begin
         self._end = end
-        self.troubles: list[str] = []
         self._file = _opened(name)
         status = os.fstat(self._file.fileno())
         self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
-        magic = self._file.peek(6)[:6]
+        if begin:
+            self._file.seek(begin)
+        try:
+            self.sample = self._file.read(min(_SAMPLE, _MAGIC if self.size is None else _SAMPLE))
+        except OSError as error:
+            raise InputError(name, f"cannot be read: {error.strerror}") from None
+        self._start = self.sample
+        self._zipped = packed and not begin and self.sample.startswith(_GZIP)
+        if self._zipped:
+            with contextlib.suppress(zlib.error):
+                self.sample = zlib.decompressobj(wbits=_GZIP_FORMAT).decompress(self.sample)
         for start, (kind, command) in _OTHERS.items():
-            if magic.startswith(start):
+            if packed and not begin and self.sample.startswith(start):
                 raise InputError(name, f"is compressed by {kind}", f"unpack it first: {command}")
-        self._zipped = magic.startswith(_GZIP)
-        self.binary = False
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it begins so that it is no text, in UTF-16 or any superset of ASCII."""
+        sample = self.sample.lstrip(b"\0")  # a log that was cut to nothing while it was written
+        halves = [half.count(0) for half in (sample[::2], sample[1::2])]
+        if max(halves) * 3 > len(sample) and min(halves) * 50 < len(sample):  # UTF-16
+            return False
+        return len(sample.translate(None, _TEXT)) * 20 > len(sample)
 
     def parts(self, most: int) -> list[Source]:
         """Up to ``most`` parts of whole lines, in order; a short or zipped log is one part."""
@@ -68,16 +93,15 @@ class Source:
         for part in range(1, number):
             self._file.seek(self.size * part // number)
             if not self._file.readline(LONGEST).endswith(b"\n"):
+                self._file.seek(len(self._start))
                 return [self]
             places.append(self._file.tell())
         self._file.close()
         return [Source(self.name, begin, end) for begin, end in pairwise([*places, self.size])]
 
-    @property
-    def share(self) -> float:
-        """How much has been read, from 0 to 1; 0 for a pipe, whose end nobody knows."""
-        end = self.size if self._end is None else self._end
-        return (self._file.tell() - self._begin) / (end - self._begin) if end else 0
+    def anew(self) -> Source:
+        """The same part, opened again: processes that were forked share where they are in it."""
+        return Source(self.name, self._begin, self._end)
 
     def blocks(self) -> Iterator[bytes]:
         """The log in blocks of whole lines; each line comes behind its line end.
@@ -85,7 +109,7 @@ class Source:
         The first one too, behind one that the log need not have. What cannot be read ends it,
         and is told in ``troubles``.
         """
-        carry = b"\n"
+        carry = bytearray(b"\n")
         too_long = 0
         skipping = False
         for data in self._read():
@@ -94,20 +118,20 @@ class Source:
                 skipping = not data
             end = max(data.rfind(b"\n"), data.rfind(b"\r") if b"\n" not in data else -1)
             if end >= 0:
-                yield carry + data[:end]
-                carry = data[end:]
+                yield bytes(carry) + data[:end]
+                carry = bytearray(data[end:])
             else:
                 carry += data
             if len(carry) > LONGEST:
-                yield carry[:LONGEST]
-                carry = b"\n"
+                yield bytes(carry[:LONGEST])
+                carry = bytearray(b"\n")
                 too_long += 1
                 skipping = True
         if len(carry) > 1:
-            yield carry
+            yield bytes(carry)
         if too_long:
             lines = "a line is" if too_long == 1 else f"{too_long} lines are"
-            self.troubles.append(f"{lines} longer than 1 MiB, and was read no further")
+            self.troubles.append(f"{lines} longer than 16 MiB, and was read no further")
 
     def beyond(self) -> Iterator[bytes]:
         """Blocks of lines from behind the end of this part."""
@@ -116,20 +140,41 @@ class Source:
 
     def _read(self) -> Iterator[bytes]:
         with self._file:
-            stream = gzip.GzipFile(fileobj=self._file) if self._zipped else self._file
             try:
-                if self.name != STDIN and self.size is not None:
-                    self._file.seek(self._begin)
-                left = total = sys.maxsize if self._end is None else self._end - self._begin
-                while data := stream.read1(min(BLOCK, left)):
-                    if left == total:
-                        self.binary = _looks_binary(data[:4096])
-                    left -= len(data)
-                    yield data
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                self.troubles.append(f"its compressed data is cut short or damaged ({error})")
+                yield from self._unzipped() if self._zipped else self._raw()
             except OSError as error:
                 self.troubles.append(f"it could not be read to its end ({error.strerror})")
+
+    def _raw(self) -> Iterator[bytes]:
+        end = self.size if self._end is None else self._end
+        left = sys.maxsize if self._end is None else self._end - self._begin
+        data = self._start[:left]
+        while data:
+            left -= len(data)
+            if end:
+                self.share = min(1.0, (self._file.tell() - self._begin) / (end - self._begin))
+            yield data
+            data = self._file.read1(min(BLOCK, left))
+
+    def _unzipped(self) -> Iterator[bytes]:
+        """What the gzip members of the file hold, one behind the other."""
+        unzip = zlib.decompressobj(wbits=_GZIP_FORMAT)
+        within = False
+        try:
+            for data in self._raw():
+                while data:
+                    yield unzip.decompress(data, BLOCK)
+                    within = not unzip.eof
+                    data = unzip.unconsumed_tail
+                    if unzip.eof:
+                        data = unzip.unused_data.lstrip(b"\0")
+                        unzip = zlib.decompressobj(wbits=_GZIP_FORMAT)
+            yield unzip.flush()
+        except zlib.error as error:
+            self.troubles.append(f"its compressed data is damaged ({error})")
+            return
+        if within:
+            self.troubles.append("its compressed data is cut short")
 
 
 def _opened(name: str) -> io.BufferedReader:
@@ -147,12 +192,3 @@ def _first_end(data: bytes) -> int:
     """Where the first line end of ``data`` is; its length where there is none."""
     ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
     return min(ends, default=len(data))
-
-
-def _looks_binary(sample: bytes) -> bool:
-    """Whether a file that begins so is no text, in UTF-16 or any superset of ASCII."""
-    sample = sample.lstrip(b"\0")  # a log that was cut to nothing while it was written
-    halves = [half.count(0) for half in (sample[::2], sample[1::2])]
-    if max(halves) * 3 > len(sample) and min(halves) * 50 < len(sample):  # UTF-16
-        return False
-    return len(sample.translate(None, _TEXT)) * 20 > len(sample)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from itertools import islice
 
-from placement_checks.logs.forms import Record, is_common, read, read_whole
+from placement_checks.logs.forms import Reading, Record, is_common, read, read_common
 from placement_checks.logs.hints import Hints
 from placement_checks.logs.log import Log
 from placement_checks.logs.torn import Torn, complete, cut, may_be_torn, unfinished
@@ -22,13 +22,13 @@ _START = re.compile(
 class Tally:
     """What was found so far.
 
-    Lines that are one record and nothing else are counted as they stand, which costs one look-up
-    each: few of the millions of lines of a long log are distinct. All others are read at once.
+    Common lines are counted as they stand, which costs one look-up each: few of the millions of
+    lines of a long log are distinct. All others are read at once.
     """
 
     def __init__(self) -> None:
-        self._whole: Counter[bytes] = Counter()
-        self._mixed: Counter[tuple[Record, bool]] = Counter()
+        self._common: Counter[bytes] = Counter()
+        self._mixed: Counter[Reading] = Counter()
         self._unfinished = 0
         self._torn = Torn()
         self._hints = Hints()
@@ -36,38 +36,35 @@ class Tally:
     def add(self, block: bytes) -> None:
         """Count the lines of a block, each behind its newline; blocks come in order."""
         _, *lines = _START.split(block)
-        before = len(self._whole)
-        self._whole.update(lines)
+        before = len(self._common)
+        self._common.update(lines)
         heads: dict[bytes, bytes] = {}
-        for line in list(islice(reversed(self._whole), len(self._whole) - before)):
+        for line in list(islice(reversed(self._common), len(self._common) - before)):
             if not is_common(line):
                 self._look_at(line, heads)
         if heads or self._torn.waiting:
             self._torn.look(lines, heads)
 
     def _look_at(self, line: bytes, heads: dict[bytes, bytes]) -> None:
-        """Read a line that may be more, or less, than one record."""
+        """Read a line that is more, or less, than one record."""
+        times = self._common.pop(line)
         head, rest = cut(line)
-        readings = read(rest)
-        whole = len(readings) == 1 and readings[0].whole
-        if whole and not head:
-            return
-        times = self._whole.pop(line)
         if head:
             heads[line] = head
             if early := complete(head):
-                self._mixed[early, False] += times
-        elif not readings and may_be_torn(line):
-            heads[line] = line
+                self._mixed[Reading(early, logged=False)] += times
+        if head and is_common(rest):
+            self._common[rest] += times
             return
-        if whole:
-            self._whole[rest] += times
-            return
-        for record, logged, _ in readings:
-            self._mixed[record, logged] += times
-        self._unfinished += times * unfinished(rest, readings)
+        readings = read(rest)
+        for reading in readings:
+            self._mixed[reading] += times
         if not readings:
             self._hints.look(rest, times)
+        if not head and not readings and may_be_torn(line):
+            heads[line] = line  # whether it is torn is found out there
+        else:
+            self._unfinished += times * unfinished(rest, readings)
 
     def look_beyond(self, blocks: Iterable[bytes]) -> None:
         """Find how a record goes on that is torn at the end; the rest is read by another."""
@@ -79,34 +76,39 @@ class Tally:
     def merge(self, other: Tally) -> None:
         """Take in what was counted of the next part of a log, or of another log of the run."""
         if not self:  # the first: no need to count it all again
-            self._whole = other._whole
+            self._common = other._common
         else:
-            self._whole.update(other._whole)
+            self._common.update(other._common)
         self._mixed.update(other._mixed)
         self._unfinished += other._unfinished
         self._torn.merge(other._torn)
         self._hints.merge(other._hints)
 
     def __bool__(self) -> bool:
-        return bool(self._whole or self._mixed)
+        return bool(self._common or self._mixed)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether anything but blanks was read."""
+        return bool(self) or self._hints.has_text
 
     def log(self, name: str, troubles: Sequence[str] = ()) -> Log:
         """All that was counted; it is not counted on after this."""
-        reason = None if self else self._hints.reason()
         plain, logged = self._copies()
         torn = self._unfinished + self._torn.settle(plain, logged)
         _unglue(plain, logged)
         counts = {
-            record: max(plain.get(record, 0), logged.get(record, 0))
+            record: count
             for record in dict.fromkeys((*logged, *plain))
+            if (count := max(plain.get(record, 0), logged.get(record, 0)))
         }
         return Log(
             name,
-            {record: count for record, count in counts.items() if count},
+            counts,
             sum(plain.values()) + sum(logged.values()),
             torn,
             frozenset(self._hints.devices),
-            reason,
+            None if counts else self._hints.reason(torn),
             tuple(troubles),
         )
 
@@ -114,17 +116,19 @@ class Tally:
         """How often each record is there without a log prefix, and with one."""
         copies: tuple[dict[Record, int], dict[Record, int]] = ({}, {})
         texts: tuple[dict[bytes, int], dict[bytes, int]] = ({}, {})
-        while self._whole:  # handed over piece by piece: there may be much of it
-            line, times = self._whole.popitem()
+        while self._common:  # handed over piece by piece: there may be much of it
+            line, times = self._common.popitem()
             _, bracket, text = line.rpartition(b"] ")
             count = texts[bracket != b""]
             count[text] = count.get(text, 0) + times
-        for with_prefix in (True, False):
-            while texts[with_prefix]:
-                text, times = texts[with_prefix].popitem()
-                record = read_whole(text)
-                copies[with_prefix][record] = copies[with_prefix].get(record, 0) + times
-                if with_prefix and (others := texts[False].pop(text, 0)):
+        for logged in (True, False):
+            while texts[logged]:
+                text, times = texts[logged].popitem()
+                record = read_common(text)
+                if record is None:  # the block was interrupted before it was looked at
+                    continue
+                copies[logged][record] = copies[logged].get(record, 0) + times
+                if logged and (others := texts[False].pop(text, 0)):
                     copies[False][record] = copies[False].get(record, 0) + others
         for (record, logged), times in self._mixed.items():
             copies[logged][record] = copies[logged].get(record, 0) + times

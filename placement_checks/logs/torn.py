@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, MutableMapping
-from itertools import islice
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from itertools import compress
 
-from placement_checks.logs.forms import Reading, Record, is_common, read, read_whole
+from placement_checks.logs.forms import Reading, Record, read, read_common
 
 _LOG_PREFIX = re.compile(
     rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:[\d.]+ +\d+ )?"
@@ -28,9 +28,15 @@ _LOG_PREFIX = re.compile(
 _HEAD = re.compile(
     rb"[\w.][\w.>/-]*(?::(?: (?:\((?:[\w>]+(?:\)(?::(?: (?:/[\w:/]*)?)?)?)?)?|/[\w:/]*)?)?)?"
 )
+_NO_HEAD = re.compile(rb"[\d.]+: ?|.*\.\.\.")  # of grep -n, a time; Loading...
 _RAGGED = re.compile(rb"[\w.][\w.>/-]*: \(")
-_BEGUN = re.compile(rb"[\w.>/-]: \([\w>]+\):? ?/")
+_BEGUN = re.compile(rb"[\w.>/-]: \([\w>]+\)(?:: )?/(?=job:|jo?b?$|$)")
+_TAIL = re.compile(rb"[\w>]{0,200}(?:\)(?:: )?)?[\w:/]{0,200}\d")
+_LONGEST = 1000  # bytes of a name that are looked at
 _FAR = 20_000  # lines of stdout after which a head has no continuation
+_TRIES = 50  # lines with which one is tried that may be no head
+_MOST_MARKS = 1000
+_MOST_ALONE = 10_000  # if more records have no copy, the two streams are not of one run
 
 
 def cut(line: bytes) -> tuple[bytes, bytes]:
@@ -42,7 +48,7 @@ def cut(line: bytes) -> tuple[bytes, bytes]:
     if prefix is None or not prefix.start():
         return b"", line
     head = line[: prefix.start()]
-    if not _HEAD.fullmatch(head) or head[:-1].isdigit():
+    if len(head) > _LONGEST or not _HEAD.fullmatch(head) or _NO_HEAD.fullmatch(head):
         return b"", line
     return head, line[prefix.end("time") if prefix["time"] else prefix.start() :]
 
@@ -68,13 +74,15 @@ class Torn:
     def __init__(self) -> None:
         self.waiting = b""
         self._passed = 0
+        self._far = 0
         self._pairs: Counter[tuple[bytes, bytes, frozenset[Record]]] = Counter()
-        self._lost: Counter[bytes] = Counter()
+        self._lost = 0
+        self._marks: Counter[bytes] = Counter()
 
     def look(self, lines: list[bytes], heads: Mapping[bytes, bytes]) -> None:
         """Go through a block's lines; ``heads`` has those that begin with a torn record."""
         begin = 0
-        for here in [at for at, line in enumerate(lines) if line in heads]:
+        for here in compress(range(len(lines)), map(heads.__contains__, lines)):
             self._go_on(lines, begin, here)
             begin = here + 1
             head = heads[lines[here]]
@@ -82,6 +90,7 @@ class Torn:
                 self._give_up()
                 self.waiting = head
                 self._passed = 0
+                self._far = _FAR if _HEAD.fullmatch(head) else _TRIES
         self._go_on(lines, begin, len(lines))
 
     def look_beyond(self, lines: list[bytes]) -> None:
@@ -93,7 +102,8 @@ class Torn:
         """Look for the continuation of what waits among the lines of stdout."""
         if not self.waiting:
             return
-        for line in islice(lines, begin, end):
+        for at in range(begin, end):
+            line = lines[at]
             if b"]" in line:  # of a log prefix, and so not of stdout
                 continue
             if line[-1:].isdigit() and (records := _joined(self.waiting, line)):
@@ -102,7 +112,7 @@ class Torn:
                 return
             self._passed += 1
             # Of a whole record only the newline came late.
-            if complete(self.waiting) or self._passed > _FAR:
+            if self._passed > self._far or complete(self.waiting):
                 self._give_up()
                 return
 
@@ -112,15 +122,18 @@ class Torn:
         self.waiting = b""
 
     def _lose(self, head: bytes, times: int) -> None:
-        if _HEAD.fullmatch(head) or _BEGUN.search(head):  # else it may be no record at all
-            self._lost[head] += times
+        if head.endswith((b":", b": ")) and len(self._marks) < _MOST_MARKS:
+            self._marks[head] += times
+        elif _HEAD.fullmatch(head) or _BEGUN.search(head):  # else it may be no record at all
+            self._lost += times
 
     def merge(self, other: Torn) -> None:
         """Take in what was found in the next part of a log, or in another log."""
         self._give_up()
         self.waiting = other.waiting
         self._pairs.update(other._pairs)
-        self._lost.update(other._lost)
+        self._lost += other._lost
+        self._marks.update(other._marks)
 
     def settle(self, plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> int:
         """Count the records that are proved in ``plain``; return how many are not.
@@ -145,43 +158,64 @@ class Torn:
             else:
                 self._lose(head, times)
         _mend_names(plain, logged)
-        # The same name and colon again and again is a file's, which grep puts before its lines.
-        return sum(
-            times for head, times in self._lost.items() if times == 1 or not head.endswith(b":")
-        )
+        # The same word and colon again and again is no torn record, but what grep or mpirun puts
+        # before each line.
+        return self._lost + sum(times == 1 for times in self._marks.values())
 
 
 def _mend_names(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:
-    """Give the ends of names that stand alone to the names that lack a copy and end so.
+    """Take for what they are the names that have no copy, next to names that lack theirs.
 
-    A record torn in its name leaves a line that is a record by its looks. Where its beginning ran
-    into other text, only the copies tell.
+    A record torn in its name leaves a line that is a record by its looks; where its beginning ran
+    into other text, only the copies tell. And text that ends in no newline becomes the beginning
+    of a name: ``loss: 2.30w/read``.
     """
-    alone = {record for record in plain if record.node and record not in logged}
-    longer: dict[Record, list[Record]] = defaultdict(list)
-    for record in logged if alone else ():
-        if record.node and plain.get(record, 0) < logged[record]:
-            for cut in range(1, len(record.node)):
-                end = record._replace(node=record.node[cut:])
-                if end in alone:
-                    longer[end].append(record)
-    for end, records in longer.items():
-        if len(records) == 1:
-            plain[records[0]] = plain.get(records[0], 0) + plain.pop(end)
+    alone = {each for each in plain if each.node and each not in logged}
+    if not logged or not 0 < len(alone) <= _MOST_ALONE:
+        return
+    lacking = {each for each in logged if each.node and plain.get(each, 0) < logged[each]}
+    lengths = {len(record.node or "") for record in alone}
+    longer: dict[Record, set[Record]] = defaultdict(set)
+    for record in lacking:
+        for end in _ends(record, lengths):
+            if end in alone:
+                longer[end].add(record)
+    for record in alone:
+        inner = next((end for end in _ends(record) if end in lacking), None)
+        right = longer[record] or ({inner} if inner else set())
+        if len(right) == 1:
+            (name,) = right
+            plain[name] = plain.get(name, 0) + plain.pop(record)
+
+
+def _ends(record: Record, lengths: Collection[int] | None = None) -> Iterator[Record]:
+    """The record under each end of its name, the longest first, or those of some lengths."""
+    node, op, device = record
+    size = len(node or "")
+    if node and size <= _LONGEST:
+        for length in range(size - 1, 0, -1) if lengths is None else lengths:
+            if length < size:
+                yield Record(node[size - length :], op, device)
 
 
 def _joined(head: bytes, tail: bytes) -> frozenset[Record]:
     """The records that a head, or the beginning of a line with other text, may be with a tail."""
     partial = _HEAD.match(head)
-    if partial is None or (partial.end() < len(head) and complete(tail)):
+    if partial is None or len(tail) > _LONGEST:
         return frozenset()
-    least = len(head) if partial.end() == len(head) else head.index(b": (") + 3
-    texts = (head[:cut] + tail for cut in range(least, partial.end() + 1))
-    return frozenset(read_whole(text) for text in texts if is_common(text))
+    end = partial.end()
+    begin = end
+    if end < len(head):
+        if not _TAIL.fullmatch(tail):
+            return frozenset()
+        begin = head.index(b": (") + 3
+        end = min(end, begin + 200)
+    texts = (head[:cut] + tail for cut in range(begin, end + 1))
+    return frozenset(record for text in texts if (record := read_common(text)))
 
 
 def complete(text: bytes) -> Record | None:
     """The record that ``text`` is, device included."""
-    if not text[-1:].isdigit():
+    if not text[-1:].isdigit() or len(text) > _LONGEST:
         return None
     return next((each.record for each in read(text) if each.record.device), None)

@@ -12,22 +12,28 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-_ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]?")
-_SYSLOG_ANSI = re.compile(rb"#033\[[0-?]*[ -/]*[@-~]")
+# Colours and the like, also as syslog, `cat -v` and the source of a program write the escape.
+_ANSI = re.compile(
+    rb"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[()*+][A-Za-z0-9]|\x1b[@-Z\\-_](?<!\[)"
+    rb"|(?:\x1b|#033|\^\[|\\x1b|\\033|\\e|\\u001b)\[[0-?]*[ -/]*[@-~]"
+    rb"|[\x9b\[]\d{1,3}(?:;\d{1,3})*m"
+)
+_ENTITIES = {b"&gt;": b">", b"&lt;": b"<", b"&quot;": b'"', b"&#39;": b"'", b"&amp;": b"&"}
 # 2024-01-21T21:16:10.1797413Z, with or without the T, the fraction and the zone.
 _TIME = rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _MARKS = re.compile(
     rb"(?m)^(?:"
     + _TIME
     + rb"[ \t]"  # GitHub Actions, kubectl logs --timestamps, journalctl
-    + rb"|[^\t\n]+\t[^\t\n]+\t(?="
+    + rb"|[^\t\n]{1,200}\t[^\t\n]{1,200}\t(?="
     + _TIME
     + rb")"  # gh run view --log
-    + rb"|[\w.-]+ +\| "  # docker-compose
-    + rb"|\[\d+,\d+\](?:<\w+>)?:"  # mpirun --tag-output
-    + rb"|\d+: )+"  # srun --label
+    + rb"|[\w.-]{1,200} +\| "  # docker-compose
+    + rb"|\[\d+,\d+\](?:<\w+>)?: ?"  # mpirun --tag-output
+    + rb"| *\d{1,9}: (?![(/]))+"  # srun --label; not a node of that name
 )
 _CRI = re.compile(rb"(?m)^(\S+) (stdout|stderr) ([PF])(?: (.*))?$")
+MOST_IN_PIECES = 1 << 20  # bytes of a line
 _SAMPLE = 4096  # bytes of a block in which a mark must show
 
 
@@ -36,6 +42,7 @@ class Unwrapper:
 
     def __init__(self) -> None:
         self._pieces: dict[str, bytes] = {}
+        self._docker = False
 
     def unwrap(self, block: bytes) -> bytes:
         """The lines of ``block``, which are whole, as the process printed them.
@@ -44,14 +51,15 @@ class Unwrapper:
         """
         if b"\0" in block:
             block = block.replace(b"\0", b"")
-        if b"\r" in block:
-            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if b"\x1b" in block:
-            block = _ANSI.sub(b"", block)
-        if b"#" in block:
-            block = _SYSLOG_ANSI.sub(b"", block)
         if b"{" in block:
             block = b"\n".join(self._from_json(block.split(b"\n")))
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if any(sign in block for sign in (b"\x1b", b"[", b"\x9b")):
+            block = _ANSI.sub(b"", block)
+        if b"&" in block:
+            for entity, sign in _ENTITIES.items():
+                block = block.replace(entity, sign)
         if _CRI.search(block, 0, _SAMPLE):
             block = b"\n".join(self._from_cri(block.split(b"\n")))
         if _MARKS.search(block, 0, _SAMPLE):
@@ -63,19 +71,23 @@ class Unwrapper:
         return b"\n".join(self._pieces.values())
 
     def _from_json(self, lines: list[bytes]) -> Iterator[bytes]:
-        """Every string in a line of JSON; docker's json-file has a line, or a piece, in "log"."""
+        """Every string in a line of JSON; docker's json-file has a line, or a piece, in "log".
+
+        Docker ends all but a piece with a newline; other loggers of that form end no line so.
+        """
         for line in lines:
             value = _parsed(line) if line[:1] in b"{\xef" else None
             if not isinstance(value, dict):
                 yield line
-            elif isinstance(text := value.get("log"), str):
+            elif isinstance(text := value.get("log"), str) and "stream" in value:
+                self._docker = self._docker or text.endswith("\n")
                 yield from self._joined(
-                    f"json {value.get('stream')}",
+                    f"json {value['stream']}",
                     text.removesuffix("\n").encode(errors="replace"),
-                    ends=text.endswith("\n"),
+                    ends=text.endswith("\n") or not self._docker,
                 )
             else:
-                for text in _strings(value):
+                for text in dict.fromkeys(_strings(value)):
                     yield from text.encode(errors="replace").split(b"\n")
 
     def _from_cri(self, lines: list[bytes]) -> Iterator[bytes]:
@@ -96,7 +108,9 @@ class Unwrapper:
             self._pieces[stream] = text
 
 
-MOST_IN_PIECES = 1 << 20
+def in_pieces(sample: bytes) -> bool:
+    """Whether long lines of a log that begins so may be in pieces."""
+    return b"{" in sample or _CRI.search(sample.replace(b"\0", b"")) is not None
 
 
 def _parsed(line: bytes) -> Any:
@@ -107,9 +121,16 @@ def _parsed(line: bytes) -> Any:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """The strings in a JSON value; it is no deeper than `json` reads."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _strings(each)
+    """The strings in a JSON value, and the texts that journald writes as numbers."""
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict):
+            todo += each.values()
+        elif isinstance(each, list):
+            if each and all(isinstance(byte, int) and 0 <= byte < 256 for byte in each):
+                yield bytes(each).decode(errors="replace")
+            else:
+                todo += each

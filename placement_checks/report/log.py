@@ -30,39 +30,44 @@ def render_json(log: Log) -> str:
         "reason": log.reason,
         "troubles": list(log.troubles),
     }
-    return json.dumps(document, ensure_ascii=False)
+    return json.dumps(document) + "\n"
 
 
 def render_lines(log: Log) -> str:
     """Every placement as one line, as often as it was made."""
-    lines = [text_of(record) for record, count in log.counts.items() for _ in range(count)]
-    return "\n".join(lines)
+    return "".join(f"{text_of(record)}\n" * count for record, count in log.counts.items())
 
 
 def render_text(log: Log) -> str:
     """What is on each device, and what was moved."""
-    return "\n".join(_text(log))
+    return "\n".join(_text(log)) + "\n"
 
 
-def _text(log: Log) -> Iterator[str]:
+def torn_and_reason(log: Log) -> Iterator[str]:
+    """Why there are no placements, and how many records are torn, if it is so."""
     if log.reason:
         yield f"{log.name}: no placements; {log.reason}"
-        return
-    yield (
-        f"{log.name}: {counted(log.records, 'record')}, "
-        f"{counted(sum(log.counts.values()), 'placement')} of {counted(len(log.counts), 'op')}"
-    )
-    yield ""
-    yield from _table(log)
-    if log.moved:
-        yield ""
-        yield from _moved(log)
-    if log.torn:
-        yield ""
+    elif log.torn:
         yield (
             f"{counted(log.torn, 'record')} more {'is' if log.torn == 1 else 'are'} torn, and "
             "cannot be put together for sure (PYTHONUNBUFFERED=1 keeps the streams apart)"
         )
+
+
+def _text(log: Log) -> Iterator[str]:
+    if not log.reason:
+        yield (
+            f"{log.name}: {counted(log.records, 'record')}, "
+            f"{counted(sum(log.counts.values()), 'placement')} of {counted(len(log.counts), 'op')}"
+        )
+        yield ""
+        yield from _table(log)
+        if log.moved:
+            yield ""
+            yield from _moved(log)
+        if log.torn:
+            yield ""
+    yield from torn_and_reason(log)
 
 
 def _table(log: Log) -> Iterator[str]:

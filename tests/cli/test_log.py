@@ -104,7 +104,7 @@ def test_what_could_not_be_read_is_said_beside_the_rest(run, tmp_path):
 
     assert ran.status == 0
     assert "records, " in ran.out
-    assert ran.err.startswith(f"placement-checks: {log}: its compressed data is cut short or dama")
+    assert ran.err.startswith(f"placement-checks: {log}: its compressed data is cut short")
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,12 @@ def test_a_log_of_nothing_cannot_be_judged(run, tmp_path):
     assert ran.err.startswith(f"placement-checks: {log}: has no placements; nothing in it comes")
 
 
-def test_a_bar_shows_how_far_it_is_on_a_terminal(session):
+def test_a_bar_shows_how_far_it_is_on_a_terminal(session, tmp_path):
+    log = tmp_path / "session.log"
+    log.write_bytes(session.read_bytes().rstrip())  # the last line has no newline
     program = (
         "import sys, placement_checks.cli.log as log\n"
-        f"log._WORTH_A_BAR, sys.argv = 0, ['placement-checks', 'log', {str(session)!r}]\n"
+        f"log._WORTH_A_BAR, sys.argv = 0, ['placement-checks', 'log', {str(log)!r}]\n"
         "from placement_checks.cli import main; main()"
     )
     terminal, end = pty.openpty()
@@ -205,4 +207,53 @@ def test_a_bar_shows_how_far_it_is_on_a_terminal(session):
 
     assert b"session.log" in os.read(terminal, 10_000)
     os.close(terminal)
-    assert ran.stdout.startswith(f"{session}: 602 records".encode())
+    assert ran.stdout.startswith(f"{log}: 602 records".encode())
+
+
+@pytest.mark.parametrize("form", ["text", "lines"])
+def test_output_that_cannot_show_a_name_shows_it_all_the_same(session, tmp_path, form):
+    log = tmp_path / "h\udce9.log"
+    log.write_bytes(session.read_bytes())
+    command = [sys.executable, "-m", "placement_checks", "log", log, "--format", form]
+    ran = subprocess.run(
+        command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_lines_of_an_empty_log_are_none(run, tmp_path):
+    log = tmp_path / "empty.log"
+    log.write_bytes(b"")
+
+    ran = run("log", log, "--format", "lines")
+
+    assert (ran.status, ran.out) == (0, "")
+    assert ran.err.startswith(f"placement-checks: {log}: no placements; the log is empty")
+
+
+def test_a_long_line_and_no_record_is_no_error(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("placement_checks.logs.sources.LONGEST", 1000)
+    log = tmp_path / "a.log"
+    log.write_text("x" * 2_000_000)
+
+    ran = run("log", log)
+
+    assert ran.status == 0
+    assert ran.out.startswith(f"{log}: no placements; nothing in it comes from TensorFlow")
+    assert ran.err.endswith("a line is longer than 16 MiB, and was read no further\n")
+
+
+def test_a_pipe_may_be_verified_and_compared(session):
+    command = f"{sys.executable} -m placement_checks diff <(cat {session}) {session}"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True)
+
+    assert ran.returncode == 0
+    assert b"have 162 ops, each on the same device" in ran.stdout
+
+
+def test_systems_without_fork_read_alone(run, session, monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delattr(os, "fork")
+
+    assert run("log", session).status == 0

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from placement_checks.logs import Record, text_of
-from placement_checks.logs.forms import is_common, read, read_whole
+from placement_checks.logs.forms import is_common, read
 
 HOST = "/job:localhost/replica:0/task:0"
 GPU = f"{HOST}/device:GPU:1"
@@ -74,6 +74,24 @@ def found(line: str | bytes) -> list[Record]:
             True,
             id="V",
         ),
+        pytest.param(
+            f"mean_squared_error: {HOST}/gpu:1",
+            ("mean_squared_error", None, GPU),
+            False,
+            id="loss",
+        ),
+        pytest.param(
+            f"I tensorflow/core/common_runtime/simple_placer.cc:289] device: {HOST}/gpu:1",
+            ("device", None, GPU),
+            True,
+            id="A, a node called device",
+        ),
+        pytest.param(
+            f"Executing op __wrapped__Sum_device_{HOST}/device:CPU:0_10 in device {GPU}",
+            (None, f"__wrapped__Sum_device_{HOST}/device:CPU:0_10", GPU),
+            False,
+            id="D, a device in the op",
+        ),
         pytest.param("p: (Op): ", ("p", "Op", ""), False, id="unplaced"),
         pytest.param("p: (Op): (unspecified)", ("p", "Op", ""), False, id="unspecified"),
         pytest.param("Executing op Op in device ", (None, "Op", ""), False, id="D, unplaced"),
@@ -101,8 +119,7 @@ def found(line: str | bytes) -> list[Record]:
 def test_forms(line, record, logged):
     (reading,) = read(line.encode())
 
-    assert (reading.record, reading.logged, reading.whole) == (Record(*record), logged, True)
-    assert read_whole(line.rpartition("] ")[2].encode()) == Record(*record)
+    assert (reading.record, reading.logged) == (Record(*record), logged)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +144,9 @@ def test_forms(line, record, logged):
         "outputlog:12:",
         "12:",
         "[pod/train-0/main] ",
+        "<pre>",
+        "<td><b>",
+        "<6>",
         " 50%|#####     | 1/2 [00:01<00:01]",
     ],
 )
@@ -137,7 +157,9 @@ def test_what_comes_before_does_not_matter(lead, text):
     assert record == Record("x" if text.startswith("x") else None, "Add", GPU)
 
 
-@pytest.mark.parametrize("rest", ['"', "\\n", "'", "`", ",", " ", ") ", "\t# a remark"])
+@pytest.mark.parametrize(
+    "rest", ["...", ".", '"', "\\n", "'", "`", ",", " ", ") ", "\t# a remark"]
+)
 def test_what_comes_behind_does_not_matter(rest):
     assert found(f"x: (Add): {GPU}{rest}") == [Record("x", "Add", GPU)]
 
@@ -184,6 +206,9 @@ def test_several_records_on_a_line():
         "x: (Add): /job:localhost/replica:0/task:0/device:GPU:",
         f"x: (Add): {GPU}y: (Add): {HOST}/device:CPU:0",
         f"x: (Add): {GPU}/more",
+        f"x: (Add): {HOST}/device:GPU:9999999999",
+        f"2018-10-21 18:30:00.140665: W tensorflow/core/foo.cc:12] NotFound: {HOST}/gpu:1",
+        f"E0000 00:00:1795000000.179741   19303 foo.cc:12] run: (Foo): {GPU}",
         "x: (Add): /gpu:1",
         f": (Add): {GPU}",
         f"x: (): {GPU}",

@@ -55,6 +55,8 @@ def test_a_node_placed_again_elsewhere_is_told():
     [
         ("", "the log is empty: TensorFlow prints placements to the process's own stdout"),
         ("\n  \n", "the log is empty"),
+        ("loss: (0.1, 0.2)\n", "nothing in it comes from TensorFlow's runtime"),
+        ("ckpt: (best) /home/me/ckpt-1\n", "nothing in it comes from TensorFlow's runtime"),
         ("step 1, loss 0.3\n", "nothing in it comes from TensorFlow's runtime"),
         (MAPPING, "nothing was placed: no session ran"),
         (f"{PREFIX}direct_session.cc:9] starting\n", "log_device_placement is off, or was"),
@@ -86,6 +88,7 @@ def test_the_machine_is_what_the_log_lists_and_uses():
         f"Created TensorFlow device ({GPU_1} with 11439 MB memory) -> physical GPU (device: 1)\n",
         f"Created device {GPU_1} with 38000 MB memory:  -> device: 1, name: NVIDIA A100\n",
         "Creating TensorFlow device (/gpu:1) -> (device: 1, name: Tesla K40c)\n",
+        f"{GPU_1} -> device: 1\n{HOST.removesuffix('device')}deviGPU:7 -> device: 0\n",
     ],
 )
 def test_devices_are_listed_in_many_words(line):
@@ -119,6 +122,16 @@ def test_a_variable_that_was_placed_twice_is_judged_twice():
     (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
 
     assert (finding.object, finding.found) == ("w", "/device:GPU:0")
+
+
+def test_a_node_of_several_types_is_there_once_for_each():
+    log = read(
+        f"w: (Const): {CPU}\nw: (VarHandleOp): {GPU}\nw: (Identity): {GPU}\nb: (Add): {GPU_1}"
+    )
+
+    (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
+
+    assert finding.object == "w"
 
 
 def test_eager_variables_have_no_name_but_a_device():
@@ -195,3 +208,20 @@ def test_variables_that_the_log_does_not_name_are_counted():
     (verdict,) = verify(log.placement(graph=graph), only=["variables-on-host"]).verdicts
 
     assert verdict.note == "1 variable, and 1 that the log does not name"
+
+
+def test_devices_of_any_type_in_any_spelling():
+    log = read(
+        "H/xla_cpu:0 -> device: XLA_CPU device\nx: (Add): H/xla_cpu:0\n".replace(
+            "H", "/job:localhost/replica:0/task:0"
+        )
+    )
+
+    assert str(log.placement().machine) == "xla_cpu*1"
+
+
+def test_a_device_that_no_machine_has():
+    log = read(f"x: (Add): {HOST}:GPU:99999999\n")
+
+    with pytest.raises(InputError, match="no machine has 10000 of a kind"):
+        log.placement()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from placement_checks.logs import Log, Record
 from placement_checks.logs.tally import Tally
+from placement_checks.logs.transport import Unwrapper
 
 HOST = "/job:localhost/replica:0/task:0/device"
 DATED = "2018-10-21 18:30:00.140665: I tensorflow/core/common_runtime/placer.cc:922] "
@@ -135,3 +137,80 @@ def test_a_progress_bar_before_a_log_line_is_no_record():
     log = read(f"Epoch 1/10{DATED}y: (Add): {HOST}:CPU:0\ny: (Add): {HOST}:CPU:0\n")
 
     assert (list(log.counts), log.torn) == ([Record("y", "Add", f"{HOST}:CPU:0")], 0)
+
+
+@pytest.mark.parametrize("word", ["...", "Loading...", "1705871770.179741: ", "12:"])
+def test_what_is_no_head_costs_no_record(word):
+    log = read(
+        f"{word}{DATED.replace(': I ', ': W ')}a warning\nconv/w: (VarHandleOp): {HOST}:CPU:0"
+    )
+
+    assert (list(log.counts), log.torn) == ([Record("conv/w", "VarHandleOp", f"{HOST}:CPU:0")], 0)
+
+
+def test_only_torn_records_are_a_reason():
+    log = read(f"ok{DATED.replace(': I ', ': W ')}a warning\nconv/w: (VarHandleOp): {HOST}:CPU:0")
+
+    assert (log.counts, log.torn) == ({}, 1)
+    assert log.reason.startswith("of the records in it, 1 in all, each is torn")
+
+
+def test_text_glued_before_a_name_is_known_by_the_other_copy():
+    record = f"w/k: (MatMul): {HOST}:CPU:0"
+    log = read(f"loss: 2.30{record}\n{DATED}{record}\n")
+
+    assert (log.counts, log.records) == ({Record("w/k", "MatMul", f"{HOST}:CPU:0"): 1}, 2)
+
+
+def test_a_head_that_ran_into_other_text():
+    record = f"tower_1/Shape: (Const): {HOST}:CPU:2"
+    log = read(
+        f"tower_1/Shape: (Cothe loss is 0.26\n{DATED}{record}\n=== 1 failed ===\n"
+        f"nst): {HOST}:CPU:2\n"
+    )
+
+    assert (log.counts, log.records, log.torn) == (
+        {Record("tower_1/Shape", "Const", f"{HOST}:CPU:2"): 1},
+        2,
+        0,
+    )
+
+
+def test_an_interrupted_block_is_left_out():
+    tally = Tally()
+    tally.add(f"\nx: (Add): {HOST}:CPU:0".encode())
+    tally._common.update([b"step 1", b"Executing op x] in device y"])  # before they were looked at
+
+    assert tally.log("a log").records == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"x: (Add): /{'a' * 20_000} z\n" + "1\n" * 2_000,
+        "0: " * 30_000,
+        f"placer.cc:1] {'a' * 300_000}: (Add): {HOST}:GPU:0\ny: (Add): {HOST}:GPU:0\n",
+        "".join(f"{DATED}x_{n}: (Add): {HOST}:GPU:0\n" for n in range(30_000))
+        + f"z: (Add): {HOST}:GPU:0\n",
+        "".join(f"x{n}: (A\n" for n in range(40_000)),
+        "{\n" * 50_000,
+        ": (Add): " * 30_000,
+        "/job:localhost/replica:0/task:0/" * 20_000,
+    ],
+    ids=[
+        "a long head",
+        "labels",
+        "a long name",
+        "one without a copy",
+        "many heads",
+        "braces",
+        "many ops",
+        "many devices",
+    ],
+)
+def test_time_grows_with_the_log_only(text):
+    begin = time.perf_counter()
+
+    read(Unwrapper().unwrap(text.encode()).decode())
+
+    assert time.perf_counter() - begin < 8  # seconds; the square would take minutes

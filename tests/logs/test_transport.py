@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import html
 import itertools
 import json
 import textwrap
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from placement_checks.logs import Log, read_logs
+from placement_checks.logs import Log, read_logs, sources
 
 TIME = "2024-01-21T21:16:10.179741123Z"
 
@@ -32,6 +33,21 @@ def read(folder: Path, text: bytes) -> Log:
 
 def each_line(mark: str) -> Callable[[bytes], bytes]:
     return lambda text: b"".join(mark.encode() + line for line in text.splitlines(keepends=True))
+
+
+def fluent_json(text: bytes) -> bytes:
+    """Other loggers have docker's form, and no newline in any line."""
+    entries = ({"log": line, "stream": "stdout"} for line in text.decode().splitlines())
+    return "\n".join(map(json.dumps, entries)).encode()
+
+
+def journald_json(text: bytes) -> bytes:
+    """journald writes what is no plain text as the numbers of its bytes."""
+    entries = (
+        {"MESSAGE": list(line) if number % 2 else line.decode(), "_PID": "1"}
+        for number, line in enumerate(text.splitlines())
+    )
+    return "\n".join(map(json.dumps, entries)).encode()
 
 
 def docker_json(text: bytes) -> bytes:
@@ -83,6 +99,22 @@ CARRIERS: dict[str, Callable[[bytes], bytes]] = {
     "colours": coloured,
     "colours through syslog": each_line("#033[1;32m"),
     "docker json-file": docker_json,
+    "docker json-file, coloured": lambda text: docker_json(coloured(text)),
+    "Fluent Bit": fluent_json,
+    "journalctl -o json": journald_json,
+    "a text field that is there twice": lambda text: "\n".join(
+        json.dumps({"message": line, "event": {"original": line}})
+        for line in text.decode().splitlines()
+    ).encode(),
+    "colours as cat -v shows them": lambda text: coloured(text).replace(b"\x1b", b"^["),
+    "colours in a repr": lambda text: coloured(text).replace(b"\x1b", b"\\x1b"),
+    "colours that lost the escape": each_line("[32m"),
+    "tput sgr0": each_line("\x1b(B\x1b[m"),
+    "HTML": lambda text: b"<pre>" + html.escape(text.decode()).encode() + b"</pre>",
+    "systemd": each_line("<6>"),
+    "mpirun, with a blank": each_line("[1,0]<stdout>: "),
+    "srun, with two digits": each_line(" 3: "),
+    "pdsh": each_line("node1: "),
     "docker-compose": each_line("worker_1  | "),
     "Kubernetes CRI": cri,
     "kubectl logs --timestamps": each_line(f"{TIME} "),
@@ -165,3 +197,29 @@ def test_the_dots_of_pytest_are_no_part_of_a_name(tmp_path):
     text = f"tests/test_a.py .a: (Add): {device}\n..b: (Add): {device}\n"
 
     assert {record.node for record in read(tmp_path, text.encode()).counts} == {"a", "b"}
+
+
+def test_numbers_may_be_names(tmp_path):
+    device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    text = f"m: (MatMul): {device}\n0: (Const): {device}\n1: (Mul): {device}\n"
+
+    assert {record.node for record in read(tmp_path, text.encode()).counts} == {"m", "0", "1"}
+
+
+@pytest.mark.parametrize("carry", [docker_json, cri], ids=["docker", "CRI"])
+def test_pieces_at_the_border_of_parts(carry, fixtures, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "SHORTEST_PART", 500)
+    log = tmp_path / "a.log"
+    log.write_bytes(carry((fixtures / "logs" / "2.15.1" / "session.tty.log").read_bytes()))
+
+    parts = read_logs([str(log)], processes=9)
+
+    assert (parts.counts, parts.torn) == (read_logs([str(log)]).counts, 0)
+
+
+def test_json_of_any_depth(tmp_path):
+    device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    deep = '{"a":' + "[" * 900 + f'"x: (Add): {device}"' + "]" * 900 + "}"
+
+    assert read(tmp_path, deep.encode()).records == 1
+    assert read(tmp_path, b'{"a":' + b"[" * 90_000).records == 0
