@@ -17,6 +17,7 @@ from placement_checks.logs.torn import Torn, complete, cut, may_be_torn, unfinis
 _START = re.compile(
     rb"\n(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ )?"
 )
+_MOST_SEEN = 50_000
 
 
 class Tally:
@@ -28,6 +29,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._common: Counter[bytes] = Counter()
+        self._seen: dict[bytes, Reading] = {}  # other lines that are a record, to know them again
         self._mixed: Counter[Reading] = Counter()
         self._unfinished = 0
         self._torn = Torn()
@@ -48,6 +50,9 @@ class Tally:
     def _look_at(self, line: bytes, heads: dict[bytes, bytes]) -> None:
         """Read a line that is more, or less, than one record."""
         times = self._common.pop(line)
+        if known := self._seen.get(line):
+            self._mixed[known] += times
+            return
         head, rest = cut(line)
         if head:
             heads[line] = head
@@ -63,8 +68,11 @@ class Tally:
             self._hints.look(rest, times)
         if not head and not readings and may_be_torn(line):
             heads[line] = line  # whether it is torn is found out there
-        else:
-            self._unfinished += times * unfinished(rest, readings)
+            return
+        torn = unfinished(rest, readings)
+        self._unfinished += times * torn
+        if len(readings) == 1 and not (head or torn) and len(self._seen) < _MOST_SEEN:
+            self._seen[line] = readings[0]
 
     def look_beyond(self, blocks: Iterable[bytes]) -> None:
         """Find how a record goes on that is torn at the end; the rest is read by another."""
