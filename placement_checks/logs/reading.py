@@ -74,6 +74,7 @@ def _tally(source: Source, watch: Watch | None = None) -> Tally:
     if rest := unwrapper.rest():
         tally.add(b"\n" + rest)
     tally.look_beyond(unwrapper.unwrap(block) for block in source.beyond())
+    tally.fold()
     return tally
 
 

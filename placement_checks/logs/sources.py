@@ -16,7 +16,7 @@ from placement_checks.errors import InputError
 STDIN = "-"
 BLOCK = 1 << 19  # bytes; small enough for the lines of a block to stay in the processor's cache
 LONGEST = 1 << 24  # bytes of a line that are read
-SHORTEST_PART = 1 << 24  # bytes for which a process of its own is worth its start
+SHORTEST_PART = 1 << 23  # bytes for which a process of its own is worth its start
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SAMPLE = 4096  # bytes
 _MAGIC = 6  # bytes; of a pipe no more are waited for
@@ -109,7 +109,7 @@ class Source:
         The first one too, behind one that the log need not have. What cannot be read ends it,
         and is told in ``troubles``.
         """
-        carry = bytearray(b"\n")
+        pieces = [b"\n"]
         too_long = 0
         skipping = False
         for data in self._read():
@@ -118,17 +118,17 @@ class Source:
                 skipping = not data
             end = max(data.rfind(b"\n"), data.rfind(b"\r") if b"\n" not in data else -1)
             if end >= 0:
-                yield bytes(carry) + data[:end]
-                carry = bytearray(data[end:])
+                yield b"".join((*pieces, data[:end]))
+                pieces = [data[end:]]
             else:
-                carry += data
-            if len(carry) > LONGEST:
-                yield bytes(carry[:LONGEST])
-                carry = bytearray(b"\n")
+                pieces.append(data)
+            if len(pieces) > 1 and sum(map(len, pieces)) > LONGEST:
+                yield b"".join(pieces)[:LONGEST]
+                pieces = [b"\n"]
                 too_long += 1
                 skipping = True
-        if len(carry) > 1:
-            yield bytes(carry)
+        if pieces != [b"\n"]:
+            yield b"".join(pieces)
         if too_long:
             lines = "a line is" if too_long == 1 else f"{too_long} lines are"
             self.troubles.append(f"{lines} longer than 16 MiB, and was read no further")

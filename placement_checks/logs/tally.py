@@ -29,6 +29,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._common: Counter[bytes] = Counter()
+        self._texts: tuple[Counter[bytes], Counter[bytes]] = (Counter(), Counter())
         self._seen: dict[bytes, Reading] = {}  # other lines that are a record, to know them again
         self._mixed: Counter[Reading] = Counter()
         self._unfinished = 0
@@ -81,19 +82,25 @@ class Tally:
                 break
             self._torn.look_beyond(_START.split(block)[1:])
 
+    def fold(self) -> None:
+        """Make of the lines the two copies of each text, behind a log prefix and without."""
+        while self._common:  # handed over piece by piece: there may be much of it
+            line, times = self._common.popitem()
+            _, bracket, text = line.rpartition(b"] ")
+            count = self._texts[bracket != b""]
+            count[text] = count.get(text, 0) + times
+
     def merge(self, other: Tally) -> None:
         """Take in what was counted of the next part of a log, or of another log of the run."""
-        if not self:  # the first: no need to count it all again
-            self._common = other._common
-        else:
-            self._common.update(other._common)
+        for texts, others in zip(self._texts, other._texts, strict=True):
+            texts.update(others)
         self._mixed.update(other._mixed)
         self._unfinished += other._unfinished
         self._torn.merge(other._torn)
         self._hints.merge(other._hints)
 
     def __bool__(self) -> bool:
-        return bool(self._common or self._mixed)
+        return bool(self._common or self._mixed or any(self._texts))
 
     @property
     def has_text(self) -> bool:
@@ -102,6 +109,7 @@ class Tally:
 
     def log(self, name: str, troubles: Sequence[str] = ()) -> Log:
         """All that was counted; it is not counted on after this."""
+        self.fold()
         plain, logged = self._copies()
         torn = self._unfinished + self._torn.settle(plain, logged)
         _unglue(plain, logged)
@@ -122,30 +130,30 @@ class Tally:
 
     def _copies(self) -> tuple[dict[Record, int], dict[Record, int]]:
         """How often each record is there without a log prefix, and with one."""
-        copies: tuple[dict[Record, int], dict[Record, int]] = ({}, {})
-        texts: tuple[dict[bytes, int], dict[bytes, int]] = ({}, {})
-        while self._common:  # handed over piece by piece: there may be much of it
-            line, times = self._common.popitem()
-            _, bracket, text = line.rpartition(b"] ")
-            count = texts[bracket != b""]
-            count[text] = count.get(text, 0) + times
-        for logged in (True, False):
-            while texts[logged]:
-                text, times = texts[logged].popitem()
-                record = read_common(text)
-                if record is None:  # the block was interrupted before it was looked at
-                    continue
-                copies[logged][record] = copies[logged].get(record, 0) + times
-                if logged and (others := texts[False].pop(text, 0)):
-                    copies[False][record] = copies[False].get(record, 0) + others
-        for (record, logged), times in self._mixed.items():
-            copies[logged][record] = copies[logged].get(record, 0) + times
-        return copies
+        plain: dict[Record, int] = {}
+        logged: dict[Record, int] = {}
+        plain_texts, logged_texts = self._texts
+        while logged_texts:
+            text, times = logged_texts.popitem()
+            if record := read_common(text):  # None if the block was interrupted
+                _add(logged, record, times)
+                _add(plain, record, plain_texts.pop(text, 0))
+        while plain_texts:
+            text, times = plain_texts.popitem()
+            if record := read_common(text):
+                _add(plain, record, times)
+        for (record, with_prefix), times in self._mixed.items():
+            _add(logged if with_prefix else plain, record, times)
+        return plain, logged
+
+
+def _add(counts: MutableMapping[Record, int], record: Record, times: int) -> None:
+    if times:
+        counts[record] = counts.get(record, 0) + times
 
 
 def _unglue(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:
     """Take pytest's progress dots off the names of nodes that were printed right behind them."""
     for record in [each for each in plain if each.node and each.node[0] == "."]:
         if record not in logged and (node := (record.node or "").lstrip(".")):
-            right = record._replace(node=node)
-            plain[right] = plain.get(right, 0) + plain.pop(record)
+            _add(plain, record._replace(node=node), plain.pop(record))
