@@ -155,5 +155,6 @@ def _add(counts: MutableMapping[Record, int], record: Record, times: int) -> Non
 def _unglue(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:
     """Take pytest's progress dots off the names of nodes that were printed right behind them."""
     for record in [each for each in plain if each.node and each.node[0] == "."]:
-        if record not in logged and (node := (record.node or "").lstrip(".")):
+        node = (record.node or "").lstrip(".")
+        if record not in logged and node[:1].isalnum():
             _add(plain, record._replace(node=node), plain.pop(record))

@@ -194,9 +194,9 @@ def test_torn_records_are_put_together_behind_marks(carrier, fixtures, tmp_path)
 
 def test_the_dots_of_pytest_are_no_part_of_a_name(tmp_path):
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
-    text = f"tests/test_a.py .a: (Add): {device}\n..b: (Add): {device}\n"
+    text = f"tests/test_a.py .a: (Add): {device}\n..b: (Add): {device}\n./c: (Add): {device}\n"
 
-    assert {record.node for record in read(tmp_path, text.encode()).counts} == {"a", "b"}
+    assert {record.node for record in read(tmp_path, text.encode()).counts} == {"a", "b", "./c"}
 
 
 def test_numbers_may_be_names(tmp_path):
