@@ -103,12 +103,12 @@ def test_reading(benchmark, log: Path, command: str) -> None:
 def test_memory_does_not_grow_with_the_file(fixtures: Path, tmp_path: Path) -> None:
     """The last of these logs has every record of the first one several times."""
     peaks = []
-    for lines in (45_000, 180_000):
+    for lines in (180_000, 600_000):  # 26 and 88 MB
         log = tmp_path / f"{lines}.log"
         write_log(log, fixtures, lines, 4096)
         command = [sys.executable, "-c", PEAK, *COMMANDS["placement-checks"], log]
         ran = subprocess.run(command, capture_output=True, check=True)
         peaks.append(int(ran.stdout) / 1024)
 
-    assert peaks[1] < peaks[0] + 10
+    assert peaks[1] < peaks[0] + 20
     assert peaks[1] < 100
