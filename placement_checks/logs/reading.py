@@ -103,7 +103,7 @@ class _Forked:
         try:
             with os.fdopen(self._pipe, "rb") as pipe:
                 tally, self._part.troubles[:] = pickle.load(pipe)
-        except EOFError:
+        except (EOFError, pickle.UnpicklingError):
             tally = _tally(self._part.anew())
         os.waitpid(self._pid, 0)
         return tally

@@ -33,7 +33,7 @@ _MARKS = re.compile(
     + rb"| *\d{1,9}: (?![(/]))+"  # srun --label; not a node of that name
 )
 _CRI = re.compile(rb"(?m)^(\S+) (stdout|stderr) ([PF])(?: (.*))?$")
-MOST_IN_PIECES = 1 << 20  # bytes of a line
+_MOST_IN_PIECES = 1 << 20  # bytes of a line
 _SAMPLE = 4096  # bytes of a block in which a mark must show
 
 
@@ -102,7 +102,7 @@ class Unwrapper:
 
     def _joined(self, stream: str, text: bytes, *, ends: bool) -> Iterator[bytes]:
         text = self._pieces.pop(stream, b"") + text
-        if ends or len(text) > MOST_IN_PIECES:
+        if ends or len(text) > _MOST_IN_PIECES:
             yield from text.split(b"\n")
         else:
             self._pieces[stream] = text
