@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,19 @@ def test_stdout_and_stderr_in_two_files_are_one_run():
     apart, together = read_logs(both), read_logs([str(LOGS / "2.20.0" / "session.log")])
 
     assert (apart.counts, apart.records) == (together.counts, together.records)
+
+
+def test_form_a_as_0_11_printed_it(tmp_path):
+    """No wheel that old exists; 0.12 printed the same lines, with the op type added."""
+    folder = LOGS / "0.12.1"
+    text = (folder / "session.tty.log").read_bytes()
+    old = tmp_path / "session.log"
+    old.write_bytes(re.sub(rb": \(\w+\)(?:: )?(?=/job:)", b": ", text))
+    counted = json.loads((folder / "session.tty.truth.json").read_text())
+
+    log = read_logs([str(old)])
+
+    assert log.counts == {
+        Record(node, None, device): count for node, _, device, count in counted["ops"]
+    }
+    assert (log.records, log.torn) == (counted["records"], 0)
