@@ -188,3 +188,12 @@ def test_standard_input():
     ran = subprocess.run([sys.executable, "-c", program], input=lines(9), capture_output=True)
 
     assert ran.stdout == b"9\n"
+
+
+def test_torn_records_of_all_parts_are_counted(log, monkeypatch):
+    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
+    torn = b"# y: (Add): /job:localhost/repl\n"
+    log.write_bytes((torn + lines(50)) * 4)
+
+    assert len(Source(str(log)).parts(4)) == 4
+    assert read_logs([str(log)], processes=4).torn == read_logs([str(log)]).torn == 4

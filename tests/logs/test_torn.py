@@ -214,3 +214,11 @@ def test_time_grows_with_the_log_only(text):
     read(Unwrapper().unwrap(text.encode()).decode())
 
     assert time.perf_counter() - begin < 8  # seconds; the square would take minutes
+
+
+def test_an_index_that_may_go_on_is_whole_if_the_other_copy_says_so():
+    one, ten = (f"x: (Add): {HOST}:GPU:{index}" for index in (1, 10))
+    log = read(f"{one}{DATED}{one}\n0\n{DATED}{ten}\n{ten}\n")
+
+    assert log.counts == {Record("x", "Add", f"{HOST}:GPU:{index}"): 1 for index in (1, 10)}
+    assert (log.records, log.torn) == (4, 0)
