@@ -30,7 +30,7 @@ class Tally:
     def __init__(self) -> None:
         self._common: Counter[bytes] = Counter()
         self._texts: tuple[Counter[bytes], Counter[bytes]] = (Counter(), Counter())
-        self._seen: dict[bytes, Reading] = {}  # other lines that are a record, to know them again
+        self._seen: dict[bytes, Reading] = {}  # lines among them that `is_common` does not know
         self._mixed: Counter[Reading] = Counter()
         self._unfinished = 0
         self._torn = Torn()
@@ -50,30 +50,28 @@ class Tally:
 
     def _look_at(self, line: bytes, heads: dict[bytes, bytes]) -> None:
         """Read a line that is more, or less, than one record."""
-        times = self._common.pop(line)
-        if known := self._seen.get(line):
-            self._mixed[known] += times
-            return
         head, rest = cut(line)
+        readings = read(rest)
+        torn = unfinished(rest, readings)
+        if len(readings) == 1 and not (head or torn) and len(self._seen) < _MOST_SEEN:
+            self._seen[line] = readings[0]
+            return
+        times = self._common.pop(line)
         if head:
             heads[line] = head
             if early := complete(head):
                 self._mixed[Reading(early, logged=False)] += times
-        if head and is_common(rest):
-            self._common[rest] += times
-            return
-        readings = read(rest)
+            if is_common(rest):
+                self._common[rest] += times
+                return
         for reading in readings:
             self._mixed[reading] += times
         if not readings:
             self._hints.look(rest, times)
         if not head and not readings and may_be_torn(line):
             heads[line] = line  # whether it is torn is found out there
-            return
-        torn = unfinished(rest, readings)
-        self._unfinished += times * torn
-        if len(readings) == 1 and not (head or torn) and len(self._seen) < _MOST_SEEN:
-            self._seen[line] = readings[0]
+        else:
+            self._unfinished += times * torn
 
     def look_beyond(self, blocks: Iterable[bytes]) -> None:
         """Find how a record goes on that is torn at the end; the rest is read by another."""
@@ -86,9 +84,13 @@ class Tally:
         """Make of the lines the two copies of each text, behind a log prefix and without."""
         while self._common:  # handed over piece by piece: there may be much of it
             line, times = self._common.popitem()
+            if reading := self._seen.get(line):
+                self._mixed[reading] += times
+                continue
             _, bracket, text = line.rpartition(b"] ")
             count = self._texts[bracket != b""]
             count[text] = count.get(text, 0) + times
+        self._seen.clear()
 
     def merge(self, other: Tally) -> None:
         """Take in what was counted of the next part of a log, or of another log of the run."""
