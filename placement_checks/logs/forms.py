@@ -142,7 +142,9 @@ def _readings(words: _Words | None, device: str) -> list[Reading]:
     severity = _severity(lead)
     if severity not in ("", "I"):
         return []
-    record = Record(node and node.decode(), op and op.decode(), device)  # type: ignore[arg-type]
+    record = Record(
+        None if node is None else node.decode(), None if op is None else op.decode(), device
+    )
     return [Reading(record, severity == "I")]
 
 
