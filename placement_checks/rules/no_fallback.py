@@ -41,6 +41,8 @@ class NoFallback(Rule):
             return collapsed
         if not any(op.requested.is_gpu for op in placement.ops.values()):
             return self.not_checked("no op asks for a GPU")
+        if not any(op.requested.is_gpu and op.assigned for op in placement.ops.values()):
+            return self.not_checked("no op that asks for a GPU was placed")
         fallen = {op.name: op for op in placement.ops.values() if _fell(op, placement)}
         groups: dict[str, list[Op]] = {}
         for op in fallen.values():

@@ -225,3 +225,14 @@ def test_a_device_that_no_machine_has():
 
     with pytest.raises(InputError, match="no machine has 10000 of a kind"):
         log.placement()
+
+
+def test_a_log_without_the_ops_that_ask_for_a_gpu_is_no_pass():
+    log = read(MAPPING + f"w: (VarHandleOp): {CPU}\n")
+
+    (verdict,) = verify(log.placement(graph=GRAPH), only=["no-fallback"]).verdicts
+
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        "no op that asks for a GPU was placed",
+    )
