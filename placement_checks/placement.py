@@ -5,14 +5,13 @@ Needs no TensorFlow: `capture` builds placements from graphs, a test can build o
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
-from placement_checks.devices import LOCALHOST, Device
+from placement_checks.devices import Device
 from placement_checks.machines import Machine
 
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
@@ -21,14 +20,6 @@ GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 VARIABLE_TYPES = frozenset({"VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable"})
 FOLLOWERS = frozenset({"ReadVariableOp", "VarIsInitializedOp"})
 MOST_REFUSALS = 50  # how often the placer is asked again after a refusal
-_PASSES_ON = frozenset(
-    {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "Cast"}
-)
-_SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
-_NO_READ = re.compile(
-    r"Assign|Apply|Scatter(?!Nd$)|IsInitialized|IsVariableInitialized|Save|Restore|Destroy"
-    r"|VariableShape"
-)
 
 
 class Op(NamedTuple):
@@ -72,13 +63,6 @@ class Refusal(NamedTuple):
     message: str
 
 
-class Tower(NamedTuple):
-    """The copy of the model on one device: which variables it reads, and by which op."""
-
-    device: Device
-    reads: Mapping[str, str]
-
-
 class Frame(NamedTuple):
     """A line of the user's that had a part in building an op."""
 
@@ -88,6 +72,76 @@ class Frame(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+
+class Tensor(NamedTuple):
+    """What one output of an op is; unknown dimensions are None, an unknown rank is None."""
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+
+class Body(NamedTuple):
+    """The body of a function that an op is given, such as the one a dataset maps."""
+
+    digest: str
+
+
+class Details:
+    """What can be asked about a single op, beside where it is. This one knows nothing.
+
+    Looked up when a rule needs it: to read all of it for every op costs as much as placing.
+    """
+
+    def frames(self, _op: str) -> Sequence[Frame]:
+        """The user's source lines that built the op, the outermost first."""
+        return ()
+
+    def outputs(self, _op: str) -> Sequence[Tensor]:
+        """What the op yields; empty where that is not known."""
+        return ()
+
+    def attributes(self, _op: str) -> Mapping[str, Any]:
+        """The attributes that make up what the op computes; numbers, texts, tuples and `Body`."""
+        return {}
+
+    def value(self, _op: str) -> tuple[Any, ...] | None:
+        """The dtype, shape and values of a constant; None if it is large or no constant."""
+        return None
+
+    def forward(self, _op: str) -> str:
+        """The op whose gradient a backward op computes; ``""`` where that is not known."""
+        return ""
+
+
+class Training(NamedTuple):
+    """What is known of one training step, by the names of ops and tensors.
+
+    Attributes:
+        train_op: the ops that the program calls one step; empty if it names none.
+        train_ops: the ops that optimisers have put into the collection TRAIN_OP.
+        losses: the losses that the program reports.
+        inputs: the placeholders that it lists, those of each tower together.
+        objectives: what it took gradients of, one entry a call, in their order.
+        update_ops: the ops of the collection UPDATE_OPS.
+        counters: the variables of the collection GLOBAL_STEP.
+        backward: the ops that were built while gradients were taken; None where only their names
+            can tell.
+        session: the session configuration, as a mapping; None if the program gives none.
+    """
+
+    train_op: Sequence[str] = ()
+    train_ops: Sequence[str] = ()
+    losses: Sequence[str] = ()
+    inputs: Sequence[Sequence[str]] = ()
+    objectives: Sequence[str] = ()
+    update_ops: Sequence[str] = ()
+    counters: Sequence[str] = ()
+    backward: Collection[str] | None = None
+    session: Mapping[str, Any] | None = None
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -109,7 +163,8 @@ class Placement:
         alone: the same program built for one GPU.
         not_alone: why there is no such build.
         policy: what the program does differently on purpose, ``{rule: {field: value}}``.
-        frames: looks up the user's source lines of an op, the outermost first.
+        training: what is known of its training step.
+        details: looks up what else is known of an op.
     """
 
     program: str
@@ -126,16 +181,15 @@ class Placement:
     alone: Placement | None = field(default=None, repr=False)
     not_alone: str = "it was not built for one GPU"
     policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    frames: Callable[[str], Sequence[Frame]] = field(default=lambda _op: (), repr=False)
+    training: Training = field(default=Training(), repr=False)
+    details: Details = field(default=Details(), repr=False)
+    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    @cached_property
-    def consumers(self) -> Mapping[str, Sequence[Op]]:
-        """The ops that take an output of an op, by its name; control edges count."""
-        found: dict[str, list[Op]] = defaultdict(list)
-        for op in self.ops.values():
-            for producer in {producer_of(source) for source in op.inputs}:
-                found[producer].append(op)
-        return found
+    def derived(self, make: Callable[[Placement], _T]) -> _T:
+        """``make(self)``, computed once: what several rules want to know of one placement."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        return cast(_T, self._derived[make])
 
     @cached_property
     def colocations(self) -> Mapping[str, Sequence[str]]:
@@ -152,67 +206,10 @@ class Placement:
 
     def where(self, op: str) -> str | None:
         """The user's outermost source line that built ``op``, as ``file:line``."""
-        frames = self.frames(op)
+        frames = self.details.frames(op)
         return str(frames[0]) if frames else None
-
-    def readers(self, variable: str) -> Iterator[Op]:
-        """The ops that compute with the value of a variable; copies of the value are followed.
-
-        Assignments, optimiser updates, savers and the like do not compute with it.
-        """
-        seen = {variable}
-        todo = [variable]
-        while todo:
-            for op in self.consumers.get(todo.pop(), ()):
-                if op.name in seen:
-                    continue
-                seen.add(op.name)
-                if op.type in _PASSES_ON:
-                    todo.append(op.name)
-                elif not _NO_READ.search(op.type):
-                    yield op
-
-    @cached_property
-    def towers(self) -> Sequence[Tower]:
-        """The GPUs whose ops compute with variables, in the order of their names.
-
-        Known by where the program asked for these ops and by data flow, not by any name.
-        """
-        order = {name: position for position, name in enumerate(self.ops)}
-        reads: dict[Device, dict[str, str]] = defaultdict(dict)
-        for variable in self.variables:
-            readers = [op for op in self.readers(variable.name) if op.requested.is_gpu]
-            for op in sorted(readers, key=lambda op: order[op.name]):
-                reads[tower_device(op)].setdefault(variable.name, op.name)
-        return [Tower(device, reads[device]) for device in sorted(reads, key=_by_parts)]
-
-    def influenced(self, sources: Iterable[str]) -> set[str]:
-        """The ops whose values depend on the values of ``sources``.
-
-        Neither control edges nor ops that take only the shape of a value pass an influence on.
-        """
-        todo = list(sources)
-        seen: set[str] = set()
-        while todo:
-            name = todo.pop()
-            for op in self.consumers.get(name, ()):
-                if op.name in seen or op.type in _SHAPE_ONLY:
-                    continue
-                if any(producer_of(each) == name for each in op.inputs if each[0] != "^"):
-                    seen.add(op.name)
-                    todo.append(op.name)
-        return seen
-
-
-def tower_device(op: Op) -> Device:
-    """The GPU that ``op`` asks for; one without a job is the local host's."""
-    return op.requested if op.requested.job else op.requested.over(LOCALHOST)
 
 
 def producer_of(source: str) -> str:
     """The op that an input names: ``conv:1`` and ``^conv`` are both of ``conv``."""
     return source.removeprefix("^").partition(":")[0]
-
-
-def _by_parts(device: Device) -> tuple[str, int, str, int]:
-    return (device.job or "", device.task or 0, device.type or "", device.index or 0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from placement_checks import Device, Machine, Op, Placement, Variable
 from placement_checks.devices import LOCALHOST
-from placement_checks.placement import VARIABLE_TYPES, Frame
+from placement_checks.placement import VARIABLE_TYPES, Details, Frame, Tensor
 
 
 def op(
@@ -18,18 +19,46 @@ def op(
     return Op(name, type, Device.parse(requested), inputs, put, **more)
 
 
+@dataclass
+class Known(Details):
+    """The details of ops, written by hand."""
+
+    lines: Mapping[str, str]
+    shapes: Mapping[str, tuple[int | None, ...]]
+    known: Mapping[str, Mapping[str, Any]]
+    values: Mapping[str, Any]
+
+    def frames(self, op: str) -> tuple[Frame, ...]:
+        steps = (line.split(":") for line in self.lines.get(op, "").split())
+        return tuple(Frame(file, int(number), "build") for file, number in steps)
+
+    def outputs(self, op: str) -> tuple[Tensor, ...]:
+        return (Tensor("float32", self.shapes[op]),) if op in self.shapes else ()
+
+    def attributes(self, op: str) -> Mapping[str, Any]:
+        return self.known.get(op, {})
+
+    def value(self, op: str) -> tuple[Any, ...] | None:
+        if op not in self.values:
+            return None
+        value = self.values[op]
+        return ("int32" if isinstance(value, int) else "float32", (), value)
+
+
 def placement(
     *ops: Op,
     machine: str | None = "gpu*2",
     lines: Mapping[str, str] | None = None,
     shapes: Mapping[str, tuple[int | None, ...] | None] | None = None,
+    outputs: Mapping[str, tuple[int | None, ...]] | None = None,
+    attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    values: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Placement:
-    """A placement of `ops`; `lines` has the user's lines of an op, as in "main.py:9 net.py:3"."""
+    """A placement of `ops`; `lines` has the user's lines of an op, as in "main.py:9 net.py:3".
 
-    def frames(name: str) -> tuple[Frame, ...]:
-        steps = (line.split(":") for line in (lines or {}).get(name, "").split())
-        return tuple(Frame(file, int(number), "build") for file, number in steps)
+    `outputs` has the shape of the one float32 output of an op, `values` the value of a constant.
+    """
 
     named = {"program": "train.py:build", "placer": "phantom", **more}
     variables = [
@@ -41,6 +70,6 @@ def placement(
         ops={each.name: each for each in ops},
         variables=variables,
         machine=Machine.parse(machine) if machine else None,
-        frames=frames,
+        details=Known(lines or {}, outputs or {}, attributes or {}, values or {}),
         **named,
     )

@@ -111,10 +111,9 @@ def _graph(source: Source, not_alone: str) -> tuple[Placement, Source]:
 
 def _program(program: Program, gpus: int) -> tuple[Placement, Source]:
     from placement_checks.capture.build import build
-    from placement_checks.capture.graph import of_live, requested
+    from placement_checks.capture.graph import requested
 
-    live, step = build(program, gpus)
-    source = of_live(live, program.name, program.folder)
+    source, step = build(program, gpus)
     asked = replace(requested(source), soft=step.soft, policy=step.policy)
     if not program.takes_num_gpus:
         return replace(asked, not_alone="its builder takes no num_gpus"), source
@@ -122,7 +121,7 @@ def _program(program: Program, gpus: int) -> tuple[Placement, Source]:
         return replace(asked, not_alone="it was built for one GPU"), source
     try:
         alone, _ = build(program, 1)
-        return replace(asked, alone=requested(of_live(alone, program.name))), source
+        return replace(asked, alone=requested(alone)), source
     except InputError as error:
         return replace(asked, not_alone=f"built for one GPU, {error.message}"), source
 

@@ -10,20 +10,24 @@ from typing import Any, cast
 
 import tensorflow as tf
 
+from placement_checks.capture.gradients import noted
+from placement_checks.capture.graph import Source, of_live
+from placement_checks.capture.steps import told
 from placement_checks.capture.targets import failed
 from placement_checks.errors import InputError, PlacementError
 from placement_checks.program import Program, Step
 
 
-def build(program: Program, num_gpus: int) -> tuple[tf.Graph, Step]:
+def build(program: Program, num_gpus: int) -> tuple[Source, Step]:
     """The graph that a program builds, and what it says about its step.
 
     Raises:
-        InputError: the builder raised, returned nonsense, or built nothing.
+        InputError: the builder raised, returned nonsense, or built nothing, or its graph is too
+            large.
     """
     arguments = program.arguments(num_gpus)
     graph = tf.Graph()
-    with _undisturbed(), graph.as_default():
+    with _undisturbed(), graph.as_default(), noted(graph) as gradients:
         try:
             returned = program.build(**arguments)
         except KeyboardInterrupt:
@@ -39,7 +43,9 @@ def build(program: Program, num_gpus: int) -> tuple[tf.Graph, Step]:
             "the builder built nothing into the default graph",
             "build there, without a tf.Graph().as_default() of its own and without eager code",
         )
-    return graph, step
+    source = of_live(graph, program.name, program.folder, gradients)
+    source.training = told(step, source)
+    return source, step
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from placement_checks.capture.graph import Source, name_of
 from placement_checks.errors import InputError
-from placement_checks.placement import GLOBAL, TRAINABLE
+from placement_checks.placement import GLOBAL, TRAINABLE, Training
 
 _LIMIT = 1 << 31  # bytes; protobuf reads no larger message
 _KINDS: dict[str, tuple[type[Message], ...]] = {
@@ -47,7 +47,7 @@ def load(path: Path) -> Source:
     if isinstance(message, saved_model_pb2.SavedModel):
         message = _for_training(message)
     if isinstance(message, meta_graph_pb2.MetaGraphDef):
-        return Source(name, message.graph_def, _collections(message))
+        return Source(name, message.graph_def, _collections(message), training=_training(message))
     return Source(name, message)
 
 
@@ -97,3 +97,19 @@ def _collections(meta: Any) -> dict[str, tuple[str, ...]]:
         for key in (GLOBAL, TRAINABLE)
         if key in meta.collection_def
     }
+
+
+def _training(meta: Any) -> Training:
+    """What its collections tell of a training step."""
+
+    def nodes(key: str) -> tuple[str, ...]:
+        return tuple(map(name_of, meta.collection_def[key].node_list.value))
+
+    counters = meta.collection_def["global_step"].bytes_list.value
+    return Training(
+        train_ops=nodes("train_op"),
+        update_ops=nodes("update_ops"),
+        counters=tuple(
+            name_of(variable_pb2.VariableDef.FromString(each).variable_name) for each in counters
+        ),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,17 +10,18 @@ from typing import Any
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from placement_checks.capture.details import GraphDetails
 from placement_checks.capture.functions import nested_ops
-from placement_checks.capture.sources import users_frames
+from placement_checks.capture.gradients import Gradients
 from placement_checks.devices import Device
 from placement_checks.errors import InputError
 from placement_checks.placement import (
     GLOBAL,
     TRAINABLE,
     VARIABLE_TYPES,
-    Frame,
     Op,
     Placement,
+    Training,
     Variable,
 )
 
@@ -36,6 +36,7 @@ class Source:
         collections: names of variables, without ``:0``, by collection.
         live: the ``tf.Graph`` it came from; None for a file.
         folder: where the user's source lines are; None for anywhere but in libraries.
+        training: what is known of its training step.
     """
 
     program: str
@@ -43,10 +44,16 @@ class Source:
     collections: Mapping[str, Sequence[str]] = field(default_factory=dict)
     live: tf.Graph | None = None
     folder: Path | None = None
+    training: Training = field(default_factory=Training)
 
 
-def of_live(graph: tf.Graph, program: str, folder: Path | None = None) -> Source:
-    """Read a live graph.
+def of_live(
+    graph: tf.Graph,
+    program: str,
+    folder: Path | None = None,
+    gradients: Gradients | None = None,
+) -> Source:
+    """Read a live graph; ``gradients`` are what was noted while it was built.
 
     Raises:
         InputError: it is larger than a GraphDef may be.
@@ -63,7 +70,24 @@ def of_live(graph: tf.Graph, program: str, folder: Path | None = None) -> Source
         key: tuple(name_of(variable.name) for variable in graph.get_collection(key))
         for key in (GLOBAL, TRAINABLE)
     }
-    return Source(program, graph_def, collections, graph, folder)
+    training = Training(
+        train_ops=_collected(graph, tf.compat.v1.GraphKeys.TRAIN_OP),
+        update_ops=_collected(graph, tf.compat.v1.GraphKeys.UPDATE_OPS),
+        counters=_collected(graph, tf.compat.v1.GraphKeys.GLOBAL_STEP),
+        objectives=gradients.objectives if gradients else (),
+        backward=gradients.ops(graph_def) if gradients else None,
+    )
+    return Source(program, graph_def, collections, graph, folder, training)
+
+
+def _collected(graph: tf.Graph, key: str) -> tuple[str, ...]:
+    """The names of the ops in a collection; what has no name, such as a callable, is left out."""
+    items = graph.get_collection(key)
+    return tuple(name_of(item.name) for item in items if isinstance(_name(item), str))
+
+
+def _name(item: Any) -> Any:
+    return getattr(item, "name", None)
 
 
 def requested(source: Source) -> Placement:
@@ -74,10 +98,7 @@ def requested(source: Source) -> Placement:
     """
     ops: dict[str, Op] = {}
     variables: list[Variable] = []
-    bodies: dict[str, tuple[str, str]] = {}
-
-    def frames(op: str) -> tuple[Frame, ...]:
-        return _frames(source, bodies, op)
+    details = GraphDetails(source.graph_def, source.live, source.folder)
 
     for node in source.graph_def.node:
         name = node.name
@@ -87,7 +108,7 @@ def requested(source: Source) -> Placement:
         try:
             device = Device.parse(node.device)
         except InputError as error:
-            where = next(map(str, frames(name)), "")
+            where = next(map(str, details.frames(name)), "")
             raise InputError(
                 source.program,
                 f"op '{name}'{where and f' ({where})'} asks for the device {error.object}, "
@@ -99,8 +120,15 @@ def requested(source: Source) -> Placement:
             variables.append(_variable(node))
     for op, function, inner in nested_ops(source.graph_def, ops):
         ops.setdefault(op.name, op)
-        bodies[op.name] = (function, inner)
-    return Placement(source.program, ops, variables, source.collections, frames=frames)
+        details.bodies[op.name] = (function, inner)
+    return Placement(
+        source.program,
+        ops,
+        variables,
+        source.collections,
+        training=source.training,
+        details=details,
+    )
 
 
 def name_of(tensor: str) -> str:
@@ -121,29 +149,3 @@ def _colocated(classes: Iterable[bytes], own: str) -> tuple[str, ...]:
     """The ops of ``loc:@…`` entries; every variable is in a group named after itself."""
     names = (entry.decode().removeprefix("loc:@") for entry in classes)
     return tuple(name for name in names if name != own)
-
-
-def _frames(source: Source, bodies: Mapping[str, tuple[str, str]], op: str) -> tuple[Frame, ...]:
-    if source.live is None:
-        return ()
-    try:
-        if op in bodies:
-            found = _in_body(source.live, *bodies[op])
-        else:
-            found = source.live.get_operation_by_name(op)
-    except (KeyError, AttributeError, ValueError):  # a body that Python did not trace
-        return ()
-    return users_frames(found.traceback, source.folder)
-
-
-def _in_body(graph: tf.Graph, function: str, name: str) -> tf.Operation:
-    """The op of a traced body; a FunctionDef may have added a number to its name.
-
-    Raises:
-        KeyError: there is no such op.
-    """
-    body = graph._get_function(function).graph
-    try:
-        return body.get_operation_by_name(name)
-    except KeyError:
-        return body.get_operation_by_name(re.sub(r"_\d+$", "", name))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from placement_checks.placement import Op, Placement
+from placement_checks.wiring import wiring
+
+_SHOWN = 4  # steps of a path at each end
 
 State = Literal["kept", "broken", "not-checked"]
 Evidence = Literal["requested", "assigned", "executed", "configuration"]
@@ -41,7 +44,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rule says of a placement; ``note`` is what a reader should know beside the state."""
+    """What a rule says of a placement.
+
+    Attributes:
+        note: what a reader should know beside the state.
+        figures: what was measured, as plain mappings for reports.
+    """
 
     rule: str
     state: State
@@ -49,6 +57,7 @@ class Verdict:
     reason: str | None = None
     findings: Sequence[Finding] = ()
     note: str | None = None
+    figures: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,8 @@ class Rule:
         state: State = "broken" if findings else "kept"
         return Verdict(self.name, state, self.evidence, None, findings, note)
 
-    def not_checked(self, reason: str) -> Verdict:
-        return Verdict(self.name, "not-checked", None, reason)
+    def not_checked(self, reason: str, note: str | None = None) -> Verdict:
+        return Verdict(self.name, "not-checked", None, reason, note=note)
 
     def unplaced(self, placement: Placement) -> Verdict | None:
         """The verdict on a placement that no placer has answered for."""
@@ -98,10 +107,56 @@ class Rule:
             "asks for; verify the program itself, on GPUs that need not exist"
         )
 
+    def too_few_towers(self, placement: Placement) -> Verdict | None:
+        """The verdict on a program that has not two towers, or whose towers look like one."""
+        if unasked := self.unasked(placement):
+            return unasked
+        if not placement.variables:
+            return self.not_checked("the graph has no variables")
+        towers = wiring(placement).towers
+        if len(towers) > 1:
+            return None
+        if not towers:
+            return self.not_checked(
+                "no op that is asked for on a GPU reads a variable, so there are no towers; build "
+                "each under its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
+            )
+        losses = len(set(placement.training.objectives or placement.training.losses))
+        if losses > 1:
+            return self.not_checked(
+                f"the towers cannot be told apart: there are {losses} losses, and all ops that "
+                f"read variables on a GPU are asked for on {towers[0]}"
+            )
+        return self.not_checked(f"there is one tower, on {towers[0]}")
+
+    def blended(self, placement: Placement) -> Verdict | None:
+        """The verdict where the gradients of one tower are also those of another."""
+        known = wiring(placement)
+        if not known.blended:
+            return None
+        tower = known.towers[known.blended[0].tower]
+        return self.not_checked(
+            f"the loss of the tower on {tower} contains another tower's; mend losses-apart first"
+        )
+
+
+def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
+    """A path for a finding: each op with its type and source line; of a long one both ends."""
+    flow = wiring(placement).flow
+    shown = [
+        " ".join(
+            filter(None, (f"{flow.names[op]} ({flow.types[op]})", placement.where(flow.names[op])))
+        )
+        for op in (ops if len(ops) <= 2 * _SHOWN else (*ops[:_SHOWN], *ops[-_SHOWN:]))
+    ]
+    if len(ops) > 2 * _SHOWN:
+        shown.insert(_SHOWN, f"… {len(ops) - 2 * _SHOWN} more")
+    return tuple(shown)
+
 
 def built_at(placement: Placement, op: str) -> str:
     """`` (built at a.py:1 > :7 > b.py:2)``, where more lines than that of ``where`` had a part."""
-    frames = placement.frames(op)
+    frames = placement.details.frames(op)
     if len(frames) < 2:
         return ""
     files = [None, *(frame.file for frame in frames)]

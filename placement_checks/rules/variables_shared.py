@@ -10,12 +10,11 @@ from placement_checks.placement import (
     GLOBAL,
     TRAINABLE,
     Placement,
-    Tower,
     Variable,
     producer_of,
-    tower_device,
 )
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at
+from placement_checks.wiring import Part, Parts, wiring
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,9 @@ class VariablesShared(Rule):
     collections: the program is built with 1 and with N towers, and TRAINABLE_VARIABLES and
     GLOBAL_VARIABLES must not grow. An optimiser slot may only be added along with its variable.
 
+    What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
+    trained, but global_variables_initializer() does not set it and a Saver does not save it.
+
     `private` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
     purpose.
     """
@@ -45,18 +47,18 @@ class VariablesShared(Rule):
     def check(self, placement: Placement) -> Verdict:
         if unasked := self.unasked(placement):
             return unasked
-        towers = placement.towers
+        parts = wiring(placement).parts
         alone = _informative(placement)
         if not placement.variables:
             return self.not_checked("the graph has no variables")
-        if len(towers) < 2 and alone is None:
-            where = f"on {towers[0].device.short} alone" if towers else "on no GPU"
+        unsaved = [_unsaved(placement, variable) for variable in _not_global(placement)]
+        if len(parts.all) < 2 and alone is None and not unsaved:
+            where = f"on {parts.all[0].device.short} alone" if parts.all else "on no GPU"
             return self.not_checked(f"variables are read {where}, and {_why_not(placement)}")
         known = {variable.name for variable in alone.variables} if alone else set()
-        joined = _Joined(placement)
         findings = {
             copy.variable: _doubled(placement, copy)
-            for copy in _copies(placement, joined, informed=alone is not None)
+            for copy in _copies(placement, parts, informed=alone is not None)
             if copy.variable not in known and not self._is_private(copy.variable)
         }
         if alone is not None:
@@ -64,9 +66,9 @@ class VariablesShared(Rule):
                 if not self._is_private(variable):
                     findings[variable] = _added(placement, variable)
         note = _counts(placement, alone)
-        if alone is None and joined.met:
+        if alone is None and parts.met:
             note += "; GPUs whose computations meet were taken for parts of one model"
-        return self.verdict(list(findings.values()), note)
+        return self.verdict([*findings.values(), *unsaved], note)
 
     def _is_private(self, variable: str) -> bool:
         return any(fnmatchcase(variable, pattern) for pattern in self.private)
@@ -76,15 +78,15 @@ class _Copy(NamedTuple):
     """A variable that a tower has instead of the one that another tower reads."""
 
     variable: str
-    tower: Tower
+    tower: Part
     original: str
-    of: Tower
+    of: Part
 
 
 def _informative(placement: Placement) -> Placement | None:
     """The program built for one GPU, if it is another program than the one for many."""
     alone = placement.alone
-    if alone is None or 1 < len(placement.towers) <= len(alone.towers):
+    if alone is None or 1 < len(wiring(placement).parts.all) <= len(wiring(alone).parts.all):
         return None
     return alone if any(placement.collections.values()) else None
 
@@ -92,19 +94,20 @@ def _informative(placement: Placement) -> Placement | None:
 def _why_not(placement: Placement) -> str:
     if placement.alone is None:
         return placement.not_alone
-    if 1 < len(placement.towers) <= len(placement.alone.towers):
-        return f"built for one GPU it still has {len(placement.alone.towers)} towers"
+    towers = len(wiring(placement.alone).parts.all)
+    if 1 < len(wiring(placement).parts.all) <= towers:
+        return f"built for one GPU it still has {towers} towers"
     return "no variable is in a collection"
 
 
-def _copies(placement: Placement, joined: _Joined, informed: bool) -> Iterator[_Copy]:
+def _copies(placement: Placement, parts: Parts, informed: bool) -> Iterator[_Copy]:
     """Pair the variables that not all towers read, by their use and in the order of creation.
 
     GPUs that hold parts of one model count as one tower: the parts of the others are paired with
     those of the first. With the word of the collections that variables are too many, such GPUs
     are taken for towers all the same if there are no others.
     """
-    towers = placement.towers
+    towers = parts.all
     own: dict[tuple[object, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for variable in placement.variables:
         readers = [number for number, tower in enumerate(towers) if variable.name in tower.reads]
@@ -112,7 +115,7 @@ def _copies(placement: Placement, joined: _Joined, informed: bool) -> Iterator[_
             use = _use(placement, variable, towers[readers[0]])
             own[use][readers[0]].append(variable.name)
     for by_tower in own.values():
-        models = joined.models(sorted(by_tower))
+        models = parts.models(sorted(by_tower))
         if len(models) == 1 and informed:
             models = [[number] for number in sorted(by_tower)]
         first, *others = models
@@ -123,7 +126,7 @@ def _copies(placement: Placement, joined: _Joined, informed: bool) -> Iterator[_
                         yield _Copy(copy, towers[number], original, towers[of])
 
 
-def _use(placement: Placement, variable: Variable, tower: Tower) -> tuple[object, ...]:
+def _use(placement: Placement, variable: Variable, tower: Part) -> tuple[object, ...]:
     """What must be equal for two variables to be copies: shape, dtype, whether it is trained,
     and the op that reads it.
     """
@@ -140,46 +143,6 @@ def _is_local(placement: Placement, variable: str) -> bool:
     """Whether the program keeps a variable out of the collections, such as a metric's."""
     known = placement.collections
     return bool(known) and not any(variable in known.get(key, ()) for key in (TRAINABLE, GLOBAL))
-
-
-class _Joined:
-    """Tells GPUs that hold parts of one model from GPUs that hold a tower each.
-
-    In one model, what is computed with a variable on one GPU has a part in what is combined with
-    a variable on the other, forwards or in its gradients; towers meet only after their gradients
-    are computed. Variables that all GPUs read tell nothing.
-    """
-
-    def __init__(self, placement: Placement) -> None:
-        towers = placement.towers
-        shared = set.intersection(*(set(tower.reads) for tower in towers)) if towers else set()
-        self._readers = [
-            {
-                op.name
-                for variable in tower.reads.keys() - shared
-                for op in placement.readers(variable)
-                if op.requested.is_gpu and tower_device(op) == tower.device
-            }
-            for tower in towers
-        ]
-        self._influenced = [placement.influenced(readers) for readers in self._readers]
-        self.met = False
-
-    def models(self, numbers: Sequence[int]) -> list[list[int]]:
-        """The towers of these numbers, those of one model together."""
-        found: list[list[int]] = []
-        for number in numbers:
-            mine = [model for model in found if any(self._meet(number, each) for each in model)]
-            self.met |= bool(mine)
-            found = [model for model in found if model not in mine]
-            found.append([*(each for model in mine for each in model), number])
-        return sorted(found)
-
-    def _meet(self, one: int, other: int) -> bool:
-        return bool(
-            self._influenced[one] & self._readers[other]
-            or self._influenced[other] & self._readers[one]
-        )
 
 
 def _grown(placement: Placement, alone: Placement, doubled: Mapping[str, object]) -> Iterator[str]:
@@ -245,7 +208,9 @@ def _doubled(placement: Placement, copy: _Copy) -> Finding:
 
 
 def _added(placement: Placement, variable: str) -> Finding:
-    readers = [tower.device.short for tower in placement.towers if variable in tower.reads]
+    readers = [
+        tower.device.short for tower in wiring(placement).parts.all if variable in tower.reads
+    ]
     by = f"; the tower on {' and '.join(readers)} reads it" if readers else ""
     return Finding(
         object=variable,
@@ -259,6 +224,26 @@ def _added(placement: Placement, variable: str) -> Finding:
         message=f"{variable} is there only when the program is built with more than one tower{by}"
         f"{built_at(placement, variable)}",
         cure=_CURE,
+    )
+
+
+def _not_global(placement: Placement) -> Iterator[str]:
+    known = placement.collections.get(GLOBAL, ())
+    return (name for name in placement.collections.get(TRAINABLE, ()) if name not in known)
+
+
+def _unsaved(placement: Placement, variable: str) -> Finding:
+    return Finding(
+        object=variable,
+        op=placement.ops[variable].type if variable in placement.ops else "",
+        evidence="requested",
+        expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
+        found="in TRAINABLE_VARIABLES alone",
+        where=placement.where(variable),
+        message=f"{variable} is trained but not in GLOBAL_VARIABLES: "
+        "global_variables_initializer() does not set it, and a Saver does not save it"
+        f"{built_at(placement, variable)}",
+        cure="leave `collections` out where it is made, or name both collections there",
     )
 
 

@@ -45,15 +45,18 @@ def test_where_is_the_outermost_line_and_the_frames_lead_inwards(folder: Path) -
     placement = place("train.py:build")
 
     assert placement.where("x") == "train.py:10"
-    assert [str(frame) for frame in placement.frames("x")] == ["train.py:10", "train.py:14"]
-    assert [frame.function for frame in placement.frames("x")] == ["build", "model"]
+    assert [str(frame) for frame in placement.details.frames("x")] == [
+        "train.py:10",
+        "train.py:14",
+    ]
+    assert [frame.function for frame in placement.details.frames("x")] == ["build", "model"]
 
 
 def test_frames_of_keras_and_tensorflow_are_passed_over(folder: Path) -> None:
     placement = place("train.py:build")
     kernel = next(each.name for each in placement.variables if "kernel" in each.name)
 
-    assert [str(frame) for frame in placement.frames(kernel)] == [
+    assert [str(frame) for frame in placement.details.frames(kernel)] == [
         "train.py:10",
         "train.py:15",
         "layers.py:5",
@@ -64,7 +67,7 @@ def test_ops_of_function_bodies_have_lines_too(folder: Path) -> None:
     placement = place("train.py:build")
 
     assert placement.where("cond/then/inside_0") == "train.py:10"
-    assert str(placement.frames("cond/then/inside_0")[-1]) == "train.py:16"
+    assert str(placement.details.frames("cond/then/inside_0")[-1]) == "train.py:16"
 
 
 def test_lines_are_relative_to_the_current_folder(

@@ -1,0 +1,163 @@
+"""What is known of single ops, looked up in a GraphDef and in the graph that it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.capture.sources import users_frames
+from placement_checks.placement import Body, Details, Frame, Tensor
+
+_LARGE = 1024  # bytes; larger constants are cut out before a graph is placed
+
+
+class GraphDetails(Details):
+    """The details of the ops of one graph.
+
+    Attributes:
+        bodies: for every op of a function's body its function and its name therein.
+    """
+
+    def __init__(self, graph_def: Any, live: tf.Graph | None, folder: Path | None) -> None:
+        self._graph_def = graph_def
+        self._live = live
+        self._folder = folder
+        self.bodies: dict[str, tuple[str, str]] = {}
+        self._digests: dict[str, str] = {}
+
+    def frames(self, op: str) -> Sequence[Frame]:
+        found = self._op(self._live, op)
+        return () if found is None else users_frames(found.traceback, self._folder)
+
+    def outputs(self, op: str) -> Sequence[Tensor]:
+        found = self._op(self._live or self._imported, op)
+        if found is None:
+            return ()
+        return [Tensor(each.dtype.base_dtype.name, _dims(each.shape)) for each in found.outputs]
+
+    def attributes(self, op: str) -> Mapping[str, Any]:
+        node = self._node(op)
+        if node is None:
+            return {}
+        known = {key: self._plain(node.attr[key]) for key in _telling(node)}
+        return {key: value for key, value in known.items() if value is not None}
+
+    def _plain(self, value: Any) -> Any:
+        """An attribute as numbers, texts, tuples and bodies; None for tensors."""
+        kind = value.WhichOneof("value")
+        if kind in ("i", "f", "b", "s", "type"):
+            return getattr(value, kind)
+        if kind == "shape":
+            return _shape(value.shape)
+        if kind == "func":
+            return Body(self._digest(value.func.name))
+        if kind == "list" and not value.list.func and not value.list.tensor:
+            listed = value.list
+            plain = (listed.i, listed.f, listed.b, listed.s, listed.type)
+            return tuple(each for values in plain for each in values) or tuple(
+                _shape(each) for each in listed.shape
+            )
+        return None
+
+    def _digest(self, function: str) -> str:
+        """What is equal for functions of the same body, whatever their own names."""
+        if function not in self._digests:
+            self._digests[function] = function  # itself, should it call itself
+            digest = hashlib.sha256()
+            nodes = self._functions.get(function, {})
+            place = {name: str(number) for number, name in enumerate(nodes)}
+            for node in nodes.values():
+                parts = (source.partition(":") for source in node.input)
+                inputs = [(place.get(name, name), output) for name, _, output in parts]
+                digest.update(f"{node.op} {inputs}".encode())
+                for key in _telling(node):
+                    attribute = self._plain(node.attr[key])
+                    tensor = node.attr[key].tensor.SerializeToString(deterministic=True)
+                    digest.update(f"{key} {attribute} {tensor!r}".encode())
+            self._digests[function] = digest.hexdigest()
+        return self._digests[function]
+
+    def value(self, op: str) -> tuple[Any, ...] | None:
+        node = self._node(op)
+        if node is None or node.op != "Const" or node.attr["value"].tensor.ByteSize() > _LARGE:
+            return None
+        array = tf.make_ndarray(node.attr["value"].tensor)
+        return (array.dtype.name, array.shape, *array.ravel().tolist())
+
+    def forward(self, op: str) -> str:
+        found = self._op(self._live, op)
+        original = getattr(found, "_original_op", None)
+        if original is None or op not in self.bodies:
+            return original.name if original is not None else ""
+        return ""  # the name is that of another graph
+
+    @cached_property
+    def _nodes(self) -> dict[str, Any]:
+        return {node.name: node for node in self._graph_def.node}
+
+    @cached_property
+    def _functions(self) -> dict[str, dict[str, Any]]:
+        return {
+            function.signature.name: {node.name: node for node in function.node_def}
+            for function in self._graph_def.library.function
+        }
+
+    def _node(self, op: str) -> Any:
+        if op in self.bodies:
+            function, inner = self.bodies[op]
+            return self._functions[function][inner]
+        return self._nodes.get(op)
+
+    @cached_property
+    def _imported(self) -> tf.Graph | None:
+        """The graph of a file, imported only if a shape is asked for; None if it cannot be."""
+        graph = tf.Graph()
+        try:
+            with graph.as_default():
+                tf.graph_util.import_graph_def(self._graph_def, name="")
+        except (ValueError, tf.errors.OpError):  # ops of a library of one's own
+            return None
+        return graph
+
+    def _op(self, graph: tf.Graph | None, op: str) -> Any:
+        """The live op; None for one that Python has not traced."""
+        if graph is None:
+            return None
+        try:
+            if op in self.bodies:
+                return _in_body(graph, *self.bodies[op])
+            return graph.get_operation_by_name(op)
+        except (KeyError, AttributeError, ValueError):
+            return None
+
+
+def _in_body(graph: tf.Graph, function: str, name: str) -> tf.Operation:
+    """The op of a traced body; a FunctionDef may have added a number to its name.
+
+    Raises:
+        KeyError: there is no such op.
+    """
+    body = graph._get_function(function).graph
+    try:
+        return body.get_operation_by_name(name)
+    except KeyError:
+        return body.get_operation_by_name(re.sub(r"_\d+$", "", name))
+
+
+def _telling(node: Any) -> list[str]:
+    """The attributes that say what a node computes; a dataset's metadata numbers it."""
+    return sorted(key for key in node.attr if not key.startswith("_") and key != "metadata")
+
+
+def _dims(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
+    return None if shape.rank is None else tuple(shape.as_list())
+
+
+def _shape(shape: Any) -> tuple[int, ...] | str:
+    return "unknown" if shape.unknown_rank else tuple(dim.size for dim in shape.dim)

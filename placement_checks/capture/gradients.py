@@ -1,0 +1,71 @@
+"""Notes, while a program builds, what it takes gradients of and which ops that makes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import gradients_util
+
+
+class Gradients:
+    """What was noted.
+
+    Attributes:
+        objectives: the tensors that gradients were taken of, by name, in the order of the calls.
+    """
+
+    def __init__(self) -> None:
+        self.objectives: list[str] = []
+        self._built: list[tuple[int, int]] = []
+
+    def ops(self, graph_def: Any) -> frozenset[str]:
+        """The names of the ops that were built while gradients were taken."""
+        return frozenset(
+            node.name for start, end in self._built for node in graph_def.node[start:end]
+        )
+
+    def _noted(self, graph: tf.Graph, take: Callable[..., Any]) -> Callable[..., Any]:
+        """``take``, whose first argument is the objectives, noting what it does to ``graph``."""
+        busy = False  # gradients of a part, taken within the gradients of the whole
+
+        def noting(targets: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal busy
+            if busy or tf.compat.v1.get_default_graph() is not graph:
+                return take(targets, *args, **kwargs)
+            # A graph's version is the number of its ops.
+            busy, start = True, graph.version
+            try:
+                return take(targets, *args, **kwargs)
+            finally:
+                busy = False
+                self._built.append((start, graph.version))
+                self.objectives += [
+                    each.name
+                    for each in tf.nest.flatten(targets)
+                    if getattr(each, "graph", None) is graph
+                ]
+
+        return noting
+
+
+@contextlib.contextmanager
+def noted(graph: tf.Graph) -> Iterator[Gradients]:
+    """Note the gradients that are taken in ``graph``, by `tf.gradients`, optimisers and tapes."""
+    notes = Gradients()
+    helper = gradients_util._GradientsHelper
+    tape = tf.GradientTape.gradient
+
+    def of_tape(self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any) -> Any:
+        taken = notes._noted(graph, lambda targets, *a, **k: tape(self, targets, *a, **k))
+        return taken(target, *args, **kwargs)
+
+    gradients_util._GradientsHelper = notes._noted(graph, helper)
+    tf.GradientTape.gradient = of_tape
+    try:
+        yield notes
+    finally:
+        gradients_util._GradientsHelper = helper
+        tf.GradientTape.gradient = tape

@@ -1,0 +1,57 @@
+"""What a program says about its step, as names of ops and tensors of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from placement_checks.capture.graph import Source
+from placement_checks.errors import InputError
+from placement_checks.placement import Training, producer_of
+from placement_checks.program import Step
+
+
+def told(step: Step, source: Source) -> Training:
+    """What is known of a training step: what the graph shows, and what the program says.
+
+    Raises:
+        InputError: the program names an op that is not in its graph, or what is no op at all.
+    """
+    known = {node.name for node in source.graph_def.node}
+
+    def names(key: str, value: Any) -> Iterator[str]:
+        if value is None:
+            return
+        if isinstance(value, list | tuple):
+            for each in value:
+                yield from names(key, each)
+            return
+        name = value if isinstance(value, str) else getattr(value, "name", None)
+        if not isinstance(name, str) or producer_of(name) not in known:
+            raise InputError(
+                source.program,
+                f"its {key} is {value!r:.80}, which is no op of the graph it built",
+                "return the ops and tensors themselves",
+            )
+        yield name
+
+    return source.training._replace(
+        train_op=tuple(names("train_op", step.train_op)),
+        losses=tuple(names("loss", step.loss)),
+        inputs=tuple(
+            tuple(names("inputs", list(each.values())))
+            for each in ([step.inputs] if isinstance(step.inputs, Mapping) else step.inputs or ())
+            if isinstance(each, Mapping)
+        ),
+        session=_session(step.config),
+    )
+
+
+def _session(config: Any) -> Mapping[str, Any] | None:
+    """A session configuration as nested mappings, fields that are not set left out."""
+    if isinstance(config, Message):
+        return dict(json_format.MessageToDict(config, preserving_proto_field_name=True))
+    return config if isinstance(config, Mapping) else None

@@ -1,0 +1,73 @@
+"""The backward pass: which ops belong to it, and which forward op each is the gradient of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from placement_checks.placement import Placement
+from placement_checks.wiring.flow import Flow
+
+_SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")
+_GRADIENT = re.compile(r"(?:^|.*/)gradients(?:_\d+)?/(.+)_grad/")
+
+
+class Backward:
+    """The backward ops of a graph.
+
+    Attributes:
+        by_name: whether only the names of ops told which these are.
+        ops: for each op of the flow whether it is one.
+    """
+
+    def __init__(self, placement: Placement, flow: Flow) -> None:
+        self._placement = placement
+        self._flow = flow
+        self.by_name = placement.training.backward is None
+        known = placement.training.backward
+        self.ops = bytearray(
+            _SCOPE.search(name) is not None if known is None else name in known
+            for name in flow.names
+        )
+        for number, op in enumerate(placement.ops.values()):
+            if op.call:
+                self.ops[number] |= self.ops[flow.number[op.call]]
+        self._forward: dict[int, tuple[int, str]] | None = None
+
+    def numbers(self) -> Iterator[int]:
+        return (number for number, is_one in enumerate(self.ops) if is_one)
+
+    @property
+    def forward(self) -> dict[int, tuple[int, str]]:
+        """The forward op of each backward op, and how it is known: ``graph`` or ``name``.
+
+        TensorFlow itself notes it while it builds, and in ``_class`` where gradients are colocated
+        (python/ops/gradients_util.py); in a saved graph without either, the scope
+        ``<forward op>_grad/`` tells.
+        """
+        if self._forward is None:
+            self._forward = {}
+            for number in self.numbers():
+                found = self._forward_op(number)
+                if found is not None:
+                    self._forward[number] = found
+        return self._forward
+
+    def _forward_op(self, number: int) -> tuple[int, str] | None:
+        name = self._flow.names[number]
+        known = self._placement.details.forward(name)
+        if not known:
+            known = next(
+                (
+                    each
+                    for each in self._placement.ops[name].colocated
+                    if each in self._flow.number and not self.ops[self._flow.number[each]]
+                ),
+                "",
+            )
+        if known:
+            return (self._flow.number[known], "graph") if known in self._flow.number else None
+        scope = _GRADIENT.match(name)
+        if scope and scope[1] in self._flow.number:
+            return self._flow.number[scope[1]], "name"
+        return None

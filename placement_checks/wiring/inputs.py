@@ -1,0 +1,99 @@
+"""Inputs: the slices of placeholders, iterators and queues that towers compute with."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from placement_checks.placement import Placement, producer_of
+from placement_checks.wiring import Wiring
+
+_SOURCE = re.compile(r"^Placeholder|^IteratorGetNext|Dequeue|^Unstage|^ReaderRead")
+# These take a part of a tensor, or change its form: their output is still the tower's input.
+_SELECTS = frozenset(
+    [
+        "StridedSlice",
+        "Slice",
+        "Split",
+        "SplitV",
+        "Unpack",
+        "GatherV2",
+        "Gather",
+        "DynamicPartition",
+        "Identity",
+        "IdentityN",
+        "Reshape",
+        "ExpandDims",
+        "Squeeze",
+        "Cast",
+        "Transpose",
+    ]
+)
+_MADE_ONCE = re.compile(r"^(OneShot)?Iterator(V2)?$|Queue(V2)?$")
+
+
+class Use(NamedTuple):
+    """A tensor with which a tower computes, cut from a source; ``source`` is that op."""
+
+    source: int
+    tower: int
+    tensor: str
+
+
+def input_uses(known: Wiring) -> Iterator[Use]:
+    """Every tensor of examples that a tower computes with in a step."""
+    takers: dict[str, list[int]] = defaultdict(list)
+    for here, op in enumerate(known.ops):
+        if known.updates.steps[here] and not known.backward.ops[here]:
+            for each in op.inputs:
+                if not each.startswith("^"):
+                    takers[each if ":" in each else f"{each}:0"].append(here)
+    outputs: dict[str, set[str]] = defaultdict(set)
+    for tensor in takers:
+        outputs[producer_of(tensor)].add(tensor)
+    for source, kind in enumerate(known.flow.types):
+        if not _SOURCE.search(kind):
+            continue
+        fed = kind.startswith("Placeholder")
+        seen = set(outputs[known.flow.names[source]])
+        todo = sorted(seen)
+        while todo:
+            tensor = todo.pop()
+            if not _holds_examples(known.placement, tensor, fed=fed):
+                continue
+            for taker in takers[tensor]:
+                tower = known.at[taker]
+                if tower >= 0 and known.flow.types[taker] not in _SELECTS:
+                    yield Use(source, tower, tensor)
+                else:
+                    new = outputs[known.flow.names[taker]] - seen
+                    seen |= new
+                    todo += sorted(new)
+
+
+def _holds_examples(placement: Placement, tensor: str, *, fed: bool) -> bool:
+    """Whether a tensor can have a row for each example.
+
+    What is fed with one dimension of fixed size is taken for weights of classes and the like.
+    """
+    name, _, number = tensor.partition(":")
+    outputs = placement.details.outputs(name)
+    if int(number) >= len(outputs):
+        return True
+    shape = outputs[int(number)].shape
+    if shape is None:
+        return True
+    return len(shape) > 1 or (len(shape) == 1 and (shape[0] is None or not fed))
+
+
+def pipelines_of_one(known: Wiring, uses: Sequence[Use]) -> Iterator[tuple[int, int]]:
+    """The iterators and queues that feed one tower alone, each with that tower."""
+    feeds: dict[int, set[int]] = defaultdict(set)
+    for use in uses:
+        values = known.flow.values[use.source]
+        holder = known.flow.holder(values[0]) if values else None
+        if holder is not None and _MADE_ONCE.search(known.flow.types[holder]):
+            feeds[holder].add(use.tower)
+    return ((holder, min(towers)) for holder, towers in feeds.items() if len(towers) == 1)

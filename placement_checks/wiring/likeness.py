@@ -1,0 +1,174 @@
+"""Whether two ops compute the same: structure by structure, whatever their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from placement_checks.placement import VARIABLE_TYPES, Body, Placement, Variable, producer_of
+from placement_checks.wiring.flow import Flow
+
+# What tells ops apart without changing what they compute: their own draw of random numbers, the
+# names of what they hold.
+_OWN = frozenset(
+    {"seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"}
+)
+_SOURCES = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "RefEnter", "Enter")
+_SCALES = frozenset({"Mul", "RealDiv", "Div", "DivNoNan"})
+_DEEPEST = 300  # ops; no slice or seed is computed by longer chains
+
+
+class Difference(NamedTuple):
+    """Two ops, where two computations that should be the same part; ``path`` leads there."""
+
+    op: int
+    other: int
+    expected: str
+    found: str
+    path: Sequence[int]
+
+
+def differences(
+    placement: Placement, flow: Flow, one: Sequence[int], other: Sequence[int]
+) -> Iterator[Difference]:
+    """Where the computations of ``other`` depart from those of ``one``, op by op.
+
+    Followed back from both until they meet, or reach variables or inputs. Not differences: whole
+    numbers, with which towers cut their slices; and a factor of the whole, with which unequal
+    towers are weighted.
+    """
+    met: set[tuple[int, int]] = set()
+    todo: list[tuple[int, int, tuple[int, ...], bool]] = [
+        (left, right, (right,), True) for left, right in zip(one, other, strict=False)
+    ]
+    for left, right, path, at_root in todo:
+        if left == right or (left, right) in met:
+            continue
+        met.add((left, right))
+        different = _different(placement, flow, left, right)
+        if different:
+            yield Difference(left, right, *different, path)
+            continue
+        kind = flow.types[left]
+        if kind in _SOURCES or "Dequeue" in kind or kind in VARIABLE_TYPES:
+            continue
+        is_factor = at_root and kind in _SCALES
+        for a, b in zip(flow.values[left], flow.values[right], strict=True):
+            if is_factor and flow.types[a] == flow.types[b] == "Const":
+                continue
+            todo.append((a, b, (*path, b), is_factor))
+
+
+def _different(placement: Placement, flow: Flow, left: int, right: int) -> tuple[str, str] | None:
+    """What differs between two ops themselves, in words; None if nothing does."""
+    kind = flow.types[left]
+    if kind != flow.types[right]:
+        return kind, flow.types[right]
+    here, there = flow.names[left], flow.names[right]
+    details = placement.details
+    if kind == "Const":
+        return _constants(details.value(here), details.value(there))
+    expected, found = details.attributes(here), details.attributes(there)
+    for key in sorted(expected.keys() | found.keys()):
+        pair = expected.get(key), found.get(key)
+        # Bodies of functions are compared op by op.
+        if key not in _OWN and pair[0] != pair[1] and not isinstance(pair[0], Body):
+            at = f"{kind} with {key} "
+            return at + _text(expected.get(key)), at + _text(found.get(key))
+    if kind in VARIABLE_TYPES:
+        known = {each.name: _variable(each) for each in placement.variables}
+        return (known[here], known[there]) if known[here] != known[there] else None
+    counts = len(flow.values[left]), len(flow.values[right])
+    if counts[0] != counts[1]:
+        return f"{kind} of {counts[0]} inputs", f"{kind} of {counts[1]} inputs"
+    return None
+
+
+def _constants(left: Any, right: Any) -> tuple[str, str] | None:
+    if left is None or right is None or left == right or "float" not in left[0] + right[0]:
+        return None
+    return f"the constant {_text(left[2:])}", f"the constant {_text(right[2:])}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, tuple):
+        return _text(value[0]) if len(value) == 1 else str(value)[:60]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _variable(variable: Variable) -> str:
+    shape = "any shape" if variable.shape is None else list(variable.shape)
+    return f"a variable of {variable.dtype} {shape}"
+
+
+class Identities:
+    """Tells tensors that are equal by construction: the same ops on the same sources.
+
+    Args:
+        by_kind: whether two sources, such as readers of files, are the same if they were made
+            alike; else each is only itself.
+    """
+
+    def __init__(self, placement: Placement, flow: Flow, *, by_kind: bool = False) -> None:
+        self._placement = placement
+        self._flow = flow
+        self._by_kind = by_kind
+        self._known: dict[int, int] = {}
+        self._numbers: dict[Any, int] = {}
+
+    def of(self, source: str) -> tuple[int, str]:
+        """What is equal for two inputs that are the same tensor, or equal by construction."""
+        output = source.partition(":")[2]
+        return self._op(self._flow.number[producer_of(source)], _DEEPEST), output or "0"
+
+    def _op(self, op: int, depth: int) -> int:
+        if op not in self._known:
+            self._known[op] = -op - 1  # itself, should a loop lead back here
+            key = self._key(op, depth)
+            self._known[op] = self._numbers.setdefault(key, op)
+        return self._known[op]
+
+    def _key(self, op: int, depth: int) -> Any:
+        flow = self._flow
+        name, kind = flow.names[op], flow.types[op]
+        details = self._placement.details
+        if kind == "Const":
+            return details.value(name) or op
+        if depth == 0:
+            return op
+        if flow.holder(op) == op or kind in _SOURCES or _is_stateful(kind):
+            if not self._by_kind or kind in VARIABLE_TYPES:
+                return op
+            made_of = [
+                self._op(each, depth - 1)
+                for _, written in flow.writers.get(op, ())
+                for each in written
+            ]
+            if kind in _SOURCES and "Placeholder" in kind:
+                return op
+            inputs = (self._op(each, depth - 1) for each in flow.values[op])
+            return (kind, self._attributes(name), *made_of, *inputs)
+        placed = self._placement.ops[name]
+        sources = [
+            (self._op(flow.number[producer_of(each)], depth - 1), each.partition(":")[2] or "0")
+            for each in placed.inputs
+            if producer_of(each) in flow.number and not each.startswith("^")
+        ]
+        if not sources and not self._by_kind:
+            return op
+        return (kind, self._attributes(name), *sources)
+
+    def _attributes(self, op: str) -> tuple[tuple[str, Any], ...]:
+        known = self._placement.details.attributes(op)
+        return tuple(sorted((key, value) for key, value in known.items() if key not in _OWN))
+
+
+def _is_stateful(kind: str) -> bool:
+    """Whether each run of the op, or each such op, yields something of its own."""
+    return (
+        "Dequeue" in kind
+        or "Reader" in kind
+        or kind.startswith(("RandomUniform", "RandomS", "TruncatedNormal", "Multinomial"))
+    )

@@ -1,0 +1,215 @@
+"""Towers: the copies of a model, known by where ops are asked to be and by data flow."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from placement_checks.devices import LOCALHOST, Device
+from placement_checks.placement import Op, Placement, producer_of
+from placement_checks.wiring.backward import Backward
+from placement_checks.wiring.flow import Flow
+from placement_checks.wiring.updates import Updates
+
+_PASSES_ON = frozenset(
+    {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "Cast"}
+)
+_NO_READ = re.compile(
+    r"Assign|Apply|Scatter(?!Nd$)|IsInitialized|IsVariableInitialized|Save|Restore|Destroy"
+    r"|VariableShape"
+)
+
+
+class Part(NamedTuple):
+    """What one GPU computes with: the variables it reads, and the first op that reads each."""
+
+    device: Device
+    reads: Mapping[str, str]
+
+
+class Tower(NamedTuple):
+    """One copy of the model: a GPU, or several that hold its parts."""
+
+    devices: tuple[Device, ...]
+    reads: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return " and ".join(device.short for device in self.devices)
+
+
+class Parts:
+    """The GPUs that compute with variables, and which of them hold parts of one model.
+
+    In one model, what is computed with a variable on one GPU has a part in what is combined with
+    a variable on the other, forwards or in its gradients; towers meet only after their gradients
+    are computed. Variables that all GPUs read tell nothing.
+
+    What is computed with a variable on the host, such as a lookup in a table, is read by the GPUs
+    that compute with the result. What only updates compute with, such as a velocity, is not read.
+
+    Attributes:
+        flow: the edges of the graph.
+        readers: the ops that compute with the value of a variable, by its name.
+        all: the GPUs, in the order of their names.
+    """
+
+    def __init__(
+        self, placement: Placement, flow: Flow, backward: Backward, updates: Updates
+    ) -> None:
+        self.flow = flow
+        self._ops = list(placement.ops.values())
+        self._backward = backward.ops
+        self._updates = updates
+        ends = [*backward.numbers(), *_named(placement, flow)]
+        self._model = flow.behind(ends) if ends else None
+        self.readers = {
+            variable.name: self._readers(flow.number[variable.name])
+            for variable in placement.variables
+        }
+        self._add_hosted()
+        reads: dict[Device, dict[str, str]] = defaultdict(dict)
+        for variable, readers in self.readers.items():
+            for reader in readers:
+                op = self._ops[reader]
+                if op.requested.is_gpu:
+                    reads[tower_device(op)].setdefault(variable, op.name)
+        self.all = [Part(device, reads[device]) for device in sorted(reads, key=_by_parts)]
+        self.met: set[frozenset[int]] = self._meetings()
+
+    def _readers(self, variable: int) -> list[int]:
+        """The ops that compute with a variable's value; copies of the value are followed.
+
+        Assignments, optimiser updates, savers and the like do not compute with it.
+        """
+        flow = self.flow
+        seen = {variable}
+        todo = [variable]
+        found = []
+        while todo:
+            for op in flow.consumers[todo.pop()]:
+                if op in seen:
+                    continue
+                seen.add(op)
+                if flow.types[op] in _PASSES_ON:
+                    todo.append(op)
+                elif _computes(flow.types[op]) and not self._only_updates(op):
+                    found.append(op)
+        return sorted(found)
+
+    def _only_updates(self, op: int) -> bool:
+        """Whether its value goes into updates of variables, and not into the model."""
+        return self._model is not None and not self._model[op] and bool(self._to_updates[op])
+
+    @cached_property
+    def _to_updates(self) -> bytearray:
+        values = (
+            value
+            for updates in self._updates.by_variable.values()
+            for update in updates
+            for value in update.values
+        )
+        return self.flow.behind(values)
+
+    def _add_hosted(self) -> None:
+        """Add the first ops on GPUs that compute with what the host made of a variable."""
+        variables = list(self.readers)
+        reached: dict[int, int] = {}
+        for number, readers in enumerate(self.readers.values()):
+            for op in readers:
+                if self._is_hosted(op):
+                    reached[op] = reached.get(op, 0) | 1 << number
+        if not reached:
+            return
+        for op, producers in enumerate(self.flow.values):
+            mask = 0
+            for producer in producers:
+                mask |= reached.get(producer, 0)
+            if not mask or self._backward[op]:
+                continue
+            if not self._ops[op].requested.is_gpu:
+                reached[op] = reached.get(op, 0) | mask
+                continue
+            while mask:
+                lowest = mask & -mask
+                mask ^= lowest
+                readers = self.readers[variables[lowest.bit_length() - 1]]
+                if op not in readers:
+                    readers.append(op)
+
+    def _is_hosted(self, op: int) -> bool:
+        in_model = self._model is None or self._model[op]
+        return bool(in_model and not self._backward[op] and not self._ops[op].requested.is_gpu)
+
+    def _meetings(self) -> set[frozenset[int]]:
+        """The pairs of GPUs, by number, whose computations with variables of their own meet."""
+        if len(self.all) < 2:
+            return set()
+        shared = set.intersection(*(set(part.reads) for part in self.all))
+        numbers = {part.device: number for number, part in enumerate(self.all)}
+        own = [0] * len(self._ops)
+        private: list[tuple[int, int]] = []
+        for variable, readers in self.readers.items():
+            if variable in shared:
+                continue
+            for reader in readers:
+                if self._ops[reader].requested.is_gpu:
+                    number = numbers[tower_device(self._ops[reader])]
+                    own[reader] |= 1 << number
+                    private.append((reader, number))
+        if not private:
+            return set()
+        masks = self.flow.masks(own)
+        return {
+            frozenset((number, other))
+            for reader, number in private
+            if masks[reader] & ~(1 << number)
+            for other in range(len(self.all))
+            if other != number and masks[reader] >> other & 1
+        }
+
+    def models(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The GPUs of these numbers, those that hold parts of one model together."""
+        found: list[list[int]] = []
+        for number in numbers:
+            mine = [m for m in found if any(frozenset((number, each)) in self.met for each in m)]
+            found = [model for model in found if model not in mine]
+            found.append(sorted([*(each for model in mine for each in model), number]))
+        return sorted(found)
+
+    def towers(self) -> list[Tower]:
+        """The copies of the model, in the order of their first GPU."""
+        return [
+            Tower(
+                tuple(self.all[number].device for number in model),
+                {
+                    variable: reader
+                    for number in reversed(model)
+                    for variable, reader in self.all[number].reads.items()
+                },
+            )
+            for model in self.models(range(len(self.all)))
+        ]
+
+
+def tower_device(op: Op) -> Device:
+    """The GPU that ``op`` asks for; one without a job is the local host's."""
+    return op.requested if op.requested.job else op.requested.over(LOCALHOST)
+
+
+def _named(placement: Placement, flow: Flow) -> Iterator[int]:
+    """The losses that the program names."""
+    for name in (*placement.training.objectives, *placement.training.losses):
+        if producer_of(name) in flow.number:
+            yield flow.number[producer_of(name)]
+
+
+@lru_cache(maxsize=4096)
+def _computes(kind: str) -> bool:
+    return not _NO_READ.search(kind)
+
+
+def _by_parts(device: Device) -> tuple[str, int, str, int]:
+    return (device.job or "", device.task or 0, device.type or "", device.index or 0)

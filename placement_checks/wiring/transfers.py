@@ -1,0 +1,140 @@
+"""Transfers: what one step copies from device to device."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from typing import NamedTuple
+
+from placement_checks.devices import Device
+from placement_checks.placement import Placement, producer_of
+from placement_checks.wiring import Wiring, wiring
+
+_HANDLES = frozenset({"resource"})
+_CUTS = frozenset({"Split", "SplitV", "StridedSlice", "Slice", "Unpack", "DynamicPartition"})
+
+
+class Copy(NamedTuple):
+    """One tensor that a step copies to a device, once; ``bytes`` is None where it is unknown."""
+
+    tensor: str
+    source: Device
+    to: Device
+    bytes: int | None
+
+
+class Transfer(NamedTuple):
+    """All that a step copies from one device to another.
+
+    Attributes:
+        source, to: the devices.
+        copies: how many tensors.
+        bytes: their size, shape times dtype, as far as it is known.
+        unknown: how many of them have a size that is not known.
+    """
+
+    source: Device
+    to: Device
+    copies: int
+    bytes: int
+    unknown: int
+
+    def __str__(self) -> str:
+        more = f", {self.unknown} of unknown size" if self.unknown else ""
+        plural = "copies" if self.copies > 1 else "copy"
+        return (
+            f"{self.source.short} -> {self.to.short}: {self.bytes:,} bytes in {self.copies:,} "
+            f"{plural}{more}"
+        )
+
+
+def copies(placement: Placement, rows: int | None = None) -> list[Copy]:
+    """The copies of one step: every tensor that an op takes from another device.
+
+    The same tensor is copied to the same device once. Loops count as one turn, of branches both
+    are counted. An unknown first dimension is that of the batch: a tower's is its part.
+
+    Args:
+        placement: one that a placer has answered for.
+        rows: the rows of the global batch.
+    """
+    known = wiring(placement)
+    found: dict[tuple[str, Device], Copy] = {}
+    for here, op in enumerate(known.ops):
+        if op.assigned is None or not known.updates.steps[here]:
+            continue
+        for each in op.inputs:
+            producer = placement.ops.get(producer_of(each))
+            if (
+                producer is None
+                or producer.assigned is None
+                or producer.assigned == op.assigned
+                or each.startswith("^")
+            ):
+                continue
+            tensor = each if ":" in each else f"{each}:0"
+            if (tensor, op.assigned) not in found:
+                size = _size(known, tensor, rows)
+                if size != 0:
+                    copy = Copy(tensor, producer.assigned, op.assigned, size)
+                    found[tensor, op.assigned] = copy
+    return list(found.values())
+
+
+def transfers(all_copies: list[Copy]) -> list[Transfer]:
+    """The copies, added up for each pair of devices, the largest sum first."""
+    pairs: dict[tuple[Device, Device], list[Copy]] = defaultdict(list)
+    for copy in all_copies:
+        pairs[copy.source, copy.to].append(copy)
+    sums = [
+        Transfer(
+            source,
+            to,
+            len(each),
+            sum(copy.bytes or 0 for copy in each),
+            sum(copy.bytes is None for copy in each),
+        )
+        for (source, to), each in pairs.items()
+    ]
+    return sorted(sums, key=lambda each: (-each.bytes, -each.copies, str(each)))
+
+
+def _size(known: Wiring, tensor: str, rows: int | None) -> int | None:
+    """Bytes of a tensor; 0 for a handle, which is no data, None where it is not known."""
+    name, _, number = tensor.partition(":")
+    outputs = known.placement.details.outputs(name)
+    if int(number) >= len(outputs):
+        return None
+    output = outputs[int(number)]
+    if output.dtype in _HANDLES:
+        return 0
+    bits = 8 if output.dtype == "bool" else int((re.findall(r"\d+", output.dtype) or [0])[0])
+    if output.shape is None or not bits:
+        return None
+    dims = list(output.shape)
+    if dims and dims[0] is None and rows is not None:
+        dims[0] = _rows(known, tensor, rows)
+    if None in dims:
+        return None
+    return math.ceil(math.prod(dim for dim in dims if dim is not None) * bits / 8)
+
+
+def _rows(known: Wiring, tensor: str, rows: int) -> int:
+    """The rows of a tensor whose first dimension is that of the batch."""
+    towers = len(known.towers)
+    if towers < 2:
+        return rows
+    op = known.flow.number[producer_of(tensor)]
+    of_one = known.at[op] >= 0 or (known.masks[op] & known.every).bit_count() == 1
+    if not of_one and (known.flow.types[op] in _CUTS or known.flow.names[op] in _fed(known)):
+        of_one = True
+    return math.ceil(rows / towers) if of_one else rows
+
+
+def _fed(known: Wiring) -> frozenset[str]:
+    """The placeholders that the program lists for one of several towers."""
+    inputs = known.placement.training.inputs
+    if len(inputs) < 2:
+        return frozenset()
+    return frozenset(producer_of(name) for each in inputs for name in each)

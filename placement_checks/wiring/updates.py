@@ -1,0 +1,119 @@
+"""Updates: the ops of a training step that change variables, and what they change them by."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from placement_checks.placement import VARIABLE_TYPES, Placement, Training, producer_of
+from placement_checks.wiring.flow import Flow
+
+_UPDATES = re.compile(r"^(Resource)?(Sparse)?Apply|^Assign|^(Resource)?Scatter(?!Nd$)")
+_BRANCH = re.compile(r"^(then|else|branch\d+)/")
+_GROUPS = frozenset({"NoOp", "Identity", "IdentityN", "StatefulPartitionedCall", "If"})
+
+
+class Update(NamedTuple):
+    """An op that changes a variable; ``values`` are the ops whose values it takes for that."""
+
+    op: int
+    variable: str
+    values: Sequence[int]
+
+
+class Updates:
+    """What one training step changes.
+
+    Attributes:
+        roots: the ops that are one training step.
+        unknown: why it is not known what one step is; ``""`` where it is.
+        steps: for each op whether it is part of a step; every op is where that is not known.
+        by_variable: the updates of each variable, in the order of building.
+    """
+
+    def __init__(self, placement: Placement, flow: Flow) -> None:
+        self._flow = flow
+        self._ops = placement.ops
+        self.roots, self.unknown = _train_ops(placement.training, flow)
+        self.steps = bytearray(b"\1") * len(flow.names)
+        if not self.unknown:
+            self.steps = flow.needed(self.roots)
+        self.by_variable: dict[str, list[Update]] = defaultdict(list)
+        for update in self._all():
+            self.by_variable[update.variable].append(update)
+
+    def _all(self) -> Iterator[Update]:
+        flow = self._flow
+        for here, kind in enumerate(flow.types):
+            if not self.steps[here] or not _UPDATES.match(kind):
+                continue
+            if self.unknown and "Apply" not in kind:  # it may be an initialiser or a restore
+                continue
+            values = flow.values[here]
+            holder = flow.holder(values[0]) if values else None
+            if holder is not None and flow.types[holder] in VARIABLE_TYPES:
+                yield Update(here, flow.names[holder], values[1:])
+
+    def at_once(self, updates: Iterable[Update]) -> list[Update]:
+        """The most of these updates that one step can make: of branches only one is taken."""
+        together: list[Update] = []
+        branches: dict[str, dict[str, list[Update]]] = defaultdict(dict)
+        for update in updates:
+            op = self._ops[self._flow.names[update.op]]
+            branch = _BRANCH.match(op.name.removeprefix(f"{op.call}/")) if op.call else None
+            if branch:
+                branches[op.call].setdefault(branch[1], []).append(update)
+            else:
+                together.append(update)
+        for each in branches.values():
+            longest: list[Update] = max(each.values(), key=len)
+            together += longest
+        return sorted(together)
+
+
+def _train_ops(training: Training, flow: Flow) -> tuple[list[int], str]:
+    """The ops that are one step, and why they are not known."""
+    declared = [flow.number[producer_of(name)] for name in training.train_op]
+    if declared:
+        return declared, ""
+    known = [flow.number[name] for name in training.train_ops if name in flow.number]
+    if not known:
+        return [], (
+            "the program names no train op; return it from the builder: {'train_op': train_op}"
+        )
+    ends = {end for op in known for end in _ends(op, flow)}
+    if len(ends) == 1:
+        return list(ends), ""
+    names = " and ".join(sorted(flow.names[end] for end in ends)[:3])
+    return sorted(ends), (
+        f"the graph has {len(ends)} train ops, {names}, and which is one step is not said; "
+        "return it from the builder: {'train_op': train_op}"
+    )
+
+
+def _ends(op: int, flow: Flow) -> Collection[int]:
+    """The outermost groups that ``op`` is part of: the true step may be around an optimiser's."""
+    around = _waiting(flow)
+    found: set[int] = set()
+    seen = {op}
+    todo = [op]
+    while todo:
+        here = todo.pop()
+        outer = [each for each in around.get(here, ()) if flow.types[each] in _GROUPS]
+        if not outer:
+            found.add(here)
+        todo += [each for each in outer if each not in seen]
+        seen.update(outer)
+    return found
+
+
+def _waiting(flow: Flow) -> dict[int, list[int]]:
+    """The ops that wait for an op, or pass its value on, by its number."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for here, kind in enumerate(flow.types):
+        if kind in _GROUPS:
+            for each in (*flow.waits.get(here, ()), *flow.values[here]):
+                found[each].append(here)
+    return found

@@ -1,0 +1,127 @@
+"""The edges of a graph, against another library's graph algorithms."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+import pytest
+from graphs import op, placement
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement_checks.placement import producer_of
+from placement_checks.wiring.flow import Flow
+
+
+@st.composite
+def graphs(draw):
+    """Ops 0..n with edges either way between them, so loops too, and some sources among them."""
+    size = draw(st.integers(1, 9))
+    names = [f"op{number}" for number in range(size)]
+    edge = st.tuples(st.sampled_from(["", "^"]), st.sampled_from(names), st.sampled_from([0, 1]))
+    ops = []
+    for name in names:
+        inputs = [
+            f"^{producer}" if control else f"{producer}:{output}" if output else producer
+            for control, producer, output in draw(st.lists(edge, max_size=4))
+        ]
+        kind = draw(st.sampled_from(["Add", "Add", "Shape", "ZerosLike"]))
+        ops.append(op(name, kind, "", "", *inputs))
+    return placement(*ops), draw(st.sets(st.integers(0, size - 1)))
+
+
+def value_edges(graph):
+    """The edges along which values pass, as a graph of another library."""
+    values = nx.DiGraph()
+    values.add_nodes_from(graph.ops)
+    values.add_edges_from(
+        (source.split(":")[0], each.name)
+        for each in graph.ops.values()
+        for source in each.inputs
+        if not source.startswith("^") and each.type == "Add"
+    )
+    return values
+
+
+@given(graphs())
+def test_masks_are_the_bits_of_all_that_values_come_from(case):
+    graph, sources = case
+    flow = Flow(graph)
+    values = value_edges(graph)
+
+    masks = flow.masks(
+        [1 << number if number in sources else 0 for number in range(len(graph.ops))]
+    )
+
+    for number, name in enumerate(flow.names):
+        before = nx.ancestors(values, name) | {name}
+        assert masks[number] == sum(1 << each for each in sources if flow.names[each] in before)
+
+
+@given(graphs())
+def test_needed_is_all_that_an_op_waits_for(case):
+    graph, starts = case
+    flow = Flow(graph)
+    edges = nx.DiGraph()
+    edges.add_nodes_from(graph.ops)
+    edges.add_edges_from(
+        (producer_of(source), each.name) for each in graph.ops.values() for source in each.inputs
+    )
+
+    needed = flow.needed(starts)
+
+    names = {flow.names[number] for number in starts}
+    expected = names.union(*(nx.ancestors(edges, name) for name in names))
+    assert {name for name, runs in zip(flow.names, needed, strict=True) if runs} == expected
+
+
+@given(graphs(), st.data())
+def test_a_path_is_a_shortest_one(case, data):
+    graph, ends = case
+    flow = Flow(graph)
+    values = value_edges(graph).reverse()
+    start = data.draw(st.integers(0, len(graph.ops) - 1))
+
+    path = flow.path(start, lambda op: op in ends)
+
+    lengths = nx.single_source_shortest_path_length(values, flow.names[start])
+    away = [lengths[flow.names[end]] for end in ends - {start} if flow.names[end] in lengths]
+    if not away:
+        assert path == []
+    else:
+        assert len(path) == min(away) + 1
+        assert path[0] == start
+        assert path[-1] in ends
+        assert all(
+            values.has_edge(flow.names[one], flow.names[other]) for one, other in pairwise(path)
+        )
+
+
+def test_a_call_computes_with_the_ops_of_its_body():
+    graph = placement(
+        op("x", "Placeholder"),
+        op("call", "PartitionedCall", "", "", "x"),
+        op("y", "Neg", "", "", "call"),
+        op("call/Tanh", "Tanh", "", "", "x", call="call"),
+        op("call/scale", "Const", call="call"),
+    )
+    flow = Flow(graph)
+
+    masks = flow.masks([0, 0, 0, 0, 1])
+
+    assert masks[flow.number["y"]] == 1
+
+
+@pytest.mark.parametrize("kind", ["VarHandleOp", "FIFOQueueV2", "ConditionalAccumulator"])
+def test_writers_change_what_a_holder_holds(kind):
+    graph = placement(
+        op("state", kind),
+        op("g", "MatMul"),
+        op("copy", "Identity", "", "", "state"),
+        op("write", "AssignAdd", "", "", "copy", "g"),
+        op("read", "ReadVariableOp", "", "", "state", "g"),
+    )
+    flow = Flow(graph)
+
+    assert flow.writers == {0: [(flow.number["write"], [flow.number["g"]])]}
