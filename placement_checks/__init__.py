@@ -10,10 +10,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from placement_checks.assertions import assert_averaging_on_host as assert_averaging_on_host
+    from placement_checks.assertions import assert_every_tower_counts as assert_every_tower_counts
+    from placement_checks.assertions import (
+        assert_gradients_colocated as assert_gradients_colocated,
+    )
+    from placement_checks.assertions import assert_inputs_distinct as assert_inputs_distinct
+    from placement_checks.assertions import assert_loss_of_all_towers as assert_loss_of_all_towers
+    from placement_checks.assertions import assert_losses_apart as assert_losses_apart
+    from placement_checks.assertions import assert_names_portable as assert_names_portable
     from placement_checks.assertions import assert_no_fallback as assert_no_fallback
     from placement_checks.assertions import assert_no_idle_device as assert_no_idle_device
+    from placement_checks.assertions import assert_one_update as assert_one_update
     from placement_checks.assertions import assert_placeable as assert_placeable
+    from placement_checks.assertions import assert_randomness_apart as assert_randomness_apart
     from placement_checks.assertions import assert_rules as assert_rules
+    from placement_checks.assertions import assert_session_memory as assert_session_memory
+    from placement_checks.assertions import (
+        assert_slots_with_variables as assert_slots_with_variables,
+    )
+    from placement_checks.assertions import assert_towers_alike as assert_towers_alike
+    from placement_checks.assertions import assert_transfer_budget as assert_transfer_budget
+    from placement_checks.assertions import assert_update_ops_run as assert_update_ops_run
     from placement_checks.assertions import assert_variables_on_host as assert_variables_on_host
     from placement_checks.assertions import assert_variables_shared as assert_variables_shared
     from placement_checks.capture import place as place
@@ -48,10 +66,24 @@ _HOMES = {
     "Step": "program",
     "Variable": "placement",
     "Verdict": "rules",
+    "assert_averaging_on_host": "assertions",
+    "assert_every_tower_counts": "assertions",
+    "assert_gradients_colocated": "assertions",
+    "assert_inputs_distinct": "assertions",
+    "assert_loss_of_all_towers": "assertions",
+    "assert_losses_apart": "assertions",
+    "assert_names_portable": "assertions",
     "assert_no_fallback": "assertions",
     "assert_no_idle_device": "assertions",
+    "assert_one_update": "assertions",
     "assert_placeable": "assertions",
+    "assert_randomness_apart": "assertions",
     "assert_rules": "assertions",
+    "assert_session_memory": "assertions",
+    "assert_slots_with_variables": "assertions",
+    "assert_towers_alike": "assertions",
+    "assert_transfer_budget": "assertions",
+    "assert_update_ops_run": "assertions",
     "assert_variables_on_host": "assertions",
     "assert_variables_shared": "assertions",
     "catch_log": "logs.live",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from placement_checks.judging import verify
 from placement_checks.placement import Placement
 from placement_checks.report.lines import counted, finding_lines
-from placement_checks.rules import Verdict
+from placement_checks.rules import RULES, Rule, Verdict
 
 # Told of every verdict; the pytest plugin listens, for its summary.
 observers: list[Callable[[Placement, Verdict], None]] = []
@@ -37,80 +39,58 @@ def assert_rules(placement: Placement, *rules: str) -> None:
             _refuse(placement, verdict)
 
 
-def assert_placeable(placement: Placement) -> None:
-    """Assert that TensorFlow's placer can place every op where the program asks for it.
+def _assertion(rule: type[Rule]) -> Callable[..., None]:
+    """An assertion of one rule: ``assert_RULE(placement, field=value, …)``.
 
-    Raises:
-        AssertionError: it cannot; the message has the placer's reason for each op.
+    Fields that are not given are those of the program's policy, else the rule's own.
     """
-    __tracebackhide__ = True
-    _assert(placement, "placeable")
+    names = [field.name for field in dataclasses.fields(rule)]
+
+    def assertion(placement: Placement, *args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        given = signature.bind(placement, *args, **kwargs).arguments
+        del given["placement"]
+        _assert(placement, rule.name, **given)
+
+    parameter = inspect.Parameter
+    signature = inspect.Signature(
+        [
+            parameter("placement", parameter.POSITIONAL_OR_KEYWORD, annotation=Placement),
+            *(parameter(name, parameter.POSITIONAL_OR_KEYWORD, default=None) for name in names),
+        ]
+    )
+    assertion.__signature__ = signature  # type: ignore[attr-defined]
+    assertion.__name__ = assertion.__qualname__ = f"assert_{rule.name.replace('-', '_')}"
+    assertion.__doc__ = f"""Assert `{rule.name}`.
+
+{rule.explanation()}
+
+Raises:
+    AssertionError: the rule is broken, or could not be checked; the message lists every finding.
+    ConfigError: a field that does not fit.
+"""
+    return assertion
 
 
-def assert_no_fallback(placement: Placement, *, allow: tuple[str, ...] | None = None) -> None:
-    """Assert that no op that asks for a GPU ends on a CPU.
-
-    Args:
-        placement: what `place` or the fixture ``place`` made.
-        allow: op types and op names that may.
-
-    Raises:
-        AssertionError: some do; the message says why, for each.
-    """
-    __tracebackhide__ = True
-    _assert(placement, "no-fallback", allow=allow)
-
-
-def assert_variables_on_host(
-    placement: Placement,
-    device: str | tuple[str, ...] | None = None,
-    *,
-    allow: tuple[str, ...] | None = None,
-) -> None:
-    """Assert that every variable sits on the device named.
-
-    Args:
-        placement: what `place` or the fixture ``place`` made.
-        device: a whole or partial device name, or several that are allowed; by default what the
-            program's policy says, else ``/cpu:0``.
-        allow: variables that may sit anywhere.
-
-    Raises:
-        AssertionError: some do not; the message names variable, device and source line.
-        ConfigError: ``device`` is no device name.
-    """
-    __tracebackhide__ = True
-    _assert(placement, "variables-on-host", device=device, allow=allow)
-
-
-def assert_variables_shared(
-    placement: Placement, *, private: tuple[str, ...] | None = None
-) -> None:
-    """Assert that all towers read the same variables.
-
-    Args:
-        placement: what `place` or the fixture ``place`` made.
-        private: variables, or patterns of names, that towers have of their own on purpose.
-
-    Raises:
-        AssertionError: some tower has its own; the message pairs each with the one it doubles.
-    """
-    __tracebackhide__ = True
-    _assert(placement, "variables-shared", private=private)
-
-
-def assert_no_idle_device(placement: Placement, *, idle: tuple[str, ...] | None = None) -> None:
-    """Assert that every GPU computes.
-
-    Args:
-        placement: what `place` or the fixture ``place`` made.
-        idle: devices that may do nothing.
-
-    Raises:
-        AssertionError: some GPU does nothing.
-    """
-    __tracebackhide__ = True
-    _assert(placement, "no-idle-device", idle=idle)
+assert_placeable = _assertion(RULES["placeable"])
+assert_no_fallback = _assertion(RULES["no-fallback"])
+assert_variables_on_host = _assertion(RULES["variables-on-host"])
+assert_variables_shared = _assertion(RULES["variables-shared"])
+assert_slots_with_variables = _assertion(RULES["slots-with-variables"])
+assert_no_idle_device = _assertion(RULES["no-idle-device"])
+assert_towers_alike = _assertion(RULES["towers-alike"])
+assert_inputs_distinct = _assertion(RULES["inputs-distinct"])
+assert_losses_apart = _assertion(RULES["losses-apart"])
+assert_gradients_colocated = _assertion(RULES["gradients-colocated"])
+assert_averaging_on_host = _assertion(RULES["averaging-on-host"])
+assert_every_tower_counts = _assertion(RULES["every-tower-counts"])
+assert_one_update = _assertion(RULES["one-update"])
+assert_loss_of_all_towers = _assertion(RULES["loss-of-all-towers"])
+assert_randomness_apart = _assertion(RULES["randomness-apart"])
+assert_names_portable = _assertion(RULES["names-portable"])
+assert_update_ops_run = _assertion(RULES["update-ops-run"])
+assert_transfer_budget = _assertion(RULES["transfer-budget"])
+assert_session_memory = _assertion(RULES["session-memory"])
 
 
 def _assert(placement: Placement, rule: str, **parameters: Any) -> None:

@@ -108,8 +108,9 @@ def _field_errors(rule: type[Rule], field: str, value: Any, at: str) -> Iterator
         cure = f"did you mean '{near[0]}'?" if near else known
         yield ConfigError(at, f"{rule.name} has no such field", cure)
         return
-    if not _is_names(value):
-        yield ConfigError(at, f"{value!r} does not fit", "give a name or a list of names")
+    wanted = _wanted(str(fields[field].type))
+    if not _fits(value, wanted):
+        yield ConfigError(at, f"{value!r} does not fit", f"give {wanted}")
         return
     try:
         made(rule.name, {field: value})
@@ -123,7 +124,20 @@ def _value(value: Any, wanted: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _is_names(value: Any) -> bool:
-    if isinstance(value, str):
-        return True
-    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+def _wanted(annotation: str) -> str:
+    """What a field takes, in words, by its annotation."""
+    if annotation.startswith("int"):
+        return "a whole number"
+    if annotation == "float":
+        return "a number"
+    return "a name or a list of names" if "tuple" in annotation else "a name"
+
+
+def _fits(value: Any, wanted: str) -> bool:
+    if isinstance(value, bool):
+        return False
+    if wanted.endswith("number"):
+        return isinstance(value, int if "whole" in wanted else int | float)
+    if isinstance(value, list | tuple) and "list" in wanted:
+        return all(isinstance(each, str) for each in value)
+    return isinstance(value, str)

@@ -13,7 +13,7 @@ from placement_checks.policy import known_rule, made, parse_setting, policy_erro
 from placement_checks.rules import NoFallback, VariablesOnHost, VariablesShared
 
 NAMES = list(RULES)
-ALL = "the rules are placeable, no-fallback, variables-on-host, variables-shared, no-idle-device"
+ALL = f"the rules are {', '.join(NAMES)}"
 
 
 @pytest.mark.parametrize(

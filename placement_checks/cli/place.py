@@ -8,19 +8,37 @@ import click
 
 from placement_checks import config
 from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
-from placement_checks.errors import InputError
+from placement_checks.errors import InputError, UsageError
 from placement_checks.logs import Record, text_of
 from placement_checks.streams import report_stream
+from placement_checks.wiring.transfers import copies, transfers
 
 
 @click.command("place")
 @click.argument("target")
 @machine_options
-def command(target: str, gpus: int | None, machine: str | None, soft: bool | None) -> int:
+@click.option("--transfers", "shows_transfers", is_flag=True, help="What a step copies instead.")
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Rows of the batch, for --transfers.",
+)
+def command(
+    target: str,
+    gpus: int | None,
+    machine: str | None,
+    soft: bool | None,
+    shows_transfers: bool,
+    rows: int | None,
+) -> int:
     """Print where the placer puts every op.
 
-    One op a line, in TensorFlow's words: `name: (Op): device`.
+    One op a line, in TensorFlow's words: `name: (Op): device`. With --transfers, one line for
+    each pair of devices: how many bytes one step copies from one to the other, in how many copies.
     """
+    if rows is not None and not shows_transfers:
+        raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
     call = asked_machine(gpus, machine, soft)
     settings = call.within(config.load(Path.cwd()).settings)
     with report_stream() as stdout:
@@ -37,6 +55,9 @@ def command(target: str, gpus: int | None, machine: str | None, soft: bool | Non
                 + (f" (built at {where})" if where else ""),
                 "" if placement.soft else "build it under another device, or allow --soft",
             )
+        if shows_transfers:
+            stdout.writelines(f"{each}\n" for each in transfers(copies(placement, rows)))
+            return 0
         for op in placement.ops.values():
             if op.assigned is not None:
                 stdout.write(text_of(Record(op.name, op.type, str(op.assigned))) + "\n")

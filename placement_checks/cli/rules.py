@@ -10,6 +10,7 @@ from placement_checks.rules import RULES
 @click.command("rules")
 def command() -> int:
     """List the rules."""
+    width = 2 + max(map(len, RULES))
     for name, rule in RULES.items():
-        click.echo(f"{name:<19}{rule.explanation().splitlines()[0]}")
+        click.echo(f"{name:<{width}}{rule.explanation().splitlines()[0]}")
     return 0

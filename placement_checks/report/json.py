@@ -48,7 +48,7 @@ def _program(report: Report) -> dict[str, Any]:
 
 
 def _rule(verdict: Verdict) -> dict[str, Any]:
-    return {
+    document: dict[str, Any] = {
         "rule": verdict.rule,
         "state": verdict.state,
         "evidence": verdict.evidence,
@@ -56,3 +56,6 @@ def _rule(verdict: Verdict) -> dict[str, Any]:
         "note": verdict.note,
         "findings": [asdict(finding) for finding in verdict.findings],
     }
+    if verdict.figures:
+        document["figures"] = list(verdict.figures)
+    return document

@@ -34,10 +34,12 @@ def write(reports: Sequence[Report], console: Console) -> None:
 def _program(report: Report) -> Iterator[Text]:
     yield Text.assemble((report.placement.program, "bold"), _conditions(report.placement))
     yield Text()
+    width = 2 + max((len(verdict.rule) for verdict in report.verdicts), default=0)
     for verdict in report.verdicts:
         label, style = _STATES[verdict.state]
-        detail = verdict.reason or verdict.note or ""
-        line = Text.assemble("  ", (f"{label:<13}", style), f"{verdict.rule:<19}", (detail, "dim"))
+        detail = "; ".join(filter(None, (verdict.reason, verdict.note)))
+        rule = f"{verdict.rule:<{width}}"
+        line = Text.assemble("  ", (f"{label:<13}", style), rule, (detail, "dim"))
         line.rstrip()
         yield line
     yield Text()

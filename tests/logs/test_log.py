@@ -104,13 +104,8 @@ def test_variables_are_known_by_the_type_of_their_op():
 
     report = verify(log.placement())
 
-    assert {each.rule: each.state for each in report.verdicts} == {
-        "placeable": "not-checked",
-        "no-fallback": "not-checked",
-        "variables-on-host": "broken",
-        "variables-shared": "not-checked",
-        "no-idle-device": "kept",
-    }
+    checked = {each.rule: each.state for each in report.verdicts if each.state != "not-checked"}
+    assert checked == {"variables-on-host": "broken", "no-idle-device": "kept"}
     (finding,) = next(each for each in report.verdicts if each.state == "broken").findings
     assert finding.message == "variable w sits on /device:GPU:0, not on /device:CPU:0"
     assert finding.object == "w"

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from placement_checks.devices import Device
+from placement_checks.placement import Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, steps
+from placement_checks.wiring import Wiring, wiring
+
+
+@dataclass(frozen=True)
+class AveragingOnHost(Rule):
+    """The gradients of the towers are brought together on the device named.
+
+    Averaged on one tower's GPU, all gradients travel to it and that GPU does the work of all,
+    while the variables wait on the host.
+
+    Gradients are brought together by the ops that first depend on more than one tower's. Where
+    the gradients are taken of one loss of all towers, TensorFlow adds them up in the backward
+    pass, on the first tower's GPU unless told otherwise.
+
+    `device` is a name or a list of names; a partial one such as /job:ps matches any task.
+    """
+
+    name = "averaging-on-host"
+    evidence = "assigned"
+
+    device: str | tuple[str, ...] = "/cpu:0"
+
+    def __post_init__(self) -> None:
+        for name in self._names():
+            Device.parse(name)
+
+    def check(self, placement: Placement) -> Verdict:
+        if unplaced := self.unplaced(placement):
+            return unplaced
+        if few := self.too_few_towers(placement):
+            return few
+        if blended := self.blended(placement):
+            return blended
+        known = wiring(placement)
+        meetings = [op for op in _meetings(known) if known.ops[op].assigned]
+        if not meetings:
+            return self.not_checked("the gradients of the towers are never brought together")
+        allowed = [Device.parse(name) for name in self._names()]
+        findings = []
+        for op in meetings:
+            assigned = known.ops[op].assigned
+            if assigned and not any(assigned.matches(each) for each in allowed):
+                findings.append(self._finding(placement, op, assigned))
+        return self.verdict(findings, f"in {len(meetings)} ops")
+
+    def _names(self) -> tuple[str, ...]:
+        return (self.device,) if isinstance(self.device, str) else tuple(self.device)
+
+    def _finding(self, placement: Placement, number: int, found: Device) -> Finding:
+        known = wiring(placement)
+        op = known.ops[number]
+        towers = " and ".join(
+            str(known.towers[each]) for each in known.towers_in(known.near[number])
+        )
+        expected = " or ".join(str(Device.parse(name)) for name in self._names())
+        return Finding(
+            object=op.name,
+            op=op.type,
+            evidence="assigned",
+            expected=expected,
+            found=found.short,
+            where=placement.where(op.name),
+            path=steps(placement, [number, *_sides(known, number)]),
+            message=f"{op.name} ({op.type}) brings the gradients of the towers on {towers} "
+            f"together on {found.short}, not on {expected}; it asks for {asked_for(op)}"
+            f"{built_at(placement, op.name)}",
+            cure=f"average under tf.device('{self._names()[0]}'), from one list of gradients per "
+            "tower",
+        )
+
+
+def _meetings(known: Wiring) -> Iterator[int]:
+    """The ops on the way to an update in which the gradients of towers first meet."""
+    between = {
+        op for updates in known.trained.values() for each in updates for op in known.behind(each)
+    }
+    for op in sorted(between):
+        sides = [known.near[each] & known.every for each in _sides(known, op)]
+        union = 0
+        for side in sides:
+            union |= side
+        if union.bit_count() > 1 and union not in sides:
+            yield op
+
+
+def _sides(known: Wiring, op: int) -> list[int]:
+    """The gradients that an op takes."""
+    return [each for each in known.flow.values[op] if known.near[each] & known.gradient]

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from placement_checks.placement import Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.wiring import Update, Wiring, wiring
+
+
+@dataclass(frozen=True)
+class EveryTowerCounts(Rule):
+    """Each variable's update depends on every tower's loss.
+
+    A tower whose gradients are not part of the update has computed for nothing: the last tower's
+    gradients are applied alone, one tower's are taken twice, or one variable's gradient is lost
+    behind a tf.stop_gradient.
+
+    Judged for each variable by the towers that read it. Gradients that are summed up over steps,
+    in variables or accumulators, count.
+
+    `alone` lists variables, or patterns, that not all towers train, on purpose.
+    """
+
+    name = "every-tower-counts"
+    evidence = "requested"
+
+    alone: tuple[str, ...] = ()
+
+    def check(self, placement: Placement) -> Verdict:
+        if few := self.too_few_towers(placement):
+            return few
+        if blended := self.blended(placement):
+            return blended
+        known = wiring(placement)
+        if not known.trained:
+            return self.not_checked("no variable that towers read is updated by a gradient")
+        findings = []
+        for variable, updates in known.trained.items():
+            counted = 0
+            for update in updates:
+                counted |= known.contributions(update)
+            missing = [
+                number
+                for number, tower in enumerate(known.towers)
+                if variable in tower.reads and not counted >> number & 1
+            ]
+            excused = any(fnmatchcase(variable, pattern) for pattern in self.alone)
+            if missing and not excused:
+                findings.append(_finding(placement, known, variable, updates, missing, counted))
+        count = len(known.trained)
+        return self.verdict(findings, f"{count} variable{'s' if count > 1 else ''}")
+
+
+def _finding(
+    placement: Placement,
+    known: Wiring,
+    variable: str,
+    updates: list[Update],
+    missing: list[int],
+    counted: int,
+) -> Finding:
+    update = known.flow.names[updates[0].op]
+    without = " and ".join(str(known.towers[number]) for number in missing)
+    towers = " and ".join(str(known.towers[number]) for number in known.towers_in(counted))
+    line = placement.where(update)
+    return Finding(
+        object=variable,
+        op=placement.ops[variable].type,
+        evidence="requested",
+        expected="an update by the gradients of all towers that read it",
+        found=f"an update by those on {towers or 'no tower'}",
+        where=line or placement.where(variable),
+        path=(
+            *steps(placement, [updates[0].op]),
+            *(
+                f"the tower on {known.towers[number]} reads it: "
+                f"{known.towers[number].reads[variable]}"
+                for number in missing
+            ),
+        ),
+        message=f"the update of {variable}, {update}, does not depend on the tower on {without}, "
+        f"which reads it; it takes the gradients of {towers or 'no tower'}"
+        f"{built_at(placement, update)}",
+        cure="average over the gradients of all towers, and look for a stop_gradient or an index "
+        "that leaves one out",
+    )

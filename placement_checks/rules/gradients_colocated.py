@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from placement_checks.placement import Op, Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
+from placement_checks.wiring import wiring
+
+_NO_COMPUTATION = frozenset({"NoOp", "Identity"})  # they keep the order, or pass on
+
+
+@dataclass(frozen=True)
+class GradientsColocated(Rule):
+    """Each backward op sits with its forward op.
+
+    Gradients that are taken outside the towers' device scopes ask for no device, and the placer
+    puts the backward pass of every tower on the first GPU, which computes most of the step and
+    holds all activations. Nothing says so.
+
+    TensorFlow notes for each backward op whose gradient it computes; in a saved graph without
+    that, the name of the op tells, and the finding says so. A backward op on a GPU may have a
+    forward op on the host, such as a lookup in a table that the host holds.
+
+    `allow` lists op types or op names that may sit elsewhere.
+    """
+
+    name = "gradients-colocated"
+    evidence = "assigned"
+
+    allow: tuple[str, ...] = ()
+
+    def check(self, placement: Placement) -> Verdict:
+        if unplaced := self.unplaced(placement):
+            return unplaced
+        if unasked := self.unasked(placement):
+            return unasked
+        known = wiring(placement)
+        judged = 0
+        findings = []
+        for number, (forward, by) in known.backward.forward.items():
+            op, original = known.ops[number], known.ops[forward]
+            if op.assigned is None or original.assigned is None:
+                continue
+            if op.type in _NO_COMPUTATION:
+                continue
+            judged += 1
+            if (
+                op.assigned != original.assigned
+                and original.assigned.is_gpu
+                and not (op.why_not and not op.bound)
+                and not {op.name, op.type} & {*self.allow}
+            ):
+                findings.append(_finding(placement, op, original, by))
+        if not judged:
+            return self.not_checked(_none(known.backward.ops))
+        return self.verdict(findings, f"{judged} backward ops")
+
+
+def _none(backward: bytearray) -> str:
+    if any(backward):
+        return "whose gradients the backward ops compute is not known"
+    return "the graph takes no gradients"
+
+
+def _finding(placement: Placement, op: Op, forward: Op, by: str) -> Finding:
+    assert op.assigned is not None
+    assert forward.assigned is not None
+    named = ", as its name says," if by == "name" else ""
+    return Finding(
+        object=op.name,
+        op=op.type,
+        evidence="assigned",
+        expected=forward.assigned.short,
+        found=op.assigned.short,
+        where=placement.where(op.name),
+        path=tuple(_steps(placement, op, forward)),
+        message=f"{op.name} ({op.type}) sits on {op.assigned.short}; it asks for {asked_for(op)}. "
+        f"It computes the gradient{named} of {forward.name}, which is on "
+        f"{forward.assigned.short}{built_at(placement, op.name)}",
+        cure="take the gradients inside the tower's tf.device scope, or with "
+        "colocate_gradients_with_ops=True",
+    )
+
+
+def _steps(placement: Placement, *ops: Op) -> Iterator[str]:
+    for op in ops:
+        device = op.assigned.short if op.assigned else "no device"
+        yield " ".join(
+            filter(None, (f"{op.name} ({op.type}) on {device}", placement.where(op.name)))
+        )

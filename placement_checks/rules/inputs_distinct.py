@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from placement_checks.placement import Placement, producer_of
+from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, steps
+from placement_checks.wiring import Wiring, wiring
+from placement_checks.wiring.inputs import Use, input_uses, pipelines_of_one
+from placement_checks.wiring.likeness import Identities
+
+_PIPELINE = re.compile(
+    r"^(OneShot)?Iterator(V2)?$|Queue(V2)?$|Dataset(V\d)?$|Reader(V2)?$|^Decode(?!Raw)|^ReadFile$"
+)
+
+
+@dataclass(frozen=True)
+class InputsDistinct(Rule):
+    """No two towers read the same slice; input ops are on the CPU and built once.
+
+    Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
+    the batch is a part of what it should be. A slice is followed from placeholders, iterators and
+    queues into the towers; two are the same if they are cut from one tensor in the same way.
+    Scalars, and vectors of fixed length, are no examples.
+
+    Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
+    batch twice; made anew in the loop over towers they read the same files N times.
+
+    `shared` lists inputs, or patterns, that all towers read whole on purpose.
+    """
+
+    name = "inputs-distinct"
+    evidence = "requested"
+
+    shared: tuple[str, ...] = ()
+
+    def check(self, placement: Placement) -> Verdict:
+        if few := self.too_few_towers(placement):
+            return few
+        known = wiring(placement)
+        uses = list(input_uses(known))
+        findings: dict[str, Finding] = {}
+        for finding in (
+            *_same_slices(placement, known, uses),
+            *_on_gpus(placement, known),
+            *_built_again(placement, known, uses),
+        ):
+            if not any(fnmatchcase(finding.object, pattern) for pattern in self.shared):
+                findings.setdefault(finding.object, finding)
+        if not uses and not findings:
+            return self.not_checked("no tower reads an example from a placeholder or pipeline")
+        slices = len({(use.tower, use.tensor) for use in uses})
+        return self.verdict(
+            list(findings.values()), f"{slices} inputs of {len(known.towers)} towers"
+        )
+
+
+def _same_slices(placement: Placement, known: Wiring, uses: list[Use]) -> Iterator[Finding]:
+    equal = Identities(placement, known.flow)
+    readers: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
+    for use in uses:
+        readers[equal.of(use.tensor)].setdefault(use.tower, use.tensor)
+    for by_tower in readers.values():
+        towers = sorted(by_tower)
+        for tower in towers[1:]:
+            first, again = by_tower[towers[0]], by_tower[tower]
+            name = producer_of(again)
+            number = known.flow.number[name]
+            alike = (
+                "the same tensor"
+                if first == again
+                else f"cut as {producer_of(first)} is, which the tower on "
+                f"{known.towers[towers[0]]} computes with"
+            )
+            both = " and ".join(str(known.towers[each]) for each in (towers[0], tower))
+            yield Finding(
+                object=name,
+                op=known.flow.types[number],
+                evidence="requested",
+                expected="a slice of its own for each tower",
+                found=f"one slice for the towers on {both}",
+                where=placement.where(name),
+                path=steps(placement, [known.flow.number[producer_of(first)], number]),
+                message=f"the towers on {both} compute with the same examples: {name} is {alike}"
+                f"{built_at(placement, name)}",
+                cure="give each tower its own part: tf.split(batch, num_gpus)[i], a placeholder, "
+                "or a get_next() of its own",
+            )
+
+
+def _on_gpus(placement: Placement, known: Wiring) -> Iterator[Finding]:
+    for op in known.ops:
+        if op.requested.is_gpu and _PIPELINE.search(op.type) and not op.call:
+            yield Finding(
+                object=op.name,
+                op=op.type,
+                evidence="requested",
+                expected="/device:CPU:0",
+                found=asked_for(op),
+                where=placement.where(op.name),
+                message=f"{op.name} ({op.type}) reads the input and asks for {asked_for(op)}: "
+                f"input ops belong to the CPU{built_at(placement, op.name)}",
+                cure="build the input pipeline under tf.device('/cpu:0'), before the towers",
+            )
+
+
+def _built_again(placement: Placement, known: Wiring, uses: list[Use]) -> Iterator[Finding]:
+    alike = Identities(placement, known.flow, by_kind=True)
+    made: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    for holder, tower in pipelines_of_one(known, uses):
+        made[alike.of(known.flow.names[holder])].setdefault(tower, holder)
+    for by_tower in made.values():
+        first, *others = sorted(by_tower)
+        for tower in others:
+            name = known.flow.names[by_tower[tower]]
+            original = known.flow.names[by_tower[first]]
+            yield Finding(
+                object=name,
+                op=known.flow.types[by_tower[tower]],
+                evidence="requested",
+                expected="one input pipeline for all towers",
+                found=f"one for the tower on {known.towers[tower]} alone",
+                where=placement.where(name),
+                path=steps(placement, [by_tower[first], by_tower[tower]]),
+                message=f"{name} feeds the tower on {known.towers[tower]} alone and is made as "
+                f"{original} is, which feeds {known.towers[first]}: every tower reads all of the "
+                f"data{built_at(placement, name)}",
+                cure="make it once before the towers and draw from it once a tower, or give each "
+                "its part: dataset.shard(num_gpus, i)",
+            )

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from placement_checks.placement import Placement, producer_of
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.wiring import Wiring, wiring
+
+_SUMMARIES = ("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary")
+
+
+@dataclass(frozen=True)
+class LossOfAllTowers(Rule):
+    """The loss a program reports reads every tower, and summaries are not written once a tower.
+
+    The variable that the loop over towers leaves behind is the last tower's: its loss is what
+    gets printed, and it looks right, with the noise of a smaller batch. What is looked at: the
+    `loss` of the Step (a list counts as one), and scalar summaries of losses.
+
+    Summaries that one line of the program builds in every tower are N curves of one quantity.
+
+    `one_tower` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
+    """
+
+    name = "loss-of-all-towers"
+    evidence = "requested"
+
+    one_tower: tuple[str, ...] = ()
+
+    def check(self, placement: Placement) -> Verdict:
+        if few := self.too_few_towers(placement):
+            return few
+        known = wiring(placement)
+        summaries = [op for op, kind in enumerate(known.flow.types) if kind in _SUMMARIES]
+        reported = [producer_of(name) for name in placement.training.losses]
+        of_losses = list(_of_losses(known, summaries))
+        if not reported and not summaries:
+            return self.not_checked(
+                "the program reports no loss; return it from the builder: {'loss': …}"
+            )
+        findings = [*_repeated(placement, known, summaries)]
+        if reported:
+            findings += _partial(placement, known, [known.flow.number[n] for n in reported])
+        named = {finding.object for finding in findings}
+        for op in of_losses:
+            if known.flow.names[op] not in named:
+                findings += _partial(placement, known, [op])
+        return self.verdict(
+            [each for each in findings if not self._is_declared(each.object)],
+            f"{len(reported)} reported, {len(of_losses)} summaries of losses",
+        )
+
+    def _is_declared(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.one_tower)
+
+
+def _of_losses(known: Wiring, summaries: list[int]) -> Iterator[int]:
+    """The scalar summaries that show a loss, or what is made of losses."""
+    losses = [0] * len(known.ops)
+    for of_tower in known.losses.of:
+        for loss in of_tower:
+            losses[loss] = 1
+    if not any(losses):
+        return
+    reached = known.flow.masks(losses)
+    for op in summaries:
+        if known.flow.types[op] == "ScalarSummary" and reached[op]:
+            yield op
+
+
+def _partial(placement: Placement, known: Wiring, ops: list[int]) -> Iterator[Finding]:
+    """The finding on a loss, in one tensor or several, that does not read every tower."""
+    read = 0
+    for op in ops:
+        read |= known.masks[op]
+    read &= known.every
+    if not read or read == known.every:
+        return
+    name = known.flow.names[ops[-1]]
+    without = " and ".join(str(known.towers[each]) for each in known.towers_in(known.every ^ read))
+    towers = " and ".join(str(known.towers[each]) for each in known.towers_in(read))
+    path = known.flow.path(ops[-1], lambda op: bool(known.own[op]))
+    yield Finding(
+        object=name,
+        op=known.flow.types[ops[-1]],
+        evidence="requested",
+        expected="a loss of all towers",
+        found=f"the loss of the tower on {towers}",
+        where=placement.where(name),
+        path=steps(placement, path),
+        message=f"{name} ({known.flow.types[ops[-1]]}) reports the loss of the tower on {towers} "
+        f"alone; it does not read {without}{built_at(placement, name)}",
+        cure="report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0",
+    )
+
+
+def _repeated(placement: Placement, known: Wiring, summaries: list[int]) -> Iterator[Finding]:
+    """Findings on summaries that one line has built in several towers."""
+    built: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
+    for op in summaries:
+        mask = known.masks[op] & known.every
+        tower = mask.bit_length() - 1 if mask.bit_count() == 1 else known.at[op]
+        frames = tuple(placement.details.frames(known.flow.names[op]))
+        if tower >= 0 and frames:
+            built[known.flow.types[op], frames].setdefault(tower, op)
+    for by_tower in built.values():
+        first, *others = sorted(by_tower)
+        for tower in others:
+            name = known.flow.names[by_tower[tower]]
+            original = known.flow.names[by_tower[first]]
+            yield Finding(
+                object=name,
+                op=known.flow.types[by_tower[tower]],
+                evidence="requested",
+                expected="one summary for all towers",
+                found=f"one for the tower on {known.towers[tower]}",
+                where=placement.where(name),
+                path=steps(placement, [by_tower[first], by_tower[tower]]),
+                message=f"the summary {name} is written once a tower: the same line builds "
+                f"{original} for the tower on {known.towers[first]}{built_at(placement, name)}",
+                cure="summarise the mean over the towers, or one tower and declare it: "
+                "--set loss-of-all-towers.one_tower=PATTERN",
+            )

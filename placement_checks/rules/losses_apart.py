@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placement_checks.placement import Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.wiring import Blended, wiring
+
+
+@dataclass(frozen=True)
+class LossesApart(Rule):
+    """No tower's loss depends on another tower.
+
+    The usual cause is a collection of losses that is added up in every tower without its scope:
+    the second tower's loss then contains the first one's, whose examples count twice, and
+    regularisation counts once more with every tower.
+
+    A loss depends on another tower if it contains what that tower computes with a variable that
+    its own tower reads as well. Layers that one GPU computes for all towers are no breach.
+    """
+
+    name = "losses-apart"
+    evidence = "requested"
+
+    def check(self, placement: Placement) -> Verdict:
+        if few := self.too_few_towers(placement):
+            return few
+        known = wiring(placement)
+        if known.losses.unknown:
+            return self.not_checked(known.losses.unknown)
+        findings = [_finding(placement, each) for each in known.blended]
+        joint = "one loss of all towers; its parts were looked at" if known.losses.joint else None
+        return self.verdict(findings, joint or f"{len(known.towers)} towers")
+
+
+def _finding(placement: Placement, blended: Blended) -> Finding:
+    known = wiring(placement)
+    loss, *_, stranger = (known.flow.names[op] for op in blended.path)
+    tower = known.towers[blended.tower]
+    other = known.towers[known.at[blended.path[-1]]]
+    return Finding(
+        object=loss,
+        op=placement.ops[loss].type,
+        evidence="requested",
+        expected=f"ops of the tower on {tower} alone",
+        found=f"{stranger} of the tower on {other}",
+        where=placement.where(loss),
+        path=steps(placement, blended.path),
+        message=f"the loss of the tower on {tower}, {loss}, contains what the tower on {other} "
+        f"computes, such as {stranger}{built_at(placement, loss)}",
+        cure="add up the losses of this tower only: get_collection(key, scope) with the tower's "
+        "name scope, or a list of its own",
+    )

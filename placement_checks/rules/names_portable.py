@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from placement_checks.placement import Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at
+from placement_checks.wiring import Wiring, wiring
+
+_NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
+
+
+@dataclass(frozen=True)
+class NamesPortable(Rule):
+    """No variable is named after a tower or device, so that a checkpoint moves to one GPU.
+
+    A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program
+    for one GPU, nor, if the scope is changed, by anybody later.
+
+    A part of a variable's name counts as that of a tower if it has a number, only one tower's ops
+    are in a scope of that name, and each other tower's are in one of the same name with another
+    number: tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
+    variables and go with them.
+
+    `keep` lists variables, or patterns, that are named so on purpose.
+    """
+
+    name = "names-portable"
+    evidence = "requested"
+
+    keep: tuple[str, ...] = ()
+
+    def check(self, placement: Placement) -> Verdict:
+        if few := self.too_few_towers(placement):
+            return few
+        known = wiring(placement)
+        scopes = _towers_of_scopes(known)
+        findings: dict[str, Finding] = {}
+        for variable in placement.variables:
+            name = variable.name
+            scope = _tower_scope(name, scopes, len(known.towers))
+            is_slot = name.rpartition("/")[0] in findings
+            kept = any(fnmatchcase(name, pattern) for pattern in self.keep)
+            if scope and not is_slot and not kept:
+                findings[name] = _finding(placement, known, name, scope, scopes[scope])
+        return self.verdict(list(findings.values()), f"{len(placement.variables)} variables")
+
+
+def _towers_of_scopes(known: Wiring) -> dict[str, int]:
+    """For each scope the towers whose ops are in it, a bit each."""
+    scopes: dict[str, int] = defaultdict(int)
+    for op, bits in enumerate(known.own):
+        bits &= known.every
+        if bits and not known.backward.ops[op]:
+            scope = known.flow.names[op].rpartition("/")[0]
+            while scope and bits & ~scopes[scope]:
+                scopes[scope] |= bits
+                scope = scope.rpartition("/")[0]
+    return scopes
+
+
+def _tower_scope(variable: str, scopes: Mapping[str, int], towers: int) -> str | None:
+    """The scope in a variable's name that is one tower's, if there is one for each."""
+    parts = variable.split("/")
+    for depth in range(1, len(parts)):
+        scope = "/".join(parts[:depth])
+        numbered = _NUMBERED.fullmatch(parts[depth - 1])
+        if numbered is None or scopes.get(scope, 0).bit_count() != 1:
+            continue
+        outer = "/".join([*parts[: depth - 1], ""])
+        named = _siblings(outer, numbered[1], scopes)
+        if all(named.get(1 << tower) for tower in range(towers)):
+            return scope
+    return None
+
+
+def _siblings(outer: str, stem: str, scopes: Mapping[str, int]) -> dict[int, list[str]]:
+    """The scopes of one name, its number apart, by the towers whose ops are in them."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for scope, towers in scopes.items():
+        name = scope.removeprefix(outer)
+        if not scope.startswith(outer) or "/" in name:
+            continue
+        numbered = _NUMBERED.fullmatch(name)
+        if name == stem or (numbered and numbered[1] == stem):
+            found[towers].append(scope)
+    return found
+
+
+def _finding(
+    placement: Placement, known: Wiring, variable: str, scope: str, towers: int
+) -> Finding:
+    tower = known.towers[towers.bit_length() - 1]
+    return Finding(
+        object=variable,
+        op=placement.ops[variable].type,
+        evidence="requested",
+        expected="a name that no tower is part of",
+        found=f"the scope of the tower on {tower}",
+        where=placement.where(variable),
+        message=f"variable {variable} is named after the tower on {tower}, whose ops are in "
+        f"{scope}/: the program for one GPU, or for another number, does not find it in a "
+        f"checkpoint{built_at(placement, variable)}",
+        cure="open the tower's scope with tf.name_scope, which get_variable does not add to names",
+    )

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from placement_checks.placement import Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.wiring import Update, Wiring, wiring
+
+
+@dataclass(frozen=True)
+class OneUpdate(Rule):
+    """One update per variable and step; the step counter moves by one.
+
+    Several updates of one variable in one step race: apply_gradients in the loop over towers
+    makes N steps of one, each with a part of the batch. An optimiser that is applied to two groups
+    of variables moves its own scalars, such as Adam's powers of beta, twice. A counter that moves
+    by two, or not at all, makes the learning rate decay at the wrong time.
+
+    Updates in branches of which one is taken count once; updates without a gradient, such as
+    clipped weights or a decay, do not count.
+
+    `several` lists variables, or patterns, that are updated more often on purpose.
+    """
+
+    name = "one-update"
+    evidence = "requested"
+
+    several: tuple[str, ...] = ()
+
+    def check(self, placement: Placement) -> Verdict:
+        if unasked := self.unasked(placement):
+            return unasked
+        known = wiring(placement)
+        if not known.updates.by_variable:
+            return self.not_checked(known.updates.unknown or "the train op updates no variable")
+        findings = [
+            finding
+            for finding in (*_doubled(placement, known), *_counters(placement, known))
+            if not any(fnmatchcase(finding.object, pattern) for pattern in self.several)
+        ]
+        if findings and known.updates.unknown:
+            return self.not_checked(known.updates.unknown)
+        count = len(known.updates.by_variable)
+        return self.verdict(findings, f"{count} variable{'s' if count > 1 else ''} updated")
+
+
+def _doubled(placement: Placement, known: Wiring) -> Iterator[Finding]:
+    """Findings on variables that gradients update more than once, and on scalars beside them."""
+    shapes = {variable.name: variable.shape for variable in placement.variables}
+    beside = {
+        known.flow.names[holder]
+        for updates in known.trained.values()
+        for update in updates
+        for value in update.values
+        for holder in [known.flow.holder(_read(known, value))]
+        if holder is not None
+    }
+    for variable, updates in known.updates.by_variable.items():
+        if variable in known.trained:
+            several = known.updates.at_once(known.trained[variable])
+        elif variable in beside and shapes[variable] == ():
+            several = known.updates.at_once(updates)
+        else:
+            continue
+        if len(several) > 1:
+            yield _finding(placement, known, variable, several)
+
+
+def _read(known: Wiring, op: int) -> int:
+    """The op whose value a read passes on."""
+    return known.flow.values[op][0] if known.flow.types[op] == "ReadVariableOp" else op
+
+
+def _finding(
+    placement: Placement, known: Wiring, variable: str, updates: Sequence[Update]
+) -> Finding:
+    count = len(updates)
+    names = " and ".join(known.flow.names[update.op] for update in updates[:3])
+    more = f" and {count - 3} more" if count > 3 else ""
+    extra = known.flow.names[updates[1].op]
+    return Finding(
+        object=variable,
+        op=placement.ops[variable].type,
+        evidence="requested",
+        expected="1 update a step",
+        found=f"{count} updates",
+        where=placement.where(extra),
+        path=steps(placement, [update.op for update in updates]),
+        message=f"one step updates {variable} {count} times, by {names}{more}"
+        f"{built_at(placement, extra)}",
+        cure="average the gradients of all towers and call apply_gradients once, with all "
+        "variables of the optimiser",
+    )
+
+
+def _counters(placement: Placement, known: Wiring) -> Iterator[Finding]:
+    """Findings on step counters, which one step must move by one."""
+    for counter in placement.training.counters:
+        if counter not in placement.ops or known.updates.unknown:
+            continue
+        updates = known.updates.at_once(known.updates.by_variable.get(counter, ()))
+        if len(updates) > 1:
+            moved = f"is moved {len(updates)} times"
+            cure = "leave it to apply_gradients(…, global_step), and add to it nowhere else"
+        elif updates:
+            by = _moved_by(placement, known, updates[0])
+            if by is None or by == 1:
+                continue
+            moved = f"is moved by {by}"
+            cure = "let one step count as one, whatever the number of towers"
+        elif any(known.updates.steps[op] for op in _consumers(known, counter)):
+            moved = "is never moved, though the step reads it"
+            cure = "hand it to the optimiser: apply_gradients(…, global_step=global_step)"
+        else:
+            continue
+        at = known.flow.names[updates[-1].op] if updates else counter
+        yield Finding(
+            object=counter,
+            op=placement.ops[counter].type,
+            evidence="requested",
+            expected="moved by 1 a step",
+            found=moved.removeprefix("is "),
+            where=placement.where(at),
+            path=steps(placement, [update.op for update in updates]),
+            message=f"the step counter {counter} {moved}: what decays with it does so at the "
+            f"wrong time{built_at(placement, at)}",
+            cure=cure,
+        )
+
+
+def _consumers(known: Wiring, variable: str) -> Sequence[int]:
+    return known.flow.consumers[known.flow.number[variable]]
+
+
+def _moved_by(placement: Placement, known: Wiring, update: Update) -> int | None:
+    """The constant that an op adds; None if it is computed."""
+    if not known.flow.types[update.op].startswith("AssignAdd") or not update.values:
+        return None
+    value = placement.details.value(known.flow.names[update.values[0]])
+    return int(value[2]) if value is not None else None

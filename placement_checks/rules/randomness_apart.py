@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from placement_checks.placement import Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.wiring import Wiring, wiring
+from placement_checks.wiring.likeness import Identities
+
+_STATEFUL = re.compile(
+    r"^(Random(Uniform|UniformInt|StandardNormal|Gamma|Poisson|PoissonV2|Shuffle|Crop)|"
+    r"TruncatedNormal|ParameterizedTruncatedNormal|Multinomial|SampleDistortedBoundingBox)(V\d)?$"
+)
+_STATELESS = re.compile(
+    r"^Stateless(Random(?!Get)|TruncatedNormal|ParameterizedTruncated|Multinom)"
+)
+
+
+@dataclass(frozen=True)
+class RandomnessApart(Rule):
+    """No two towers draw the same random numbers.
+
+    A seed written into the loop over towers gives each the same dropout mask and the same noise
+    in every step, which N towers were to average away. So does one state of a generator that all
+    towers read, as Keras 3's Dropout does in a graph.
+
+    Ops that keep their own state have the same seed and second seed; without either they draw
+    anew. Stateless ones have equal seeds, by construction.
+
+    `same` lists ops, or patterns, that draw alike on purpose.
+    """
+
+    name = "randomness-apart"
+    evidence = "requested"
+
+    same: tuple[str, ...] = ()
+
+    def check(self, placement: Placement) -> Verdict:
+        if few := self.too_few_towers(placement):
+            return few
+        known = wiring(placement)
+        drawn: dict[Hashable, dict[int, int]] = defaultdict(dict)
+        count = 0
+        for op, tower, key in _draws(placement, known):
+            count += 1
+            if key is not None:
+                drawn[key].setdefault(tower, op)
+        if not count:
+            return self.not_checked("no tower draws random numbers")
+        findings = [
+            _finding(placement, known, by_tower, tower)
+            for by_tower in drawn.values()
+            for tower in sorted(by_tower)[1:]
+        ]
+        return self.verdict(
+            [
+                finding
+                for finding in findings
+                if not any(fnmatchcase(finding.object, pattern) for pattern in self.same)
+            ],
+            f"{count} random ops",
+        )
+
+
+def _draws(placement: Placement, known: Wiring) -> Iterator[tuple[int, int, Hashable]]:
+    """The random ops of towers in a step: the op, its tower, what equal draws have in common."""
+    equal = Identities(placement, known.flow)
+    for op, kind in enumerate(known.flow.types):
+        tower = known.at[op]
+        if tower < 0 or not known.updates.steps[op]:
+            continue
+        name = known.flow.names[op]
+        if _STATEFUL.match(kind):
+            attributes = placement.details.attributes(name)
+            seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
+            yield op, tower, (kind, *seeds) if any(seeds) else None
+        elif _STATELESS.match(kind):
+            # The seed, or the key and counter that were made of it.
+            inputs = [each for each in placement.ops[name].inputs if not each.startswith("^")]
+            yield op, tower, (kind, *(equal.of(each) for each in inputs[1:2]))
+
+
+def _finding(placement: Placement, known: Wiring, by_tower: dict[int, int], tower: int) -> Finding:
+    first = min(by_tower)
+    name, original = known.flow.names[by_tower[tower]], known.flow.names[by_tower[first]]
+    return Finding(
+        object=name,
+        op=known.flow.types[by_tower[tower]],
+        evidence="requested",
+        expected="random numbers of its own for each tower",
+        found=f"those of {original}",
+        where=placement.where(name),
+        path=steps(placement, [by_tower[first], by_tower[tower]]),
+        message=f"{name} of the tower on {known.towers[tower]} draws the same random numbers as "
+        f"{original} of the tower on {known.towers[first]}: their seeds are equal"
+        f"{built_at(placement, name)}",
+        cure="leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number "
+        "to it",
+    )

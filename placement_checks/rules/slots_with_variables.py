@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from placement_checks.placement import VARIABLE_TYPES, Placement, producer_of
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at
+from placement_checks.wiring import Wiring, wiring
+
+
+@dataclass(frozen=True)
+class SlotsWithVariables(Rule):
+    """Optimiser slots and moving averages sit with their variable.
+
+    A slot on another device is sent there and back in every step. TensorFlow's own optimisers
+    bind their slots to the variable; hand-made momenta and averages, and optimisers that build
+    their slots under another device, do not.
+
+    A slot is known by what binds it to a variable (`_class`), by the update op that takes both,
+    or by data flow: it has the variable's shape, no tower reads it, and the update of one is
+    computed with the other.
+
+    `apart` lists slots, or patterns such as */ExponentialMovingAverage, that are elsewhere on
+    purpose.
+    """
+
+    name = "slots-with-variables"
+    evidence = "assigned"
+
+    apart: tuple[str, ...] = ()
+
+    def check(self, placement: Placement) -> Verdict:
+        if unplaced := self.unplaced(placement):
+            return unplaced
+        if unasked := self.unasked(placement):
+            return unasked
+        slots = dict(_slots(placement))
+        if not slots:
+            return self.not_checked("no optimiser slot and no moving average is updated")
+        findings = [
+            _finding(placement, slot, variable)
+            for slot, variable in slots.items()
+            if placement.ops[slot].assigned != placement.ops[variable].assigned
+            and not any(fnmatchcase(slot, pattern) for pattern in self.apart)
+        ]
+        return self.verdict(findings, f"{len(slots)} slot{'s' if len(slots) > 1 else ''}")
+
+
+def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
+    """Every slot with its variable."""
+    known = wiring(placement)
+    shapes = {variable.name: variable[1:] for variable in placement.variables}
+    for variable, updates in known.updates.by_variable.items():
+        for update in updates:
+            for source in placement.ops[known.flow.names[update.op]].inputs[1:]:
+                slot = producer_of(source)
+                if slot in shapes and shapes[slot] == shapes[variable]:
+                    yield slot, variable
+    for variable in shapes:
+        for other in placement.ops[variable].colocated:
+            if other in shapes:
+                yield variable, other
+    yield from _unfused(known, shapes)
+
+
+def _unfused(known: Wiring, shapes: Mapping[str, tuple[object, ...]]) -> Iterator[tuple[str, str]]:
+    """Slots and averages whose updates are written out op by op."""
+    flow, read, trained = known.flow, known.read, known.trained
+    for variable, updates in known.updates.by_variable.items():
+        of_trained = variable in trained
+        if not of_trained and (variable in read or not shapes[variable][0]):
+            continue
+        for update in updates:
+            if "Apply" in flow.types[update.op]:
+                continue
+            for op in flow.cone(update.values, lambda op: not known.own[op]):
+                name = flow.names[op]
+                if flow.types[op] not in VARIABLE_TYPES or shapes[name] != shapes[variable]:
+                    continue
+                if of_trained and name not in read and name in known.updates.by_variable:
+                    yield name, variable
+                elif not of_trained and name in trained:
+                    yield variable, name
+
+
+def _finding(placement: Placement, slot: str, variable: str) -> Finding:
+    op, primary = placement.ops[slot], placement.ops[variable]
+    found = op.assigned.short if op.assigned else "no device"
+    expected = primary.assigned.short if primary.assigned else "no device"
+    return Finding(
+        object=slot,
+        op=op.type,
+        evidence="assigned",
+        expected=expected,
+        found=found,
+        where=placement.where(slot),
+        message=f"{slot} is a slot of {variable} and sits on {found}; the variable is on "
+        f"{expected}{built_at(placement, slot)}",
+        cure="make it under tf.compat.v1.colocate_with(variable), or where the variable is made",
+    )

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from placement_checks.placement import Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.wiring import wiring
+from placement_checks.wiring.likeness import Difference, differences
+
+
+@dataclass(frozen=True)
+class TowersAlike(Rule):
+    """The towers are the same computation, devices apart.
+
+    The loss of each tower is followed back beside that of the first, op by op, and each place
+    where they part is a finding: another op, another attribute, another constant. The usual cause
+    is an `if` on the number of the tower, or an argument that only one of them gets.
+
+    Not findings: the whole numbers with which towers cut their slices, seeds, a factor of a whole
+    loss (towers of unequal size), and what a tower computes beside its loss, such as an accuracy.
+
+    `differ` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
+    """
+
+    name = "towers-alike"
+    evidence = "requested"
+
+    differ: tuple[str, ...] = ()
+
+    def check(self, placement: Placement) -> Verdict:
+        if few := self.too_few_towers(placement):
+            return few
+        known = wiring(placement)
+        losses = known.losses
+        if losses.unknown:
+            return self.not_checked(losses.unknown)
+        if blended := self.blended(placement):
+            return blended
+        findings: dict[str, Finding] = {}
+        compared = 0
+        for number in range(1, len(known.towers)):
+            first, other = losses.of[0], losses.of[number]
+            if len(first) != len(other):
+                return self.not_checked(
+                    f"the tower on {known.towers[0]} has {len(first)} losses, that on "
+                    f"{known.towers[number]} {len(other)}: they cannot be compared"
+                )
+            compared += len(first)
+            for each in differences(placement, known.flow, first, other):
+                finding = self._finding(placement, number, each)
+                if not any(fnmatchcase(finding.object, pattern) for pattern in self.differ):
+                    findings.setdefault(finding.object, finding)
+        return self.verdict(list(findings.values()), f"{len(known.towers)} towers")
+
+    def _finding(self, placement: Placement, number: int, each: Difference) -> Finding:
+        known = wiring(placement)
+        name, original = known.flow.names[each.other], known.flow.names[each.op]
+        where = placement.where(original)
+        at = f" ({where})" if where and where != placement.where(name) else ""
+        return Finding(
+            object=name,
+            op=known.flow.types[each.other],
+            evidence="requested",
+            expected=each.expected,
+            found=each.found,
+            where=placement.where(name),
+            path=steps(placement, each.path),
+            message=f"the tower on {known.towers[number]} computes {name}, {each.found}, where "
+            f"that on {known.towers[0]} computes {original}, {each.expected}{at}"
+            f"{built_at(placement, name)}",
+            cure="build all towers by one function with the same arguments; what only one tower "
+            "needs must not be part of its loss",
+        )

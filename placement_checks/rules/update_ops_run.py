@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from placement_checks.devices import LOCALHOST, Device
+from placement_checks.placement import VARIABLE_TYPES, Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at
+from placement_checks.wiring import Wiring, wiring
+
+
+@dataclass(frozen=True)
+class UpdateOpsRun(Rule):
+    """The statistics updates are part of the step, of every tower or of the declared one.
+
+    Batch normalisation keeps the moments that evaluation uses by ops that the step must run:
+    those of the collection UPDATE_OPS, and those that assign what a tower computes to a variable
+    that is not trained. Left out of the train op they run never, and evaluation uses the moments
+    of the first minute.
+
+    `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0; those of
+    the others may be left out.
+    """
+
+    name = "update-ops-run"
+    evidence = "requested"
+
+    tower: str = ""
+
+    def __post_init__(self) -> None:
+        Device.parse(self.tower)
+
+    def check(self, placement: Placement) -> Verdict:
+        if unasked := self.unasked(placement):
+            return unasked
+        known = wiring(placement)
+        updates = sorted(set(_statistics(placement, known)))
+        if not updates:
+            return self.not_checked("there are no statistics updates")
+        if known.updates.unknown:
+            return self.not_checked(known.updates.unknown)
+        meant = Device.parse(self.tower).over(LOCALHOST)
+        left_out = []
+        for op in updates:
+            towers = [known.towers[number] for number in known.towers_in(known.masks[op])]
+            if self.tower and towers and not any(meant in tower.devices for tower in towers):
+                continue
+            if not known.updates.steps[op]:
+                left_out.append(op)
+        runs = len(updates) - len(left_out)
+        note = f"{runs} of {len(updates)} updates are part of the step"
+        return self.verdict([_finding(placement, known, op, runs) for op in left_out], note)
+
+
+def _statistics(placement: Placement, known: Wiring) -> Iterator[int]:
+    flow = known.flow
+    for name in placement.training.update_ops:
+        if name in flow.number:
+            yield flow.number[name]
+    for here, kind in enumerate(flow.types):
+        if not kind.startswith("Assign") or len(flow.values[here]) < 2:
+            continue
+        holder = flow.holder(flow.values[here][0])
+        if holder is None or flow.types[holder] not in VARIABLE_TYPES:
+            continue
+        if flow.names[holder] in known.trained or not _is_kept(placement, flow.names[holder]):
+            continue
+        # A counter or a power of beta is computed from itself alone, be it on a tower's GPU.
+        itself = set(known.parts.readers[flow.names[holder]])
+        behind = flow.cone(flow.values[here][1:], lambda op: not known.own[op])
+        towers = [known.masks[op] for op in behind if known.own[op] and op not in itself]
+        if towers and not any(mask & known.gradient for mask in towers):
+            yield here
+
+
+def _is_kept(placement: Placement, variable: str) -> bool:
+    """Whether it is one of the program's own, not one of a metric's or of a counter's."""
+    known = placement.collections
+    return not any(known.values()) or any(variable in names for names in known.values())
+
+
+def _finding(placement: Placement, known: Wiring, op: int, runs: int) -> Finding:
+    flow = known.flow
+    name = flow.names[op]
+    holder = flow.holder(flow.values[op][0]) if flow.values[op] else None
+    of = f" of {flow.names[holder]}" if holder is not None else ""
+    towers = " and ".join(str(known.towers[each]) for each in known.towers_in(known.masks[op]))
+    by = f" by the tower on {towers}" if towers else ""
+    roots = " and ".join(flow.names[root] for root in known.updates.roots[:3])
+    one = (
+        "; if one tower's are enough, declare it: --set update-ops-run.tower=/gpu:0"
+        if runs
+        else ""
+    )
+    return Finding(
+        object=name,
+        op=flow.types[op],
+        evidence="requested",
+        expected=f"part of {roots}",
+        found="not part of the step",
+        where=placement.where(name),
+        message=f"the update{of}{by}, {name} ({flow.types[op]}), is not part of the train op "
+        f"{roots}: it never runs{built_at(placement, name)}",
+        cure="group it with the train op: tf.group(train_op, *get_collection(UPDATE_OPS)), or "
+        f"build that under control_dependencies{one}",
+    )
