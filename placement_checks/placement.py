@@ -192,6 +192,11 @@ class Placement:
         return cast(_T, self._derived[make])
 
     @cached_property
+    def collected(self) -> Mapping[str, frozenset[str]]:
+        """The collections, to look names up in."""
+        return {key: frozenset(names) for key, names in self.collections.items()}
+
+    @cached_property
     def colocations(self) -> Mapping[str, Sequence[str]]:
         """The ops that are bound to an op by ``_class``, by its name."""
         found: dict[str, list[str]] = defaultdict(list)

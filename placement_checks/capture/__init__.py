@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from placement_checks.devices import Device
 from placement_checks.errors import InputError
+from placement_checks.garbage import left_alone
 from placement_checks.machines import Machine, checked_gpus, local_gpus
 from placement_checks.placement import FOLLOWERS, Placement
 from placement_checks.program import Program
@@ -57,7 +58,8 @@ def place(
     if soft is not None:
         asked = replace(asked, soft=soft)
     machine = machine or Machine.smallest(_requested(asked), gpus)
-    return place_on(asked, source, machine, devices)
+    with left_alone():
+        return place_on(asked, source, machine, devices)
 
 
 def ask(target: Target, *, gpus: int = 2) -> Placement:

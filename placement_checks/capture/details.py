@@ -14,7 +14,7 @@ import tensorflow as tf
 from placement_checks.capture.sources import users_frames
 from placement_checks.placement import Body, Details, Frame, Tensor
 
-_LARGE = 1024  # bytes; larger constants are cut out before a graph is placed
+_LARGE = 1024  # bytes; of larger constants the values are cut out before a graph is placed
 
 
 class GraphDetails(Details):
@@ -85,9 +85,13 @@ class GraphDetails(Details):
 
     def value(self, op: str) -> tuple[Any, ...] | None:
         node = self._node(op)
-        if node is None or node.op != "Const" or node.attr["value"].tensor.ByteSize() > _LARGE:
+        if node is None or node.op != "Const":
             return None
-        array = tf.make_ndarray(node.attr["value"].tensor)
+        tensor = node.attr["value"].tensor
+        bare = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
+        if tensor.ByteSize() > _LARGE or tensor == bare:
+            return None
+        array = tf.make_ndarray(tensor)
         return (array.dtype.name, array.shape, *array.ravel().tolist())
 
     def forward(self, op: str) -> str:
@@ -96,6 +100,13 @@ class GraphDetails(Details):
         if original is None or op not in self.bodies:
             return original.name if original is not None else ""
         return ""  # the name is that of another graph
+
+    @cached_property
+    def _live_ops(self) -> dict[str, tf.Operation]:
+        """All at once is faster than one by one; a GraphDef has the order of its graph."""
+        assert self._live is not None
+        names = (node.name for node in self._graph_def.node)
+        return dict(zip(names, self._live.get_operations(), strict=False))
 
     @cached_property
     def _nodes(self) -> dict[str, Any]:
@@ -132,7 +143,7 @@ class GraphDetails(Details):
         try:
             if op in self.bodies:
                 return _in_body(graph, *self.bodies[op])
-            return graph.get_operation_by_name(op)
+            return self._live_ops[op] if graph is self._live else graph.get_operation_by_name(op)
         except (KeyError, AttributeError, ValueError):
             return None
 

@@ -30,7 +30,8 @@ def told(step: Step, source: Source) -> Training:
                 yield from names(key, each)
             return
         name = value if isinstance(value, str) else getattr(value, "name", None)
-        if not isinstance(name, str) or producer_of(name) not in known:
+        strange = getattr(value, "graph", source.live) is not source.live
+        if strange or not isinstance(name, str) or producer_of(name) not in known:
             raise InputError(
                 source.program,
                 f"its {key} is {value!r:.80}, which is no op of the graph it built",

@@ -31,7 +31,7 @@ def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 def _likeness(finding: Finding) -> tuple[object, ...]:
     sentence = finding.message.replace(finding.object, "")
-    return (finding.where, finding.expected, finding.path, _INSIDE.sub("", sentence))
+    return (finding.where, finding.expected, _INSIDE.sub("", sentence))
 
 
 def _path(path: Sequence[str]) -> Iterator[str]:

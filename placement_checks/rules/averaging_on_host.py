@@ -58,7 +58,7 @@ class AveragingOnHost(Rule):
         known = wiring(placement)
         op = known.ops[number]
         towers = " and ".join(
-            str(known.towers[each]) for each in known.towers_in(known.near[number])
+            str(known.towers[each]) for each in known.towers_in(known.contributions.near[number])
         )
         expected = " or ".join(str(Device.parse(name)) for name in self._names())
         return Finding(
@@ -80,10 +80,13 @@ class AveragingOnHost(Rule):
 def _meetings(known: Wiring) -> Iterator[int]:
     """The ops on the way to an update in which the gradients of towers first meet."""
     between = {
-        op for updates in known.trained.values() for each in updates for op in known.behind(each)
+        op
+        for updates in known.contributions.trained.values()
+        for each in updates
+        for op in known.contributions.behind(each)
     }
     for op in sorted(between):
-        sides = [known.near[each] & known.every for each in _sides(known, op)]
+        sides = [known.contributions.near[each] & known.every for each in _sides(known, op)]
         union = 0
         for side in sides:
             union |= side
@@ -93,4 +96,6 @@ def _meetings(known: Wiring) -> Iterator[int]:
 
 def _sides(known: Wiring, op: int) -> list[int]:
     """The gradients that an op takes."""
-    return [each for each in known.flow.values[op] if known.near[each] & known.gradient]
+    return [
+        each for each in known.flow.values[op] if known.contributions.near[each] & known.gradient
+    ]

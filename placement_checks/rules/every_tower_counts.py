@@ -33,13 +33,13 @@ class EveryTowerCounts(Rule):
         if blended := self.blended(placement):
             return blended
         known = wiring(placement)
-        if not known.trained:
+        if not known.contributions.trained:
             return self.not_checked("no variable that towers read is updated by a gradient")
         findings = []
-        for variable, updates in known.trained.items():
+        for variable, updates in known.contributions.trained.items():
             counted = 0
             for update in updates:
-                counted |= known.contributions(update)
+                counted |= known.contributions.towers(update)
             missing = [
                 number
                 for number, tower in enumerate(known.towers)
@@ -48,7 +48,7 @@ class EveryTowerCounts(Rule):
             excused = any(fnmatchcase(variable, pattern) for pattern in self.alone)
             if missing and not excused:
                 findings.append(_finding(placement, known, variable, updates, missing, counted))
-        count = len(known.trained)
+        count = len(known.contributions.trained)
         return self.verdict(findings, f"{count} variable{'s' if count > 1 else ''}")
 
 
@@ -79,8 +79,8 @@ def _finding(
                 for number in missing
             ),
         ),
-        message=f"the update of {variable}, {update}, does not depend on the tower on {without}, "
-        f"which reads it; it takes the gradients of {towers or 'no tower'}"
+        message=f"the update of {variable} does not depend on the tower on {without}, which reads "
+        f"it; it takes the gradients of {towers or 'no tower'} alone"
         f"{built_at(placement, update)}",
         cure="average over the gradients of all towers, and look for a stop_gradient or an index "
         "that leaves one out",

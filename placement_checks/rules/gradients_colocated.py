@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.placement import Op, Placement
@@ -66,26 +65,22 @@ def _none(backward: bytearray) -> str:
 def _finding(placement: Placement, op: Op, forward: Op, by: str) -> Finding:
     assert op.assigned is not None
     assert forward.assigned is not None
-    named = ", as its name says," if by == "name" else ""
+    found, expected = op.assigned.short, forward.assigned.short
+    named = ", which its name tells," if by == "name" else ""
+    where = placement.where(forward.name)
     return Finding(
         object=op.name,
         op=op.type,
         evidence="assigned",
-        expected=forward.assigned.short,
-        found=op.assigned.short,
+        expected=expected,
+        found=found,
         where=placement.where(op.name),
-        path=tuple(_steps(placement, op, forward)),
-        message=f"{op.name} ({op.type}) sits on {op.assigned.short}; it asks for {asked_for(op)}. "
-        f"It computes the gradient{named} of {forward.name}, which is on "
-        f"{forward.assigned.short}{built_at(placement, op.name)}",
+        path=(
+            f"{op.name} ({op.type}) on {found}",
+            f"{forward.name} ({forward.type}) on {expected}{f' {where}' if where else ''}",
+        ),
+        message=f"{op.name} sits on {found}, and its forward op{named} on {expected}; "
+        f"it asks for {asked_for(op)}{built_at(placement, op.name)}",
         cure="take the gradients inside the tower's tf.device scope, or with "
         "colocate_gradients_with_ops=True",
     )
-
-
-def _steps(placement: Placement, *ops: Op) -> Iterator[str]:
-    for op in ops:
-        device = op.assigned.short if op.assigned else "no device"
-        yield " ".join(
-            filter(None, (f"{op.name} ({op.type}) on {device}", placement.where(op.name)))
-        )

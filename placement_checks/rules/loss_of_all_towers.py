@@ -37,11 +37,12 @@ class LossOfAllTowers(Rule):
         summaries = [op for op, kind in enumerate(known.flow.types) if kind in _SUMMARIES]
         reported = [producer_of(name) for name in placement.training.losses]
         of_losses = list(_of_losses(known, summaries))
-        if not reported and not summaries:
-            return self.not_checked(
-                "the program reports no loss; return it from the builder: {'loss': …}"
-            )
         findings = [*_repeated(placement, known, summaries)]
+        if not reported and not of_losses and not findings:
+            return self.not_checked(
+                "no reported loss is known; return it from the function that builds the graph: "
+                "{'loss': loss}"
+            )
         if reported:
             findings += _partial(placement, known, [known.flow.number[n] for n in reported])
         named = {finding.object for finding in findings}

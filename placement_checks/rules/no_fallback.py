@@ -61,8 +61,11 @@ class NoFallback(Rule):
 def _fell(op: Op, placement: Placement) -> bool:
     if not op.requested.is_gpu or op.assigned is None:
         return False
-    lacking = placement.machine is not None and not placement.machine.has(op.requested)
-    return op.assigned.type == "CPU" or (lacking and not op.assigned.matches(op.requested))
+    if op.assigned.type == "CPU":
+        return True
+    if op.assigned.matches(op.requested) or placement.machine is None:
+        return False
+    return not placement.machine.has(op.requested)
 
 
 def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | None:

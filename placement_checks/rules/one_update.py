@@ -51,15 +51,15 @@ def _doubled(placement: Placement, known: Wiring) -> Iterator[Finding]:
     shapes = {variable.name: variable.shape for variable in placement.variables}
     beside = {
         known.flow.names[holder]
-        for updates in known.trained.values()
+        for updates in known.contributions.trained.values()
         for update in updates
         for value in update.values
         for holder in [known.flow.holder(_read(known, value))]
         if holder is not None
     }
     for variable, updates in known.updates.by_variable.items():
-        if variable in known.trained:
-            several = known.updates.at_once(known.trained[variable])
+        if variable in known.contributions.trained:
+            several = known.updates.at_once(known.contributions.trained[variable])
         elif variable in beside and shapes[variable] == ():
             several = known.updates.at_once(updates)
         else:

@@ -35,8 +35,8 @@ class SessionMemory(Rule):
         session = placement.training.session
         if session is None:
             return self.not_checked(
-                "the program gives no session configuration; return it from the builder: "
-                "{'config': tf.compat.v1.ConfigProto(…)}"
+                "no session configuration is known; return it from the function that builds the "
+                "graph: {'config': config}"
             )
         options = session.get("gpu_options") or {}
         if not isinstance(options, Mapping):

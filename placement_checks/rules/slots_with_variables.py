@@ -66,7 +66,7 @@ def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
 
 def _unfused(known: Wiring, shapes: Mapping[str, tuple[object, ...]]) -> Iterator[tuple[str, str]]:
     """Slots and averages whose updates are written out op by op."""
-    flow, read, trained = known.flow, known.read, known.trained
+    flow, read, trained = known.flow, known.read, known.contributions.trained
     for variable, updates in known.updates.by_variable.items():
         of_trained = variable in trained
         if not of_trained and (variable in read or not shapes[variable][0]):

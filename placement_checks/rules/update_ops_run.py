@@ -63,10 +63,11 @@ def _statistics(placement: Placement, known: Wiring) -> Iterator[int]:
         holder = flow.holder(flow.values[here][0])
         if holder is None or flow.types[holder] not in VARIABLE_TYPES:
             continue
-        if flow.names[holder] in known.trained or not _is_kept(placement, flow.names[holder]):
+        name = flow.names[holder]
+        if name in known.contributions.trained or not _is_kept(placement, name):
             continue
         # A counter or a power of beta is computed from itself alone, be it on a tower's GPU.
-        itself = set(known.parts.readers[flow.names[holder]])
+        itself = set(known.parts.readers[name])
         behind = flow.cone(flow.values[here][1:], lambda op: not known.own[op])
         towers = [known.masks[op] for op in behind if known.own[op] and op not in itself]
         if towers and not any(mask & known.gradient for mask in towers):
@@ -75,7 +76,7 @@ def _statistics(placement: Placement, known: Wiring) -> Iterator[int]:
 
 def _is_kept(placement: Placement, variable: str) -> bool:
     """Whether it is one of the program's own, not one of a metric's or of a counter's."""
-    known = placement.collections
+    known = placement.collected
     return not any(known.values()) or any(variable in names for names in known.values())
 
 

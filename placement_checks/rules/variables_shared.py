@@ -135,13 +135,13 @@ def _use(placement: Placement, variable: Variable, tower: Part) -> tuple[object,
 
 
 def _is_trained(placement: Placement, variable: str) -> bool:
-    trainable = placement.collections.get(TRAINABLE)
+    trainable = placement.collected.get(TRAINABLE)
     return trainable is None or variable in trainable
 
 
 def _is_local(placement: Placement, variable: str) -> bool:
     """Whether the program keeps a variable out of the collections, such as a metric's."""
-    known = placement.collections
+    known = placement.collected
     return bool(known) and not any(variable in known.get(key, ()) for key in (TRAINABLE, GLOBAL))
 
 
@@ -159,10 +159,11 @@ def _grown(placement: Placement, alone: Placement, doubled: Mapping[str, object]
         for variable in alone.variables
         if variable.name in before and variable.name not in names
     )
+    more = names - before
     new = [
         variable.name
         for variable in placement.variables
-        if variable.name in names - before and variable.name not in doubled
+        if variable.name in more and variable.name not in doubled
     ]
     primaries = _primaries(placement)
     for name in new:
@@ -228,7 +229,7 @@ def _added(placement: Placement, variable: str) -> Finding:
 
 
 def _not_global(placement: Placement) -> Iterator[str]:
-    known = placement.collections.get(GLOBAL, ())
+    known = placement.collected.get(GLOBAL, frozenset())
     return (name for name in placement.collections.get(TRAINABLE, ()) if name not in known)
 
 

@@ -39,7 +39,7 @@ def losses_of(
     names = placement.training.objectives or placement.training.losses
     known = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
     if not known:
-        return Losses((), unknown="the losses of the towers are not known: " + _CURE)
+        return Losses((), unknown="which ops are the losses is not known; " + _CURE)
     every = (1 << towers) - 1
     found: list[list[int]] = [[] for _ in range(towers)]
     without_home = []
@@ -63,7 +63,7 @@ def losses_of(
             parts[(masks[part] & every).bit_length() - 1].append(part)
     if all(parts):
         return Losses(parts, joint=True)
-    return Losses((), unknown="no loss is known for some of the towers: " + _CURE)
+    return Losses((), unknown="no loss is known for some of the towers; " + _CURE)
 
 
 def _parts(loss: int, flow: Flow, masks: Sequence[int], every: int) -> list[int]:
@@ -84,7 +84,4 @@ def _parts(loss: int, flow: Flow, masks: Sequence[int], every: int) -> list[int]
     return found
 
 
-_CURE = (
-    "verify the function that builds the graph, and let it return {'loss': [one a tower]} "
-    "if it takes no gradients"
-)
+_CURE = "verify the function that builds the graph, which may return them: {'loss': [one a tower]}"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from placement_checks.devices import Device
 from placement_checks.placement import Placement, producer_of
-from placement_checks.wiring import Wiring, wiring
+from placement_checks.wiring.wiring import Wiring, wiring
 
 _HANDLES = frozenset({"resource"})
 _CUTS = frozenset({"Split", "SplitV", "StridedSlice", "Slice", "Unpack", "DynamicPartition"})
@@ -65,13 +65,10 @@ def copies(placement: Placement, rows: int | None = None) -> list[Copy]:
         if op.assigned is None or not known.updates.steps[here]:
             continue
         for each in op.inputs:
-            producer = placement.ops.get(producer_of(each))
-            if (
-                producer is None
-                or producer.assigned is None
-                or producer.assigned == op.assigned
-                or each.startswith("^")
-            ):
+            producer = placement.ops.get(each) or placement.ops.get(producer_of(each))
+            if producer is None or producer.assigned is None or each[0] == "^":
+                continue
+            if producer.assigned is op.assigned or producer.assigned == op.assigned:
                 continue
             tensor = each if ":" in each else f"{each}:0"
             if (tensor, op.assigned) not in found:

@@ -81,7 +81,8 @@ def _train_ops(training: Training, flow: Flow) -> tuple[list[int], str]:
     known = [flow.number[name] for name in training.train_ops if name in flow.number]
     if not known:
         return [], (
-            "the program names no train op; return it from the builder: {'train_op': train_op}"
+            "which op is one step is not known; return it from the function that builds the "
+            "graph: {'train_op': train_op}"
         )
     ends = {end for op in known for end in _ends(op, flow)}
     if len(ends) == 1:
@@ -89,7 +90,7 @@ def _train_ops(training: Training, flow: Flow) -> tuple[list[int], str]:
     names = " and ".join(sorted(flow.names[end] for end in ends)[:3])
     return sorted(ends), (
         f"the graph has {len(ends)} train ops, {names}, and which is one step is not said; "
-        "return it from the builder: {'train_op': train_op}"
+        "return it from the function that builds the graph: {'train_op': train_op}"
     )
 
 

@@ -1,0 +1,124 @@
+"""Contributions: which towers' gradients an update takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from placement_checks.wiring.updates import Update
+
+if TYPE_CHECKING:
+    from placement_checks.wiring.wiring import Wiring
+
+# How TensorFlow adds up the gradients of one variable (python/ops/gradients_util.py).
+_SUMS = frozenset({"AddN", "Add", "AddV2", "AccumulateNV2", "ConcatV2"})
+_SCALED = frozenset({"Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan"})
+
+
+class Contributions:
+    """The way of gradients from the towers to the updates."""
+
+    def __init__(self, known: Wiring) -> None:
+        self._known = known
+        self._behind: dict[int, Sequence[int]] = {}
+
+    @cached_property
+    def near(self) -> Sequence[int]:
+        """For each op the towers whose ops it is next to, a bit each, and `gradient`.
+
+        Unlike `masks` it does not look through the ops of a tower: gradients of one loss of all
+        towers depend on every tower, and yet each is computed by one.
+        """
+        own = [
+            bits & self._known.gradient if adds else bits
+            for bits, adds in zip(self._known.own, self._adds_up, strict=True)
+        ]
+        return self._known.flow.masks(own, self._of_tower)
+
+    @cached_property
+    def _adds_up(self) -> Sequence[bool]:
+        """For each op whether it adds up gradients in the backward pass."""
+        ops = zip(self._known.backward.ops, self._known.flow.types, strict=True)
+        return [bool(backward) and kind in _SUMS for backward, kind in ops]
+
+    @cached_property
+    def _of_tower(self) -> Sequence[bool]:
+        return [
+            bool(bits & self._known.every) and not adds
+            for bits, adds in zip(self._known.own, self._adds_up, strict=True)
+        ]
+
+    @cached_property
+    def trained(self) -> dict[str, list[Update]]:
+        """The updates by gradients, of every variable that towers read."""
+        found = {}
+        for variable, updates in self._known.updates.by_variable.items():
+            if variable in self._known.read:
+                mine = [update for update in updates if self._by_gradient(update)]
+                if mine:
+                    found[variable] = mine
+        return found
+
+    def _by_gradient(self, update: Update) -> bool:
+        return "Apply" in self._known.flow.types[update.op] or any(
+            self._known.masks[op] & self._known.gradient for op in self.behind(update)
+        )
+
+    def towers(self, update: Update) -> int:
+        """The towers whose gradients an update takes, a bit each."""
+        found = 0
+        for op in self.behind(update):
+            if self._of_tower[op]:
+                found |= self.near[op]
+        return found & self._known.every
+
+    def behind(self, update: Update) -> Sequence[int]:
+        """The ops between an update and the towers, the first ops of the towers among them.
+
+        Followed back through ops that belong to no tower or add up gradients, through variables
+        and accumulators that hold gradients from one step to the next. A scalar that scales a
+        tensor, such as a norm, is left out.
+        """
+        if update.op not in self._behind:
+            self._behind[update.op] = self._found_behind(update)
+        return self._behind[update.op]
+
+    def _found_behind(self, update: Update) -> list[int]:
+        flow = self._known.flow
+        seen = {update.op}
+        todo = list(update.values)
+        found = []
+        while todo:
+            op = todo.pop()
+            if op in seen:
+                continue
+            seen.add(op)
+            found.append(op)
+            if self._of_tower[op]:
+                continue
+            if flow.holder(op) == op:
+                if flow.names[op] not in self._known.read:
+                    for writer, written in flow.writers.get(op, ()):
+                        if writer != update.op:
+                            todo += written
+            elif flow.types[op] in _SCALED:
+                todo += self._scaled(op)
+            else:
+                todo += flow.values[op]
+        return found
+
+    def _scaled(self, op: int) -> Sequence[int]:
+        """What a product is made of, scalars left out unless it is one itself."""
+        inputs = self._known.flow.values[op]
+        scalars = [self._is_scalar(source) for source in self._known.ops[op].inputs[:2]]
+        if sorted(scalars) == [False, True]:
+            return [each for each, scalar in zip(inputs, scalars, strict=False) if not scalar]
+        return inputs
+
+    def _is_scalar(self, source: str) -> bool:
+        """Whether a tensor is known to be a scalar."""
+        name, _, output = source.partition(":")
+        outputs = self._known.placement.details.outputs(name)
+        number = int(output or 0)
+        return number < len(outputs) and outputs[number].shape == ()

@@ -1,0 +1,170 @@
+"""The wiring of one placement: its towers, and what their ops depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from placement_checks.placement import Op, Placement
+from placement_checks.wiring.backward import Backward
+from placement_checks.wiring.contributions import Contributions
+from placement_checks.wiring.flow import Flow
+from placement_checks.wiring.objectives import Losses, losses_of
+from placement_checks.wiring.towers import Parts, Tower, tower_device
+from placement_checks.wiring.updates import Updates
+
+_SOURCES = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext")
+
+
+class Blended(NamedTuple):
+    """A tower's loss and the way back from it to an op of another tower."""
+
+    tower: int
+    path: Sequence[int]
+
+
+class Wiring:
+    """The wiring of one placement; `Placement.derived` keeps it, so that rules share it.
+
+    Attributes:
+        flow: the edges of the graph.
+        parts: the GPUs that compute with variables.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.flow = Flow(placement)
+        self.ops: Sequence[Op] = list(placement.ops.values())
+
+    @cached_property
+    def parts(self) -> Parts:
+        return Parts(self.placement, self.flow, self.backward, self.updates)
+
+    @cached_property
+    def towers(self) -> Sequence[Tower]:
+        """The copies of the model."""
+        return self.parts.towers()
+
+    @cached_property
+    def backward(self) -> Backward:
+        return Backward(self.placement, self.flow)
+
+    @cached_property
+    def updates(self) -> Updates:
+        return Updates(self.placement, self.flow)
+
+    @cached_property
+    def contributions(self) -> Contributions:
+        return Contributions(self)
+
+    @cached_property
+    def losses(self) -> Losses:
+        return losses_of(self.placement, self.flow, self.at, self.masks, len(self.towers))
+
+    @cached_property
+    def every(self) -> int:
+        """The bits of all towers."""
+        return (1 << len(self.towers)) - 1
+
+    @cached_property
+    def gradient(self) -> int:
+        """The bit of a value that depends on a backward op."""
+        return 1 << len(self.towers)
+
+    @cached_property
+    def at(self) -> Sequence[int]:
+        """For each op the number of the tower on whose GPU it is asked to be, or -1.
+
+        An op that asks for no device goes with what it is bound to, a backward op with its
+        forward op: that is the tower it works for, wherever it was put.
+        """
+        numbers = {
+            device: number for number, tower in enumerate(self.towers) for device in tower.devices
+        }
+        known: dict[int, int] = {}  # requests are few objects that many ops share
+        found: list[int] = []
+        for op in self.ops:
+            request = id(op.requested)
+            if request not in known:
+                gpu = op.requested.is_gpu
+                known[request] = numbers.get(tower_device(op), -1) if gpu else -1
+            at = known[request]
+            if at < 0 and op.colocated and op.requested.type is None:
+                at = next(
+                    (
+                        found[number]
+                        for number in map(self.flow.number.get, op.colocated)
+                        if number is not None and number < len(found)
+                    ),
+                    -1,
+                )
+            found.append(at)
+        for number, (forward, _) in self.backward.forward.items():
+            if found[forward] >= 0:
+                found[number] = found[forward]
+        return found
+
+    @cached_property
+    def own(self) -> Sequence[int]:
+        """For each op the tower it computes for, as a bit; 0 for those that may join towers.
+
+        Where an op is asked to be is not enough: towers may be averaged on the GPU of one. Ops
+        that read variables, backward ops and inputs on a tower's GPU are that tower's.
+        """
+        own = [0] * len(self.ops)
+        for readers in self.parts.readers.values():
+            for op in readers:
+                if self.at[op] >= 0:
+                    own[op] = 1 << self.at[op]
+        for op, kind in enumerate(self.flow.types):
+            if self.at[op] < 0:
+                own[op] = self.gradient if self.backward.ops[op] else 0
+            elif self.backward.ops[op]:
+                own[op] = 1 << self.at[op] | self.gradient
+            elif kind in _SOURCES or "Dequeue" in kind:
+                own[op] = 1 << self.at[op]
+        return own
+
+    @cached_property
+    def masks(self) -> Sequence[int]:
+        """For each op the towers that its value depends on, a bit each, and `gradient`."""
+        return self.flow.masks(self.own)
+
+    @cached_property
+    def blended(self) -> Sequence[Blended]:
+        """The losses of towers that contain what another tower computes.
+
+        That is, what it computes with a variable that both read: a layer that one GPU computes for
+        all towers is no part of another tower.
+        """
+        found = []
+        for number, losses in enumerate(self.losses.of):
+            for loss in losses:
+                strangers = self.masks[loss] & self.every & ~(1 << number)
+                theirs = {
+                    op
+                    for variable in (self.towers[number].reads if strangers else ())
+                    for op in self.parts.readers[variable]
+                    if self.at[op] >= 0
+                    and strangers >> self.at[op] & 1
+                    and not self.backward.ops[op]
+                }
+                path = self.flow.path(loss, theirs.__contains__) if theirs else []
+                if path:
+                    found.append(Blended(number, path))
+        return found
+
+    def towers_in(self, mask: int) -> Iterator[int]:
+        """The numbers of the towers whose bits are set."""
+        return (number for number in range(len(self.towers)) if mask >> number & 1)
+
+    @cached_property
+    def read(self) -> frozenset[str]:
+        """The variables that towers compute with."""
+        return frozenset(variable for tower in self.towers for variable in tower.reads)
+
+
+def wiring(placement: Placement) -> Wiring:
+    """The wiring of a placement, worked out once."""
+    return placement.derived(Wiring)

@@ -1,0 +1,74 @@
+"""What is looked up of single ops, in live graphs and in files."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from placement_checks import place
+from placement_checks.placement import Body, Tensor
+
+tf1 = tf.compat.v1
+
+
+@pytest.fixture(scope="module", params=["live", "file"])
+def details(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [None, 8, 8, 3], name="x")
+        kernel = tf.constant(0.5, shape=[3, 3, 3, 2], name="kernel")
+        tf.nn.conv2d(x, kernel, strides=2, padding="SAME", name="conv")
+        tf.constant([0, 1, 2], name="small")
+        tf.constant(1.0, shape=[4096], name="ones")
+        tf.constant([float(number) for number in range(4096)], name="many")
+        tf.split(x, 2, axis=3 - 2, name="parts")
+
+        @tf.function
+        def inner(value):
+            return tf.tanh(value)
+
+        inner(x)
+    if request.param == "live":
+        return place(graph, gpus=1).details
+    folder = tmp_path_factory.mktemp("graphs")
+    tf.io.write_graph(graph, str(folder), "graph.pb", as_text=False)
+    return place(folder / "graph.pb", gpus=1).details
+
+
+def test_outputs_have_dtype_and_shape(details):
+    assert details.outputs("conv") == [Tensor("float32", (None, 4, 4, 2))]
+    assert details.outputs("parts") == [Tensor("float32", (None, 4, 8, 3))] * 2
+    assert list(details.outputs("nowhere")) == []
+
+
+def test_constants_have_values_unless_they_are_large(details):
+    assert details.value("small") == ("int32", (3,), 0, 1, 2)
+    assert details.value("kernel") == ("float32", (3, 3, 3, 2), *[0.5] * 54)
+    assert details.value("ones") == ("float32", (4096,), *[1.0] * 4096)
+    assert details.value("many") is None
+    assert details.value("conv") is None
+    assert details.value("nowhere") is None
+
+
+def test_attributes_are_plain(details):
+    known = details.attributes("conv")
+
+    assert known["strides"] == (1, 2, 2, 1)
+    assert known["padding"] == b"SAME"
+    assert details.attributes("small").keys() == {"dtype"}
+    assert not [key for key in known if key.startswith("_")]
+
+
+def dataset_op(limit: int, scope: str):
+    """The bodies of the function that a dataset maps."""
+    with tf.Graph().as_default() as graph, tf.name_scope(scope):
+        dataset = tf.data.Dataset.range(3).map(lambda value: value + limit)
+        tf1.data.make_one_shot_iterator(dataset).get_next()
+    placement = place(graph, gpus=1)
+    (iterator,) = (op for op in placement.ops.values() if op.type == "OneShotIterator")
+    return placement.details.attributes(iterator.name)["dataset_factory"]
+
+
+def test_functions_are_equal_if_their_bodies_are_whatever_the_names():
+    assert isinstance(dataset_op(1, "a"), Body)
+    assert dataset_op(1, "a") == dataset_op(1, "b")
+    assert dataset_op(1, "a") != dataset_op(2, "a")

@@ -1,0 +1,112 @@
+"""What programs take gradients of, noted while they build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from placement_checks import Program, place
+from placement_checks.capture import gradients
+from placement_checks.wiring import wiring
+
+tf1 = tf.compat.v1
+
+
+def trained(take):
+    """A builder of one linear layer, whose gradient `take(loss, w)` yields."""
+
+    def build():
+        with tf.device("/gpu:0"):
+            x = tf1.placeholder(tf.float32, [None, 4], name="x")
+            w = tf1.get_variable("w", [4, 1])
+            loss = tf.reduce_mean(tf.tanh(x @ w), name="loss")
+            take(loss, w)
+
+    return place(Program("train.py:build", build), gpus=1).training
+
+
+def by_tape(_loss, w):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(w * w, name="squares")
+    tape.gradient(loss, w)
+
+
+def test_objectives_and_backward_ops_are_those_of_the_calls():
+    for take in (
+        lambda loss, w: tf1.gradients(loss, w),
+        lambda loss, w: tf1.gradients([loss], [w]),
+        lambda loss, w: tf1.train.AdamOptimizer().compute_gradients(loss, [w]),
+    ):
+        training = trained(take)
+
+        assert training.objectives == ["loss:0"]
+        assert "gradients/Tanh_grad/TanhGrad" in training.backward
+        assert not training.backward & {"x", "w", "Tanh", "loss"}
+
+
+def test_a_tape_counts_too():
+    training = trained(by_tape)
+
+    assert training.objectives == ["squares:0"]
+    assert training.backward
+    assert "squares" not in training.backward
+
+
+def test_gradients_within_gradients_are_not_objectives():
+    @tf.custom_gradient
+    def recomputed(x):
+        y = tf.tanh(x)
+
+        def grad(upstream):
+            return tf1.gradients(y, x, grad_ys=upstream)
+
+        return y, grad
+
+    def build():
+        x = tf1.get_variable("x", [3])
+        tf1.gradients(tf.reduce_sum(recomputed(x), name="total"), x)
+
+    assert place(Program("train.py:build", build), gpus=1).training.objectives == ["total:0"]
+
+
+def test_nothing_is_left_patched():
+    before = gradients.gradients_util._GradientsHelper, tf.GradientTape.gradient
+
+    trained(by_tape)
+
+    assert (gradients.gradients_util._GradientsHelper, tf.GradientTape.gradient) == before
+
+
+def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path):
+    placement = place(f"{fixtures}/mnist.py:build_towers")
+    known = wiring(placement)
+    names = known.flow.names
+
+    forward = {names[one]: names[other] for one, (other, _) in known.backward.forward.items()}
+
+    assert len(forward) > 300
+    assert forward["tower_1/gradients/tower_1/Relu_grad/ReluGrad"] == "tower_1/Relu"
+    for name, of in forward.items():
+        assert f"{of}_grad/" in name
+    assert {by for _, by in known.backward.forward.values()} == {"graph"}
+
+
+def test_in_a_saved_graph_the_name_tells_and_the_finding_says_so(tmp_path: Path):
+    with tf.Graph().as_default() as graph:
+        losses = []
+        w = tf1.get_variable("w", [4, 1])
+        for i in range(2):
+            with tf.device(f"/gpu:{i}"):
+                x = tf1.placeholder(tf.float32, [None, 4])
+                losses.append(tf.reduce_sum(tf.tanh(x @ w)))
+        tf1.gradients(tf.add_n(losses), [w])
+    tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
+
+    from placement_checks.rules import RULES
+
+    verdict = RULES["gradients-colocated"]().check(place(tmp_path / "graph.pb"))
+
+    assert verdict.state == "broken"
+    tanh = next(f for f in verdict.findings if f.object == "gradients/Tanh_1_grad/TanhGrad")
+    assert "It computes the gradient, as its name says, of Tanh_1" in tanh.message

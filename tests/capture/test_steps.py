@@ -1,0 +1,87 @@
+"""What a program says about its step."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from placement_checks import Program, place
+from placement_checks.errors import InputError
+
+tf1 = tf.compat.v1
+
+
+def said(**returned):
+    """The training of a program that returns this; texts are called with the graph's ops."""
+
+    def build():
+        x = tf1.placeholder(tf.float32, [None], name="x")
+        y = tf.identity(x, name="y")
+        known = {"x": x, "y": y, "op": y.op}
+        return {key: value(known) if callable(value) else value for key, value in returned.items()}
+
+    return place(Program("train.py:build", build), gpus=1).training
+
+
+def test_ops_and_tensors_are_known_by_their_names():
+    training = said(
+        train_op=lambda known: known["op"],
+        loss=lambda known: [known["x"], known["y"]],
+        inputs=lambda known: [{"x": known["x"]}, {"x": known["y"]}],
+    )
+
+    assert training.train_op == ("y",)
+    assert training.losses == ("x:0", "y:0")
+    assert training.inputs == (("x:0",), ("y:0",))
+    assert training.session is None
+
+
+def test_one_mapping_of_inputs_is_that_of_all_towers():
+    assert said(inputs=lambda known: {"x": known["x"]}).inputs == (("x:0",),)
+
+
+def test_several_ops_are_one_step_together():
+    assert said(train_op=lambda known: [known["op"], known["x"]]).train_op == ("y", "x:0")
+
+
+@pytest.mark.parametrize(
+    ("config", "session"),
+    [
+        (
+            tf1.ConfigProto(
+                allow_soft_placement=True, gpu_options=tf1.GPUOptions(allow_growth=True)
+            ),
+            {"allow_soft_placement": True, "gpu_options": {"allow_growth": True}},
+        ),
+        ({"gpu_options": {"allow_growth": True}}, {"gpu_options": {"allow_growth": True}}),
+        (tf1.ConfigProto(), {}),
+        (7, None),
+    ],
+)
+def test_a_session_configuration_is_a_mapping(config, session):
+    assert said(config=config).session == session
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("train_op", 7, "7"),
+        ("loss", ["nowhere:0"], "'nowhere:0'"),
+        ("inputs", [{"x": object}], "<class 'object'>"),
+    ],
+)
+def test_what_is_no_op_of_the_graph_is_refused(key, value, shown):
+    with pytest.raises(InputError) as raised:
+        said(**{key: lambda _: value})
+
+    assert raised.value.object == "train.py:build"
+    assert raised.value.message == f"its {key} is {shown}, which is no op of the graph it built"
+    assert raised.value.cure == "return the ops and tensors themselves"
+
+
+def test_an_op_of_another_graph_is_refused():
+    with tf.Graph().as_default():
+        stranger = tf.constant(1.0, name="x")
+
+    with pytest.raises(InputError, match="which is no op of the graph it built"):
+        said(loss=lambda _: stranger)
