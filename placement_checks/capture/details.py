@@ -14,6 +14,7 @@ import tensorflow as tf
 from placement_checks.capture.sources import users_frames
 from placement_checks.placement import Body, Details, Frame, Tensor
 
+_MOST_IMPORTED = 200_000  # ops of a file; a million would take 4 GB for their shapes
 _LARGE = 1024  # bytes; of larger constants the values are cut out before a graph is placed
 
 
@@ -129,6 +130,8 @@ class GraphDetails(Details):
     def _imported(self) -> tf.Graph | None:
         """The graph of a file, imported only if a shape is asked for; None if it cannot be."""
         graph = tf.Graph()
+        if len(self._graph_def.node) > _MOST_IMPORTED:
+            return None
         try:
             with graph.as_default():
                 tf.graph_util.import_graph_def(self._graph_def, name="")

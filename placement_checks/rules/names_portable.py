@@ -21,7 +21,7 @@ class NamesPortable(Rule):
     for one GPU, nor, if the scope is changed, by anybody later.
 
     A part of a variable's name counts as that of a tower if it has a number, only one tower's ops
-    are in a scope of that name, and each other tower's are in one of the same name with another
+    are in a scope of that name, and each other tower has one scope of the same name with another
     number: tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
     variables and go with them.
 
@@ -72,7 +72,7 @@ def _tower_scope(variable: str, scopes: Mapping[str, int], towers: int) -> str |
             continue
         outer = "/".join([*parts[: depth - 1], ""])
         named = _siblings(outer, numbered[1], scopes)
-        if all(named.get(1 << tower) for tower in range(towers)):
+        if all(len(named.get(1 << tower, ())) == 1 for tower in range(towers)):
             return scope
     return None
 

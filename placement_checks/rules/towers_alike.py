@@ -47,7 +47,8 @@ class TowersAlike(Rule):
                     f"{known.towers[number]} {len(other)}: they cannot be compared"
                 )
             compared += len(first)
-            for each in differences(placement, known.flow, first, other):
+            shared = known.towers[0].reads.keys() & known.towers[number].reads.keys()
+            for each in differences(placement, known.flow, first, other, shared):
                 finding = self._finding(placement, number, each)
                 if not any(fnmatchcase(finding.object, pattern) for pattern in self.differ):
                     findings.setdefault(finding.object, finding)

@@ -66,10 +66,14 @@ def _statistics(placement: Placement, known: Wiring) -> Iterator[int]:
         name = flow.names[holder]
         if name in known.contributions.trained or not _is_kept(placement, name):
             continue
-        # A counter or a power of beta is computed from itself alone, be it on a tower's GPU.
+        # That an op reads the variable itself says nothing: a counter is computed so as well.
         itself = set(known.parts.readers[name])
-        behind = flow.cone(flow.values[here][1:], lambda op: not known.own[op])
-        towers = [known.masks[op] for op in behind if known.own[op] and op not in itself]
+
+        def leads_on(op: int, itself: set[int] = itself) -> bool:
+            return not known.own[op] or op in itself
+
+        behind = flow.cone(flow.values[here][1:], leads_on)
+        towers = [known.masks[op] for op in behind if not leads_on(op)]
         if towers and not any(mask & known.gradient for mask in towers):
             yield here
 

@@ -51,7 +51,7 @@ class Contributions:
 
     @cached_property
     def trained(self) -> dict[str, list[Update]]:
-        """The updates by gradients, of every variable that towers read."""
+        """The updates by gradients, of every variable that the model reads."""
         found = {}
         for variable, updates in self._known.updates.by_variable.items():
             if variable in self._known.read:

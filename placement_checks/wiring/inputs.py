@@ -76,7 +76,8 @@ def input_uses(known: Wiring) -> Iterator[Use]:
 def _holds_examples(placement: Placement, tensor: str, *, fed: bool) -> bool:
     """Whether a tensor can have a row for each example.
 
-    What is fed with one dimension of fixed size is taken for weights of classes and the like.
+    What is fed with one dimension of fixed size is taken for weights of classes and the like, and
+    what is fed without a shape for a scalar, such as a rate of dropout.
     """
     name, _, number = tensor.partition(":")
     outputs = placement.details.outputs(name)
@@ -84,7 +85,7 @@ def _holds_examples(placement: Placement, tensor: str, *, fed: bool) -> bool:
         return True
     shape = outputs[int(number)].shape
     if shape is None:
-        return True
+        return not fed
     return len(shape) > 1 or (len(shape) == 1 and (shape[0] is None or not fed))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from placement_checks.placement import VARIABLE_TYPES, Body, Placement, Variable, producer_of
@@ -15,6 +15,8 @@ _OWN = frozenset(
 )
 _SOURCES = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "RefEnter", "Enter")
 _SCALES = frozenset({"Mul", "RealDiv", "Div", "DivNoNan"})
+_DRAWS = ("RandomUniform", "RandomS", "TruncatedNormal", "Multinomial")
+_READS = frozenset({"Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
 _DEEPEST = 300  # ops; no slice or seed is computed by longer chains
 
 
@@ -29,13 +31,24 @@ class Difference(NamedTuple):
 
 
 def differences(
-    placement: Placement, flow: Flow, one: Sequence[int], other: Sequence[int]
+    placement: Placement,
+    flow: Flow,
+    one: Sequence[int],
+    other: Sequence[int],
+    shared: Collection[str] = (),
 ) -> Iterator[Difference]:
     """Where the computations of ``other`` depart from those of ``one``, op by op.
 
     Followed back from both until they meet, or reach variables or inputs. Not differences: whole
-    numbers, with which towers cut their slices; and a factor of the whole, with which unequal
-    towers are weighted.
+    numbers, with which towers cut their slices; a factor of the whole, with which unequal towers
+    are weighted; and variables that a tower has of its own, unless they are of another form.
+
+    Args:
+        placement: the program.
+        flow: its edges.
+        one: the ops that the one computation ends with.
+        other: those that the other ends with.
+        shared: the variables that both read.
     """
     met: set[tuple[int, int]] = set()
     todo: list[tuple[int, int, tuple[int, ...], bool]] = [
@@ -45,7 +58,7 @@ def differences(
         if left == right or (left, right) in met:
             continue
         met.add((left, right))
-        different = _different(placement, flow, left, right)
+        different = _different(placement, flow, left, right, shared)
         if different:
             yield Difference(left, right, *different, path)
             continue
@@ -59,7 +72,9 @@ def differences(
             todo.append((a, b, (*path, b), is_factor))
 
 
-def _different(placement: Placement, flow: Flow, left: int, right: int) -> tuple[str, str] | None:
+def _different(
+    placement: Placement, flow: Flow, left: int, right: int, shared: Collection[str]
+) -> tuple[str, str] | None:
     """What differs between two ops themselves, in words; None if nothing does."""
     kind = flow.types[left]
     if kind != flow.types[right]:
@@ -76,6 +91,8 @@ def _different(placement: Placement, flow: Flow, left: int, right: int) -> tuple
             at = f"{kind} with {key} "
             return at + _text(expected.get(key)), at + _text(found.get(key))
     if kind in VARIABLE_TYPES:
+        if here in shared and there in shared:
+            return f"the variable {here}", f"the variable {there}"
         known = {each.name: _variable(each) for each in placement.variables}
         return (known[here], known[there]) if known[here] != known[there] else None
     counts = len(flow.values[left]), len(flow.values[right])
@@ -138,7 +155,7 @@ class Identities:
             return details.value(name) or op
         if depth == 0:
             return op
-        if flow.holder(op) == op or kind in _SOURCES or _is_stateful(kind):
+        if flow.holder(op) == op or kind in _SOURCES or self._is_stateful(op):
             if not self._by_kind or kind in VARIABLE_TYPES:
                 return op
             made_of = [
@@ -164,11 +181,9 @@ class Identities:
         known = self._placement.details.attributes(op)
         return tuple(sorted((key, value) for key, value in known.items() if key not in _OWN))
 
-
-def _is_stateful(kind: str) -> bool:
-    """Whether each run of the op, or each such op, yields something of its own."""
-    return (
-        "Dequeue" in kind
-        or "Reader" in kind
-        or kind.startswith(("RandomUniform", "RandomS", "TruncatedNormal", "Multinomial"))
-    )
+    def _is_stateful(self, op: int) -> bool:
+        """Whether each run of the op, or each such op, yields something of its own."""
+        kind, values = self._flow.types[op], self._flow.values[op]
+        if "Dequeue" in kind or "Reader" in kind or kind.startswith(_DRAWS):
+            return True
+        return bool(values) and self._flow.holder(values[0]) is not None and kind not in _READS

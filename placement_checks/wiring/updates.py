@@ -12,6 +12,7 @@ from placement_checks.wiring.flow import Flow
 
 _UPDATES = re.compile(r"^(Resource)?(Sparse)?Apply|^Assign|^(Resource)?Scatter(?!Nd$)")
 _BRANCH = re.compile(r"^(then|else|branch\d+)/")
+_SWITCHES = frozenset({"Switch", "RefSwitch"})
 _GROUPS = frozenset({"NoOp", "Identity", "IdentityN", "StatefulPartitionedCall", "If"})
 
 
@@ -58,19 +59,39 @@ class Updates:
 
     def at_once(self, updates: Iterable[Update]) -> list[Update]:
         """The most of these updates that one step can make: of branches only one is taken."""
-        together: list[Update] = []
-        branches: dict[str, dict[str, list[Update]]] = defaultdict(dict)
-        for update in updates:
-            op = self._ops[self._flow.names[update.op]]
-            branch = _BRANCH.match(op.name.removeprefix(f"{op.call}/")) if op.call else None
+        return sorted(_at_once([(self._branches(update.op), update) for update in updates]))
+
+    def _branches(self, op: int) -> list[tuple[str, str]]:
+        """The branches that an op is in, the outermost first: what decides, and which side."""
+        found: list[tuple[str, str]] = []
+        each = self._ops[self._flow.names[op]]
+        source = each.inputs[0]
+        while each.call:
+            branch = _BRANCH.match(each.name.removeprefix(f"{each.call}/"))
             if branch:
-                branches[op.call].setdefault(branch[1], []).append(update)
-            else:
-                together.append(update)
-        for each in branches.values():
-            longest: list[Update] = max(each.values(), key=len)
-            together += longest
-        return sorted(together)
+                found.append((each.call, branch[1]))
+            each = self._ops[each.call]
+        # A branch of control flow v1 gets what it computes with by a switch, by either output.
+        while (producer := self._ops.get(producer_of(source))) and producer.type in _SWITCHES:
+            found.append((producer.inputs[1], source.partition(":")[2]))
+            source = producer.inputs[0]
+        return found[::-1]
+
+
+def _at_once(updates: list[tuple[list[tuple[str, str]], Update]]) -> list[Update]:
+    """The most updates of which no two are on different sides of one decision."""
+    together: list[Update] = []
+    decisions: dict[str, dict[str, list[tuple[list[tuple[str, str]], Update]]]] = {}
+    for branches, update in updates:
+        if not branches:
+            together.append(update)
+            continue
+        (decision, side), *inner = branches
+        decisions.setdefault(decision, {}).setdefault(side, []).append((inner, update))
+    for sides in decisions.values():
+        most: list[Update] = max([_at_once(each) for each in sides.values()], key=len)
+        together += most
+    return together
 
 
 def _train_ops(training: Training, flow: Flow) -> tuple[list[int], str]:

@@ -161,8 +161,8 @@ class Wiring:
 
     @cached_property
     def read(self) -> frozenset[str]:
-        """The variables that towers compute with."""
-        return frozenset(variable for tower in self.towers for variable in tower.reads)
+        """The variables that the model computes with, on towers or elsewhere."""
+        return frozenset(variable for variable, readers in self.parts.readers.items() if readers)
 
 
 def wiring(placement: Placement) -> Wiring:

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op, placement
+from towers import (
+    BLENDED,
+    blended,
+    gradient,
+    host,
+    joined,
+    objects_of,
+    on,
+    program,
+    variable,
+    without_two_towers,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.errors import InputError
+from placement_checks.rules import AveragingOnHost
+
+
+def objects(graph, **parameters):
+    return objects_of(AveragingOnHost(**parameters), graph)
+
+
+def on_gpu(count=2, **more):
+    """Towers whose gradients are added up on the first GPU."""
+    total = on(0, "sum/w", "AddN", *(gradient(i) for i in range(count)))
+    return program(total, gpus=range(count), **more)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+def test_kept(count):
+    verdict = AveragingOnHost().check(program(gpus=range(count)))
+
+    assert verdict == Verdict(
+        "averaging-on-host", "kept", "assigned", findings=[], note="in 1 ops"
+    )
+
+
+def test_broken():
+    graph = on_gpu(lines={"sum/w": "main.py:50 net.py:3", gradient(1): "main.py:40"})
+
+    verdict = AveragingOnHost().check(graph)
+
+    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "in 1 ops")
+    assert verdict.findings == [
+        Finding(
+            object="sum/w",
+            op="AddN",
+            evidence="assigned",
+            expected="/device:CPU:0",
+            found="/device:GPU:0",
+            where="main.py:50",
+            path=(
+                "sum/w (AddN) main.py:50",
+                "gradients/tower_0/w/MatMul_grad/MatMul (MatMul)",
+                "gradients/tower_1/w/MatMul_grad/MatMul (MatMul) main.py:40",
+            ),
+            message="sum/w (AddN) brings the gradients of the towers on /device:GPU:0 and "
+            "/device:GPU:1 together on /device:GPU:0, not on /device:CPU:0; it asks for "
+            "/device:GPU:0 (built at main.py:50 > net.py:3)",
+            cure="average under tf.device('/cpu:0'), from one list of gradients per tower",
+        )
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+def test_all_towers_are_named(count):
+    (finding,) = AveragingOnHost().check(on_gpu(count)).findings
+
+    names = " and ".join(f"/device:GPU:{i}" for i in range(count))
+    assert f"brings the gradients of the towers on {names} together on" in finding.message
+    assert len(finding.path) == min(1 + count, 9)
+
+
+def test_a_long_path_is_cut_in_the_middle():
+    (finding,) = AveragingOnHost().check(on_gpu(12)).findings
+
+    assert finding.path[4] == "… 5 more"
+    assert finding.path[-1] == "gradients/tower_11/w/MatMul_grad/MatMul (MatMul)"
+
+
+def test_it_is_judged_by_where_the_placer_put_it():
+    """Without a request, the placer puts it beside the gradients."""
+    total = op("sum/w", "AddN", "", "GPU:0", gradient(0), gradient(1))
+
+    (finding,) = AveragingOnHost().check(program(total)).findings
+
+    assert finding.message.endswith("not on /device:CPU:0; it asks for no device")
+
+
+def test_gradients_that_are_added_one_by_one_meet_in_every_addition():
+    graph = program(
+        on(0, "first", "AddV2", gradient(0), gradient(1)),
+        on(0, "sum/w", "AddV2", "first", gradient(2)),
+        gpus=[0, 1, 2],
+    )
+
+    verdict = AveragingOnHost().check(graph)
+
+    assert [each.object for each in verdict.findings] == ["first", "sum/w"]
+    assert verdict.note == "in 2 ops"
+
+
+def test_gradients_that_are_stacked_meet_in_the_stack_alone():
+    graph = program(
+        host("stack", "Pack", gradient(0), gradient(1)), on(0, "sum/w", "Mean", "stack", "axes")
+    )
+
+    verdict = AveragingOnHost().check(graph)
+
+    assert (verdict.state, verdict.note) == ("kept", "in 1 ops")
+
+
+def test_the_gradients_of_each_variable_are_looked_at():
+    graph = program(
+        on(1, "sum/b", "AddN", gradient(0, "b"), gradient(1, "b")), variables=["a", "b", "c"]
+    )
+
+    verdict = AveragingOnHost().check(graph)
+
+    assert [each.object for each in verdict.findings] == ["sum/b"]
+    assert verdict.note == "in 3 ops"
+
+
+def test_what_a_tower_adds_up_itself_brings_no_towers_together():
+    """Weights that are used twice have two gradients."""
+    ops = []
+    for i in (0, 1):
+        twice = f"gradients/tower_{i}/twice_grad/MatMul"
+        ops += [
+            on(i, f"tower_{i}/twice", "MatMul", f"tower_{i}/w/MatMul", f"tower_{i}/w/read"),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/twice"),
+            on(i, twice, "MatMul", f"tower_{i}/x"),
+            op(f"gradients/AddN_{i}", "AddN", "", f"GPU:{i}", gradient(i), twice),
+        ]
+    graph = program(*ops, host("sum/w", "AddN", "gradients/AddN_0", "gradients/AddN_1"))
+
+    verdict = AveragingOnHost().check(graph)
+
+    assert (verdict.state, verdict.note) == ("kept", "in 1 ops")
+
+
+def test_gradients_are_scaled_and_clipped_in_their_towers():
+    ops = [on(i, f"clipped_{i}", "ClipByValue", gradient(i)) for i in (0, 1)]
+    graph = program(*ops, host("sum/w", "AddN", "clipped_0", "clipped_1"))
+
+    assert objects(graph) == []
+
+
+def test_the_norm_of_all_gradients_on_a_gpu_brings_none_together():
+    """Clipping by the global norm scales every gradient by a scalar."""
+    graph = program(
+        on(0, "norm", "L2Loss", "sum/w"),
+        host("clipped", "Mul", "mean/w", "norm"),
+        host("update/w", "ResourceApplyGradientDescent", "w", "rate", "clipped"),
+        outputs={"norm": ()},
+    )
+
+    assert objects(graph) == []
+
+
+@pytest.mark.parametrize(("at", "broken"), [("GPU:0", ["gradients/AddN"]), ("CPU:0", [])])
+def test_the_gradients_of_one_loss_of_all_towers_are_added_up_in_the_backward_pass(at, broken):
+    graph = program(
+        op("gradients/AddN", "AddN", "", at, gradient(0), gradient(1)),
+        host("update/w", "ResourceApplyGradientDescent", "w", "rate", "gradients/AddN"),
+        training={"objectives": ("loss:0",)},
+    )
+
+    assert objects(graph) == broken
+
+
+def test_gradients_of_one_loss_that_are_averaged_on_the_host_are_where_they_should_be():
+    assert AveragingOnHost().check(joined()).state == "kept"
+
+
+def test_what_is_made_of_gradients_beside_the_updates_is_not_looked_at():
+    """A summary of the gradients of all towers."""
+    graph = program(on(0, "shown", "AddN", gradient(0), gradient(1)))
+
+    assert objects(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "broken"),
+    [
+        ("/cpu:0", True),
+        ("/gpu:0", False),
+        ("/gpu:1", True),
+        ("/gpu", False),
+        (("/cpu:0", "/gpu:0"), False),
+        (("/cpu:0", "/gpu:1"), True),
+        ("/job:localhost", False),
+    ],
+)
+def test_the_device_may_be_another_one_or_a_list(device, broken):
+    assert bool(objects(on_gpu(), device=device)) == broken
+
+
+def test_every_device_allowed_is_named():
+    (finding,) = AveragingOnHost(device=("/cpu:0", "/job:ps")).check(on_gpu()).findings
+
+    assert finding.expected == "/device:CPU:0 or /job:ps"
+    assert finding.message.endswith(
+        "together on /device:GPU:0, not on /device:CPU:0 or /job:ps; it asks for /device:GPU:0"
+    )
+    assert finding.cure.startswith("average under tf.device('/cpu:0'), ")
+
+
+@pytest.mark.parametrize("task", [0, 1])
+def test_a_partial_name_matches_any_task(task):
+    server = f"/job:ps/replica:0/task:{task}/cpu:0"
+    graph = program(op("sum/w", "AddN", server, server, gradient(0), gradient(1)))
+
+    assert objects(graph, device="/job:ps") == []
+    assert objects(graph, device="/job:ps/task:0") == ["sum/w"] * task
+    assert objects(graph, device="/job:worker") == ["sum/w"]
+
+
+def test_a_device_that_is_none_is_refused():
+    with pytest.raises(InputError, match="is no part of a device name"):
+        AveragingOnHost(device="host")
+
+
+@without_two_towers
+def test_not_checked_without_two_towers(graph, reason):
+    assert AveragingOnHost().check(graph) == Verdict(
+        "averaging-on-host", "not-checked", None, reason
+    )
+
+
+NOWHERE = "the gradients of the towers are never brought together"
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(program(placer=None), "no placer was asked", id="no placer"),
+        pytest.param(program(unplaced="it died"), "it died", id="unplaced"),
+        pytest.param(blended(), BLENDED, id="blended"),
+        pytest.param(program(host("sum/w", "AddN", gradient(1))), NOWHERE, id="one tower alone"),
+        pytest.param(
+            program(
+                host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
+                host("update/w_1", "ResourceApplyGradientDescent", "w", "rate", gradient(1)),
+            ),
+            NOWHERE,
+            id="each tower applies its own",
+        ),
+        pytest.param(
+            placement(
+                variable("w"),
+                *(on(i, f"predict_{i}", "MatMul", "x", "w") for i in (0, 1)),
+            ),
+            NOWHERE,
+            id="towers that only predict",
+        ),
+        pytest.param(
+            program(op("sum/w", "AddN", "/cpu:0", "", gradient(0), gradient(1))),
+            NOWHERE,
+            id="not placed",
+        ),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert AveragingOnHost().check(graph) == Verdict(
+        "averaging-on-host", "not-checked", None, reason
+    )

@@ -1,0 +1,398 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op
+from towers import (
+    BLENDED,
+    blended,
+    gradient,
+    host,
+    joined,
+    objects_of,
+    on,
+    program,
+    variable,
+    without_two_towers,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.rules import EveryTowerCounts
+
+CURE = (
+    "average over the gradients of all towers, and look for a stop_gradient or an index that "
+    "leaves one out"
+)
+
+
+def objects(graph, **parameters):
+    return objects_of(EveryTowerCounts(**parameters), graph)
+
+
+def without(number, count=2, **more):
+    """Towers of which the gradients of one are not added."""
+    taken = (gradient(i) for i in range(count) if i != number)
+    return program(host("sum/w", "AddN", *taken), gpus=range(count), **more)
+
+
+def updated(gradients, *ops, **more):
+    """The update of w takes one value, which is made by `ops`."""
+    return program(
+        *ops, host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradients), **more
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+def test_kept(count):
+    verdict = EveryTowerCounts().check(program(gpus=range(count)))
+
+    assert verdict == Verdict(
+        "every-tower-counts", "kept", "requested", findings=[], note="1 variable"
+    )
+
+
+def test_broken():
+    graph = without(0, lines={"update/w": "main.py:50 net.py:3", "w": "net.py:1"})
+
+    verdict = EveryTowerCounts().check(graph)
+
+    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "requested", "1 variable")
+    assert verdict.findings == [
+        Finding(
+            object="w",
+            op="VarHandleOp",
+            evidence="requested",
+            expected="an update by the gradients of all towers that read it",
+            found="an update by those on /device:GPU:1",
+            where="main.py:50",
+            path=(
+                "update/w (ResourceApplyGradientDescent) main.py:50",
+                "the tower on /device:GPU:0 reads it: tower_0/w/MatMul",
+            ),
+            message="the update of w does not depend on the tower on /device:GPU:0, which reads "
+            "it; it takes the gradients of /device:GPU:1 alone (built at main.py:50 > net.py:3)",
+            cure=CURE,
+        )
+    ]
+
+
+def test_the_line_is_the_variables_where_that_of_the_update_is_not_known():
+    (finding,) = EveryTowerCounts().check(without(0, lines={"w": "net.py:1"})).findings
+
+    assert finding.where == "net.py:1"
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+@pytest.mark.parametrize("number", [0, -1], ids=["the first", "the last"])
+def test_one_tower_of_many_is_left_out(count, number):
+    missing = range(count)[number]
+
+    (finding,) = EveryTowerCounts().check(without(missing, count)).findings
+
+    others = " and ".join(f"/device:GPU:{i}" for i in range(count) if i != missing)
+    assert finding.found == f"an update by those on {others}"
+    assert finding.path[1:] == (
+        f"the tower on /device:GPU:{missing} reads it: tower_{missing}/w/MatMul",
+    )
+    assert f"does not depend on the tower on /device:GPU:{missing}, which" in finding.message
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+def test_the_last_tower_counts_alone(count):
+    last = count - 1
+
+    (finding,) = EveryTowerCounts().check(updated(gradient(last), gpus=range(count))).findings
+
+    others = " and ".join(f"/device:GPU:{i}" for i in range(last))
+    assert finding.found == f"an update by those on /device:GPU:{last}"
+    assert f"does not depend on the tower on {others}, which" in finding.message
+    assert len(finding.path) == count
+
+
+def test_one_tower_is_taken_twice():
+    graph = program(host("sum/w", "AddN", gradient(0), gradient(0)))
+
+    (finding,) = EveryTowerCounts().check(graph).findings
+
+    assert finding.found == "an update by those on /device:GPU:0"
+
+
+def test_no_tower_counts():
+    """The gradient is a constant: it is lost in all of them."""
+    (finding,) = EveryTowerCounts().check(updated("zeros", host("zeros", "Const"))).findings
+
+    assert finding.found == "an update by those on no tower"
+    assert finding.message == (
+        "the update of w does not depend on the tower on /device:GPU:0 and /device:GPU:1, which "
+        "reads it; it takes the gradients of no tower"
+    )
+
+
+def test_the_shape_of_a_gradient_is_no_gradient():
+    """What stands in for a gradient that is None."""
+    zeros = host("zeros", "ZerosLike", gradient(0))
+
+    assert objects(program(zeros, host("sum/w", "AddN", "zeros", gradient(1)))) == ["w"]
+
+
+def test_one_variable_loses_the_gradients_of_one_tower():
+    graph = program(host("sum/b", "AddN", gradient(0, "b")), variables=["a", "b", "c"])
+
+    verdict = EveryTowerCounts().check(graph)
+
+    assert [each.object for each in verdict.findings] == ["b"]
+    assert verdict.note == "3 variables"
+
+
+def test_gradients_of_one_loss_of_all_towers():
+    """They all depend on every tower by their values; what counts is who computed them."""
+    through = [
+        on(i, f"gradients/tower_{i}/loss_grad/Mul", "Mul", f"tower_{i}/w/MatMul", "loss")
+        for i in (0, 1)
+    ]
+
+    assert objects(joined()) == []
+    assert objects(
+        program(*through, host("sum/w", "AddN", gradient(0)), training={"objectives": ("loss:0",)})
+    ) == ["w"]
+
+
+def test_the_gradients_are_added_up_in_the_backward_pass():
+    total = op("gradients/AddN", "AddN", "", "GPU:0", gradient(0), gradient(1))
+    half = op("gradients/AddN", "AddN", "", "GPU:0", gradient(0))
+
+    assert objects(updated("gradients/AddN", total)) == []
+    assert objects(updated("gradients/AddN", half)) == ["w"]
+
+
+def test_an_update_for_each_tower_takes_all_of_them_together():
+    """More than one update is the business of one-update."""
+    graph = program(
+        host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
+        host("update/w_1", "ResourceApplyGradientDescent", "w", "rate", gradient(1)),
+        host("train", "NoOp", "^update/w", "^update/w_1"),
+    )
+
+    assert objects(graph) == []
+
+
+def test_an_update_that_is_no_part_of_the_step_does_not_count():
+    graph = program(
+        host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
+        host("update/w_1", "ResourceApplyGradientDescent", "w", "rate", gradient(1)),
+    )
+
+    assert objects(graph) == ["w"]
+
+
+@pytest.mark.parametrize("ways", ["AssignAddVariableOp", "AssignAdd"])
+def test_gradients_that_are_summed_up_in_a_variable_count(ways):
+    kind = "VarHandleOp" if ways == "AssignAddVariableOp" else "VariableV2"
+    graph = updated(
+        "total/read",
+        variable("total", kind),
+        host("add_0", ways, "total", gradient(0)),
+        host("add_1", ways, "total", gradient(1)),
+        host("total/read", "ReadVariableOp" if kind == "VarHandleOp" else "Identity", "total"),
+        host("train", "NoOp", "^update/w", "^add_0", "^add_1"),
+    )
+
+    assert objects(graph) == []
+
+
+def test_a_tower_whose_gradient_is_not_added_to_the_variable_does_not_count():
+    graph = updated(
+        "total/read",
+        variable("total"),
+        host("add_0", "AssignAddVariableOp", "total", gradient(0)),
+        host("total/read", "ReadVariableOp", "total"),
+        host("train", "NoOp", "^update/w", "^add_0"),
+    )
+
+    assert objects(graph) == ["w"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["ConditionalAccumulator", "SparseConditionalAccumulator", "ResourceConditionalAccumulator"],
+)
+@pytest.mark.parametrize(("towers", "broken"), [((0, 1), []), ((1,), ["w"])])
+def test_gradients_that_are_summed_up_in_an_accumulator_count(kind, towers, broken):
+    """tf.compat.v1.train.SyncReplicasOptimizer."""
+    graph = updated(
+        "taken",
+        host("accumulator", kind),
+        *(
+            host(f"add_{i}", "AccumulatorApplyGradient", "accumulator", "step", gradient(i))
+            for i in towers
+        ),
+        host("taken", "AccumulatorTakeGradient", "accumulator", "one"),
+        host("train", "NoOp", "^update/w", *(f"^add_{i}" for i in towers)),
+    )
+
+    assert objects(graph) == broken
+
+
+def test_gradients_that_wait_in_a_queue_count():
+    graph = updated(
+        "taken",
+        host("queue", "FIFOQueueV2"),
+        *(host(f"put_{i}", "QueueEnqueueV2", "queue", gradient(i)) for i in (0, 1)),
+        host("taken", "QueueDequeueManyV2", "queue", "two"),
+        host("train", "NoOp", "^update/w", "^put_0", "^put_1"),
+    )
+
+    assert objects(graph) == []
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param(
+            [host("update/w", "ResourceApplyMomentum", "w", "slot", "rate", "mean/w", "0.9")],
+            id="momentum",
+        ),
+        pytest.param(
+            [
+                host("values", "ConcatV2", gradient(0), gradient(1), "axis"),
+                host("rows", "ConcatV2", "rows_0", "rows_1", "axis"),
+                host("update/w", "ResourceScatterSub", "w", "rows", "values"),
+            ],
+            id="indexed slices",
+        ),
+        pytest.param(
+            [
+                host("new", "Sub", "w", "mean/w"),
+                host("update/w", "AssignVariableOp", "w", "new"),
+            ],
+            id="a step written out",
+        ),
+        pytest.param(
+            [
+                on(0, "gradients/tower_0/loss_grad/Mul", "Mul", "tower_0/w/MatMul", "scale"),
+                host("mean/w", "Mul", "sum/w", "unscale"),
+            ],
+            id="a loss that is scaled",
+        ),
+        pytest.param(
+            [
+                host("finite", "IsFinite", "sum/w"),
+                host("mean/w", "SelectV2", "finite", "sum/w", "zeros"),
+            ],
+            id="gradients that are passed over if they are not finite",
+        ),
+        pytest.param(
+            [
+                host("weighted_0", "Mul", gradient(0), "0.25"),
+                host("weighted_1", "Mul", gradient(1), "0.75"),
+                host("sum/w", "AddN", "weighted_0", "weighted_1"),
+            ],
+            id="towers of unequal size",
+        ),
+    ],
+)
+def test_silent(ops):
+    verdict = EveryTowerCounts().check(program(*ops))
+
+    assert (verdict.state, verdict.note) == ("kept", "1 variable")
+
+
+def test_a_norm_of_all_gradients_does_not_make_a_tower_count():
+    """One tower's gradients, clipped by the norm of both."""
+    ops = [
+        host("norm", "L2Loss", "sum/w"),
+        host("clipped", "Mul", gradient(0), "norm"),
+    ]
+
+    assert objects(updated("clipped", *ops, outputs={"norm": (), gradient(0): (4,)})) == ["w"]
+
+
+def test_a_frozen_variable_is_not_asked_for():
+    graph = program(host("train", "NoOp", "^update/b", "^step/add"), variables=["a", "b"])
+
+    verdict = EveryTowerCounts().check(graph)
+
+    assert (verdict.state, verdict.note) == ("kept", "1 variable")
+
+
+def test_a_variable_is_judged_by_the_towers_that_read_it():
+    """An auxiliary head in the first tower alone."""
+    graph = program(
+        variable("aux"),
+        on(0, "tower_0/aux", "MatMul", "tower_0/w/MatMul", "aux"),
+        on(0, "tower_0/loss", "Mean", "tower_0/aux"),
+        on(0, "gradients/tower_0/aux_grad/MatMul", "MatMul", "tower_0/w/MatMul"),
+        host("update/aux", "ResourceApplyAdam", "aux", "gradients/tower_0/aux_grad/MatMul"),
+        host("train", "NoOp", "^update/w", "^update/aux"),
+    )
+
+    verdict = EveryTowerCounts().check(graph)
+
+    assert (verdict.state, verdict.note) == ("kept", "2 variables")
+
+
+def test_statistics_are_not_trained():
+    """One tower's batch updates the moving mean, on purpose."""
+    graph = program(
+        variable("mean"),
+        *(on(i, f"tower_{i}/norm", "Sub", f"tower_{i}/w/MatMul", "mean") for i in (0, 1)),
+        *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/norm") for i in (0, 1)),
+        host("mean/update", "AssignSubVariableOp", "mean", "tower_0/w/MatMul"),
+        host("train", "NoOp", "^update/w", "^mean/update"),
+    )
+
+    verdict = EveryTowerCounts().check(graph)
+
+    assert (verdict.state, verdict.note) == ("kept", "1 variable")
+
+
+@pytest.mark.parametrize(
+    ("alone", "left"),
+    [
+        ((), ["head/a", "head/b"]),
+        (("head/a",), ["head/b"]),
+        (("head/*",), []),
+        (("Head/*", "a"), ["head/a", "head/b"]),
+    ],
+)
+def test_variables_that_not_all_towers_train_on_purpose(alone, left):
+    names = ["head/a", "head/b", "w"]
+    sums = [host(f"sum/{name}", "AddN", gradient(0, name)) for name in names[:2]]
+
+    assert objects(program(*sums, variables=names), alone=alone) == left
+
+
+def test_needs_no_placer_and_no_train_op():
+    graph = without(1, placer=None, unplaced="no wheel for this", training={"train_op": ()})
+
+    assert objects(graph) == ["w"]
+
+
+@without_two_towers
+def test_not_checked_without_two_towers(graph, reason):
+    assert EveryTowerCounts().check(graph) == Verdict(
+        "every-tower-counts", "not-checked", None, reason
+    )
+
+
+NOT_TRAINED = "no variable that towers read is updated by a gradient"
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(blended(), BLENDED, id="blended"),
+        pytest.param(program(host("train", "NoOp", "^step/add")), NOT_TRAINED, id="no update"),
+        pytest.param(
+            program(
+                host("update/w", "AssignVariableOp", "w", "restored"),
+                host("train", "NoOp", "^update/w"),
+            ),
+            NOT_TRAINED,
+            id="an update without a gradient",
+        ),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert EveryTowerCounts().check(graph) == Verdict(
+        "every-tower-counts", "not-checked", None, reason
+    )

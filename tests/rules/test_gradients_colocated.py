@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from graphs import op, placement
+from towers import (
+    gradient,
+    host,
+    objects_of,
+    on,
+    program,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.placement import Details
+from placement_checks.rules import GradientsColocated
+
+CURE = (
+    "take the gradients inside the tower's tf.device scope, or with "
+    "colocate_gradients_with_ops=True"
+)
+ADRIFT = "gradients/tower_1/w/MatMul_grad/MatMul"
+
+
+def adrift(*names, **more):
+    """Backward ops that ask for no device and end on the first GPU."""
+    return [op(name, "MatMul", "", "GPU:0", "tower_1/x", **more) for name in names]
+
+
+def objects(graph, **parameters):
+    return objects_of(GradientsColocated(**parameters), graph)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_kept(count):
+    """One tower is judged as well: its gradients may be on the host."""
+    verdict = GradientsColocated().check(program(gpus=range(count)))
+
+    assert verdict == Verdict(
+        "gradients-colocated", "kept", "assigned", findings=[], note=f"{2 * count} backward ops"
+    )
+
+
+def test_broken():
+    graph = program(
+        *adrift(ADRIFT),
+        lines={ADRIFT: "main.py:40 net.py:3", "tower_1/w/MatMul": "net.py:9"},
+    )
+
+    verdict = GradientsColocated().check(graph)
+
+    assert (verdict.state, verdict.evidence, verdict.note) == (
+        "broken",
+        "assigned",
+        "4 backward ops",
+    )
+    assert verdict.findings == [
+        Finding(
+            object=ADRIFT,
+            op="MatMul",
+            evidence="assigned",
+            expected="/device:GPU:1",
+            found="/device:GPU:0",
+            where="main.py:40",
+            path=(
+                f"{ADRIFT} (MatMul) on /device:GPU:0",
+                "tower_1/w/MatMul (MatMul) on /device:GPU:1 net.py:9",
+            ),
+            message=f"{ADRIFT} sits on /device:GPU:0, and its forward op, which its name tells, "
+            "on /device:GPU:1; it asks for no device (built at main.py:40 > net.py:3)",
+            cure=CURE,
+        )
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+def test_the_backward_pass_of_every_tower_but_the_first_is_found(count):
+    names = [gradient(i) for i in range(count)]
+
+    assert objects(program(*adrift(*names), gpus=range(count))) == names[1:]
+
+
+def test_where_the_graph_tells_the_finding_does_not_speak_of_names():
+    graph = program(
+        *adrift("any/name", colocated=["tower_1/w/MatMul"]), training={"backward": {"any/name"}}
+    )
+
+    (finding,) = GradientsColocated().check(graph).findings
+
+    assert finding.object == "any/name"
+    assert finding.message == (
+        "any/name sits on /device:GPU:0, and its forward op on /device:GPU:1; "
+        "it asks for no device"
+    )
+    assert finding.path[1] == "tower_1/w/MatMul (MatMul) on /device:GPU:1"
+
+
+def test_what_tensorflow_noted_counts_more_than_the_name():
+    class Noted(Details):
+        def forward(self, op):
+            return "tower_0/w/MatMul" if op == ADRIFT else ""
+
+    graph = replace(program(*adrift(ADRIFT)), details=Noted())
+
+    assert objects(graph) == []
+
+
+def test_colocation_with_another_backward_op_tells_of_no_forward_op():
+    graph = program(*adrift(ADRIFT, colocated=[gradient(0)]))
+
+    (finding,) = GradientsColocated().check(graph).findings
+
+    assert "its forward op, which its name tells, on" in finding.message
+    assert finding.path[1] == "tower_1/w/MatMul (MatMul) on /device:GPU:1"
+
+
+@pytest.mark.parametrize(
+    "scope", ["gradients", "gradients_1", "train/gradients", "tower_1/gradients_12"]
+)
+def test_a_saved_graph_is_judged_by_the_scopes_of_gradients(scope):
+    name = f"{scope}/tower_1/w/MatMul_grad/MatMul_1"
+
+    assert objects(program(*adrift(name))) == [name]
+
+
+def test_a_request_for_another_gpu_is_named():
+    graph = program(on(0, ADRIFT, "MatMul", "tower_1/x"))
+
+    (finding,) = GradientsColocated().check(graph).findings
+
+    assert finding.message.endswith("; it asks for /device:GPU:0")
+
+
+def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu():
+    (finding,) = GradientsColocated().check(program(host(ADRIFT, "MatMul", "tower_1/x"))).findings
+
+    assert (finding.expected, finding.found) == ("/device:GPU:1", "/device:CPU:0")
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param(
+            [
+                host("table/lookup", "GatherV2", "w", "words"),
+                on(1, "gradients/table/lookup_grad/Reshape", "Reshape", "tower_1/loss"),
+            ],
+            id="the forward op is a lookup on the host",
+        ),
+        pytest.param(
+            [op(ADRIFT, "NoOp", "", "GPU:0", "^tower_1/x")], id="an op that keeps the order"
+        ),
+        pytest.param(
+            [op(ADRIFT, "Identity", "", "CPU:0", "tower_1/x")], id="an op that passes on"
+        ),
+        pytest.param(
+            [op(ADRIFT, "MatMul", "/gpu:1", "CPU:0", "tower_1/x", why_not="no GPU kernel")],
+            id="an op that has no kernel there",
+        ),
+        pytest.param([op(ADRIFT, "MatMul", "", "", "tower_1/x")], id="an op that nobody placed"),
+        pytest.param(
+            [op("sum/w", "AddN", "", "GPU:0", gradient(0), gradient(1))],
+            id="an average that is no backward op",
+        ),
+    ],
+)
+def test_silent(ops):
+    assert GradientsColocated().check(program(*ops)).state == "kept"
+
+
+def test_an_op_bound_to_another_device_is_no_op_without_a_kernel():
+    graph = program(
+        op(ADRIFT, "MatMul", "/gpu:1", "CPU:0", "tower_1/x", why_not="bound", bound=True)
+    )
+
+    assert objects(graph) == [ADRIFT]
+
+
+@pytest.mark.parametrize(
+    ("allow", "left"),
+    [
+        ((), [ADRIFT, "gradients/tower_1/loss_grad/Mul"]),
+        (("MatMul",), ["gradients/tower_1/loss_grad/Mul"]),
+        ((ADRIFT, "Mul"), []),
+        (("matmul", "tower_1/w/MatMul"), [ADRIFT, "gradients/tower_1/loss_grad/Mul"]),
+    ],
+)
+def test_allowed_by_type_and_by_name(allow, left):
+    graph = program(
+        *adrift(ADRIFT), op("gradients/tower_1/loss_grad/Mul", "Mul", "", "GPU:0", "tower_1/x")
+    )
+
+    assert sorted(objects(graph, allow=allow)) == sorted(left)
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(program(placer=None), "no placer was asked", id="no placer"),
+        pytest.param(program(unplaced="it died"), "it died", id="unplaced"),
+        pytest.param(program(unasked="a log has no requests"), "a log has no requests", id="log"),
+        pytest.param(
+            placement(on(0, "a", "MatMul")), "the graph takes no gradients", id="no gradients"
+        ),
+        pytest.param(
+            program(training={"backward": ()}), "the graph takes no gradients", id="none taken"
+        ),
+        pytest.param(
+            program(on(0, "g", "MatMul"), training={"backward": ("g",)}),
+            "whose gradients the backward ops compute is not known",
+            id="no forward ops known",
+        ),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert GradientsColocated().check(graph) == Verdict(
+        "gradients-colocated", "not-checked", None, reason
+    )

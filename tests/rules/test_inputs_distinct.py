@@ -1,0 +1,570 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op, placement
+from towers import (
+    host,
+    objects_of,
+    on,
+    program,
+    variable,
+    without_two_towers,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.placement import Body
+from placement_checks.rules import InputsDistinct
+
+OWN_PART = (
+    "give each tower its own part: tf.split(batch, num_gpus)[i], a placeholder, or a get_next() "
+    "of its own"
+)
+NO_INPUT = "no tower reads an example from a placeholder or pipeline"
+
+
+def objects(graph, **parameters):
+    return objects_of(InputsDistinct(**parameters), graph)
+
+
+def fed(*sources, ops=(), **more):
+    """Towers that compute with these tensors, which `ops` make."""
+    reads = [
+        on(i, f"tower_{i}/w/MatMul", "MatMul", source, f"tower_{i}/w/read")
+        for i, source in enumerate(sources)
+    ]
+    return program(*ops, *reads, gpus=range(len(sources)), **more)
+
+
+def sliced(*begins, kind="StridedSlice", **more):
+    """Towers that cut their part from one placeholder, beginning at a row each."""
+    ops = [host("images", "Placeholder"), host("size", "Const")]
+    for i in range(len(begins)):
+        ops += [
+            host(f"tower_{i}/begin", "Const"),
+            on(i, f"tower_{i}/slice", kind, "images", f"tower_{i}/begin", "size"),
+        ]
+    values = {f"tower_{i}/begin": begin for i, begin in enumerate(begins)}
+    return fed(
+        *(f"tower_{i}/slice" for i in range(len(begins))),
+        ops=ops,
+        values={"size": 4, **values},
+        **more,
+    )
+
+
+def iterators(*datasets, at="/cpu:0", ops=(), **more):
+    """An iterator for each tower, made of a dataset each."""
+    made = []
+    for i, dataset in enumerate(datasets):
+        made += [
+            op(f"iterator_{i}", "IteratorV2", at, "CPU:0"),
+            host(f"make_{i}", "MakeIterator", dataset, f"iterator_{i}"),
+            on(i, f"tower_{i}/next", "IteratorGetNext", f"iterator_{i}"),
+        ]
+    return fed(*(f"tower_{i}/next" for i in range(len(datasets))), ops=[*ops, *made], **more)
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_kept(count):
+    verdict = InputsDistinct().check(program(gpus=range(count)))
+
+    assert verdict == Verdict(
+        "inputs-distinct",
+        "kept",
+        "requested",
+        findings=[],
+        note=f"{count} inputs of {count} towers",
+    )
+
+
+def test_broken_by_one_tensor():
+    graph = fed(
+        "images", "images", ops=[host("images", "Placeholder")], lines={"images": "main.py:9"}
+    )
+
+    verdict = InputsDistinct().check(graph)
+
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
+    assert verdict.note == "2 inputs of 2 towers"
+    assert verdict.findings == [
+        Finding(
+            object="images",
+            op="Placeholder",
+            evidence="requested",
+            expected="a slice of its own for each tower",
+            found="one slice for the towers on /device:GPU:0 and /device:GPU:1",
+            where="main.py:9",
+            path=("images (Placeholder) main.py:9", "images (Placeholder) main.py:9"),
+            message="the towers on /device:GPU:0 and /device:GPU:1 compute with the same "
+            "examples: images is the same tensor",
+            cure=OWN_PART,
+        )
+    ]
+
+
+def test_broken_by_slices_that_are_cut_alike():
+    graph = sliced(0, 0, lines={"tower_1/slice": "main.py:9 net.py:3"})
+
+    assert InputsDistinct().check(graph).findings == [
+        Finding(
+            object="tower_1/slice",
+            op="StridedSlice",
+            evidence="requested",
+            expected="a slice of its own for each tower",
+            found="one slice for the towers on /device:GPU:0 and /device:GPU:1",
+            where="main.py:9",
+            path=("tower_0/slice (StridedSlice)", "tower_1/slice (StridedSlice) main.py:9"),
+            message="the towers on /device:GPU:0 and /device:GPU:1 compute with the same "
+            "examples: tower_1/slice is cut as tower_0/slice is, which the tower on "
+            "/device:GPU:0 computes with (built at main.py:9 > net.py:3)",
+            cure=OWN_PART,
+        )
+    ]
+
+
+@pytest.mark.parametrize("count", [3, 4, 12])
+def test_every_tower_that_cuts_the_first_slice_is_found(count):
+    graph = sliced(*[0] * count)
+
+    assert objects(graph) == [f"tower_{i}/slice" for i in range(1, count)]
+
+
+def test_one_of_many_slices_is_cut_twice():
+    (finding,) = InputsDistinct().check(sliced(0, 4, 8, 4)).findings
+
+    assert finding.object == "tower_3/slice"
+    assert finding.found == "one slice for the towers on /device:GPU:1 and /device:GPU:3"
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(sliced(0, 4), id="slices"),
+        pytest.param(sliced(0, 4, kind="GatherV2"), id="rows gathered"),
+        pytest.param(
+            fed(
+                "split",
+                "split:1",
+                ops=[host("images", "Placeholder"), host("split", "Split", "axis", "images")],
+            ),
+            id="a split",
+        ),
+        pytest.param(
+            fed(
+                "next_0",
+                "next_1",
+                ops=[
+                    host("iterator", "IteratorV2"),
+                    *(host(f"next_{i}", "IteratorGetNext", "iterator") for i in (0, 1)),
+                ],
+            ),
+            id="a get_next each",
+        ),
+        pytest.param(
+            fed(
+                "tower_0/next",
+                "tower_1/next",
+                ops=[
+                    host("iterator", "IteratorV2"),
+                    *(on(i, f"tower_{i}/next", "IteratorGetNext", "iterator") for i in (0, 1)),
+                ],
+            ),
+            id="a get_next each, in the tower's scope",
+        ),
+        pytest.param(
+            fed(
+                "batch_0",
+                "batch_1",
+                ops=[
+                    host("queue", "FIFOQueueV2"),
+                    *(host(f"batch_{i}", "QueueDequeueManyV2", "queue", "n") for i in (0, 1)),
+                ],
+            ),
+            id="a batch of a queue each",
+        ),
+        pytest.param(
+            fed("area_0", "area_1", ops=[host(f"area_{i}", "Unstage") for i in (0, 1)]),
+            id="a staging area each",
+        ),
+        pytest.param(
+            fed(
+                "row_0:1",
+                "row_1:1",
+                ops=[
+                    host("reader", "TextLineReaderV2"),
+                    host("files", "FIFOQueueV2"),
+                    *(host(f"row_{i}", "ReaderReadV2", "reader", "files") for i in (0, 1)),
+                ],
+            ),
+            id="a row of a reader each",
+        ),
+    ],
+)
+def test_silent_on_parts_of_their_own(graph):
+    verdict = InputsDistinct().check(graph)
+
+    assert (verdict.state, verdict.note) == ("kept", "2 inputs of 2 towers")
+
+
+@pytest.mark.parametrize("output", ["split", "split:0", "split:1"])
+def test_one_part_of_a_split_for_both(output):
+    ops = [host("images", "Placeholder"), host("split", "Split", "axis", "images")]
+
+    (finding,) = InputsDistinct().check(fed(output, output, ops=ops)).findings
+
+    assert finding.object == "split"
+    assert finding.message.endswith("split is the same tensor")
+
+
+@pytest.mark.parametrize(
+    ("source", "takes"),
+    [("IteratorGetNext", "iterator"), ("QueueDequeueV2", "queue"), ("Unstage", "")],
+)
+def test_one_batch_of_a_pipeline_for_both(source, takes):
+    ops = [
+        host("iterator", "IteratorV2"),
+        host("queue", "FIFOQueueV2"),
+        host("batch", source, *filter(None, [takes])),
+    ]
+
+    assert objects(fed("batch", "batch", ops=ops)) == ["batch"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["Identity", "Reshape", "ExpandDims", "Squeeze", "Cast", "Transpose"]
+)
+def test_a_slice_is_followed_through_ops_that_change_its_form(kind):
+    """In the tower's scope, where the first op that computes with it takes another tensor."""
+    ops = [host("images", "Placeholder")]
+    ops += [on(i, f"tower_{i}/formed", kind, "images") for i in (0, 1)]
+
+    assert objects(fed("tower_0/formed", "tower_1/formed", ops=ops)) == ["tower_1/formed"]
+
+
+def test_what_the_host_makes_of_a_batch_is_still_the_batch():
+    ops = [
+        host("images", "Placeholder"),
+        *(host(f"bright_{i}", "Mul", "images", "two") for i in (0, 1)),
+        host("two", "Const"),
+    ]
+
+    assert objects(fed("bright_0", "bright_1", ops=ops, values={"two": 2.0})) == ["bright_1"]
+
+
+def test_parts_that_are_cut_from_parts():
+    """Micro-batches: the second cut is the same, the first is not."""
+    ops = [
+        host("images", "Placeholder"),
+        host("split", "Split", "axis", "images"),
+        *(on(i, f"tower_{i}/half", "Split", "axis", f"split:{i}") for i in (0, 1)),
+    ]
+
+    assert objects(fed("tower_0/half", "tower_1/half", ops=ops)) == []
+
+
+def test_labels_are_inputs_too():
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/off", "Sub", f"tower_{i}/w/MatMul", "labels"),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/off"),
+        ]
+    graph = program(host("labels", "Placeholder"), *ops)
+
+    verdict = InputsDistinct().check(graph)
+
+    assert [each.object for each in verdict.findings] == ["labels"]
+    assert verdict.note == "4 inputs of 2 towers"
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [((), []), ((10,), []), ((None,), ["extra"]), ((10, 4), ["extra"]), ((None, 4), ["extra"])],
+)
+def test_scalars_and_vectors_of_fixed_length_are_no_examples(shape, found):
+    """A rate of dropout and weights of classes are fed to all towers."""
+    ops = [host("extra", "PlaceholderWithDefault", "default")]
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/scaled", "Mul", f"tower_{i}/w/MatMul", "extra"),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/scaled"),
+        ]
+
+    assert objects(program(*ops, outputs={"extra": shape})) == found
+
+
+def test_a_scalar_whose_shape_the_program_does_not_state():
+    """keep_prob = tf.compat.v1.placeholder(tf.float32): nothing shows rows for examples."""
+    ops = [host("keep_prob", "Placeholder")]
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/kept", "Mul", f"tower_{i}/w/MatMul", "keep_prob"),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/kept"),
+        ]
+
+    assert objects(program(*ops, outputs={"keep_prob": None})) == []
+
+
+def test_labels_of_a_pipeline_with_a_fixed_batch_are_examples():
+    ops = [
+        host("iterator", "IteratorV2"),
+        host("labels", "IteratorGetNext", "iterator"),
+    ]
+
+    assert objects(fed("labels", "labels", ops=ops, outputs={"labels": (32,)})) == ["labels"]
+
+
+def test_what_only_the_backward_pass_takes_is_no_input():
+    graph = program(
+        host("mask", "Placeholder"),
+        *(
+            on(i, f"gradients/tower_{i}/loss_grad/Mul", "Mul", f"tower_{i}/w/MatMul", "mask")
+            for i in (0, 1)
+        ),
+    )
+
+    assert InputsDistinct().check(graph).state == "kept"
+
+
+def test_what_the_step_does_not_run_is_no_input():
+    """An evaluation beside the training."""
+    graph = program(
+        host("pictures", "Placeholder"),
+        *(on(i, f"test_{i}", "MatMul", "pictures", f"tower_{i}/w/read") for i in (0, 1)),
+    )
+
+    assert InputsDistinct().check(graph).state == "kept"
+
+
+def test_towers_that_only_predict():
+    graph = placement(
+        host("images", "Placeholder"),
+        variable("w"),
+        *(on(i, f"predict_{i}", "MatMul", "images", "w") for i in (0, 1)),
+    )
+
+    assert objects(graph) == ["images"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "IteratorV2",
+        "OneShotIterator",
+        "FIFOQueueV2",
+        "RandomShuffleQueueV2",
+        "TensorSliceDataset",
+        "BatchDatasetV2",
+        "TextLineReaderV2",
+        "DecodeJpeg",
+        "DecodePng",
+        "ReadFile",
+    ],
+)
+def test_input_ops_on_a_gpu(kind):
+    graph = program(on(1, "tower_1/input", kind), lines={"tower_1/input": "main.py:9 net.py:3"})
+
+    (finding,) = InputsDistinct().check(graph).findings
+
+    assert finding == Finding(
+        object="tower_1/input",
+        op=kind,
+        evidence="requested",
+        expected="/device:CPU:0",
+        found="/device:GPU:1",
+        where="main.py:9",
+        message=f"tower_1/input ({kind}) reads the input and asks for /device:GPU:1: input ops "
+        "belong to the CPU (built at main.py:9 > net.py:3)",
+        cure="build the input pipeline under tf.device('/cpu:0'), before the towers",
+    )
+
+
+@pytest.mark.parametrize(
+    "input",
+    [
+        pytest.param(host("input", "IteratorV2"), id="the host's"),
+        pytest.param(op("input", "IteratorV2", "", "CPU:0"), id="nobody's"),
+        pytest.param(on(0, "input", "Placeholder"), id="a placeholder"),
+        pytest.param(on(0, "input", "DecodeRaw"), id="bytes that are numbers"),
+        pytest.param(on(0, "input", "QueueDequeueV2", "queue"), id="a batch of a queue"),
+        pytest.param(on(0, "input", "IteratorGetNext", "iterator"), id="a batch of an iterator"),
+    ],
+)
+def test_silent_on_inputs_where_they_belong(input):
+    assert objects(program(input)) == []
+
+
+def test_input_ops_in_a_body_are_not_found_apart_from_their_call():
+    graph = program(
+        on(0, "map", "PartitionedCall"), on(0, "map/DecodeJpeg", "DecodeJpeg", call="map")
+    )
+
+    assert objects(graph) == []
+
+
+def test_broken_by_a_pipeline_made_once_a_tower():
+    ops = [
+        host("files", "Const"),
+        *(host(f"dataset_{i}", "TextLineDataset", "files") for i in (0, 1)),
+    ]
+    graph = iterators(
+        "dataset_0", "dataset_1", ops=ops, lines={"iterator_1": "main.py:9 net.py:3"}
+    )
+
+    assert InputsDistinct().check(graph).findings == [
+        Finding(
+            object="iterator_1",
+            op="IteratorV2",
+            evidence="requested",
+            expected="one input pipeline for all towers",
+            found="one for the tower on /device:GPU:1 alone",
+            where="main.py:9",
+            path=("iterator_0 (IteratorV2)", "iterator_1 (IteratorV2) main.py:9"),
+            message="iterator_1 feeds the tower on /device:GPU:1 alone and is made as iterator_0 "
+            "is, which feeds /device:GPU:0: every tower reads all of the data "
+            "(built at main.py:9 > net.py:3)",
+            cure="make it once before the towers and draw from it once a tower, or give each its "
+            "part: dataset.shard(num_gpus, i)",
+        )
+    ]
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_a_pipeline_for_each_of_many_towers(count):
+    ops = [host("files", "Const")]
+    ops += [host(f"dataset_{i}", "TextLineDataset", "files") for i in range(count)]
+    graph = iterators(*(f"dataset_{i}" for i in range(count)), ops=ops)
+
+    assert objects(graph) == [f"iterator_{i}" for i in range(1, count)]
+
+
+@pytest.mark.parametrize(("parts", "found"), [((0, 1), []), ((1, 1), ["iterator_1"])])
+def test_pipelines_that_read_a_part_each(parts, found):
+    ops = [host("files", "Const"), host("all", "Const")]
+    for i in (0, 1):
+        ops += [
+            host(f"lines_{i}", "TextLineDataset", "files"),
+            host(f"part_{i}", "Const"),
+            host(f"dataset_{i}", "ShardDataset", f"lines_{i}", "all", f"part_{i}"),
+        ]
+    values = {f"part_{i}": part for i, part in enumerate(parts)}
+
+    assert objects(iterators("dataset_0", "dataset_1", ops=ops, values=values)) == found
+
+
+@pytest.mark.parametrize(("other", "found"), [("one", ["iterator_1"]), ("two", [])])
+def test_pipelines_whose_functions_differ(other, found):
+    ops = [
+        host("files", "Const"),
+        *(host(f"lines_{i}", "TextLineDataset", "files") for i in (0, 1)),
+        *(host(f"dataset_{i}", "MapDataset", f"lines_{i}") for i in (0, 1)),
+    ]
+    attributes = {"dataset_0": {"f": Body("one")}, "dataset_1": {"f": Body(other)}}
+    graph = iterators("dataset_0", "dataset_1", ops=ops, attributes=attributes)
+
+    assert objects(graph) == found
+
+
+@pytest.mark.parametrize(("other", "found"), [("one", ["iterator_1"]), ("two", [])])
+def test_one_shot_iterators_are_their_datasets(other, found):
+    ops = []
+    for i in (0, 1):
+        ops += [
+            host(f"iterator_{i}", "OneShotIterator"),
+            on(i, f"tower_{i}/next", "IteratorGetNext", f"iterator_{i}"),
+        ]
+    attributes = {
+        "iterator_0": {"dataset_factory": Body("one"), "shared_name": b""},
+        "iterator_1": {"dataset_factory": Body(other), "shared_name": b"x"},
+    }
+    graph = fed("tower_0/next", "tower_1/next", ops=ops, attributes=attributes)
+
+    assert objects(graph) == found
+
+
+@pytest.mark.parametrize(("files", "found"), [(("a", "a"), ["queue_1"]), (("a", "b"), [])])
+def test_queues_are_made_alike_by_what_is_put_in_them(files, found):
+    ops = [host("a", "Const"), host("b", "Const")]
+    for i, name in enumerate(files):
+        ops += [
+            host(f"queue_{i}", "FIFOQueueV2"),
+            host(f"put_{i}", "QueueEnqueueManyV2", f"queue_{i}", name),
+            host(f"batch_{i}", "QueueDequeueManyV2", f"queue_{i}", "n"),
+        ]
+
+    assert objects(fed("batch_0", "batch_1", ops=ops)) == found
+
+
+def test_a_pipeline_that_feeds_all_towers_is_made_once():
+    ops = [
+        host("files", "Const"),
+        host("dataset", "TextLineDataset", "files"),
+        host("iterator_0", "IteratorV2"),
+        host("make_0", "MakeIterator", "dataset", "iterator_0"),
+        *(host(f"next_{i}", "IteratorGetNext", "iterator_0") for i in (0, 1)),
+    ]
+
+    assert objects(fed("next_0", "next_1", ops=ops)) == []
+
+
+def test_one_finding_an_object():
+    """An iterator on a GPU that is made again: the first that is said of it."""
+    ops = [
+        host("files", "Const"),
+        *(host(f"dataset_{i}", "TextLineDataset", "files") for i in (0, 1)),
+    ]
+    graph = iterators("dataset_0", "dataset_1", at="/gpu:0", ops=ops)
+
+    findings = InputsDistinct().check(graph).findings
+
+    assert [each.object for each in findings] == ["iterator_0", "iterator_1"]
+    assert {each.expected for each in findings} == {"/device:CPU:0"}
+
+
+@pytest.mark.parametrize(
+    ("shared", "left"),
+    [
+        ((), ["images", "labels", "tower_0/queue"]),
+        (("images",), ["labels", "tower_0/queue"]),
+        (("images", "l*"), ["tower_0/queue"]),
+        (("tower_?/*",), ["images", "labels"]),
+        (("*",), []),
+        (("Images", "queue"), ["images", "labels", "tower_0/queue"]),
+    ],
+)
+def test_inputs_that_all_towers_read_whole_on_purpose(shared, left):
+    ops = [host("images", "Placeholder"), host("labels", "Placeholder")]
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/off", "Sub", f"tower_{i}/w/MatMul", "labels"),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/off"),
+        ]
+    graph = fed("images", "images", ops=[*ops, on(0, "tower_0/queue", "FIFOQueueV2")])
+
+    assert objects(graph, shared=shared) == left
+
+
+def test_needs_no_placer_and_no_train_op():
+    graph = sliced(0, 0, placer=None, unplaced="no wheel", training={"train_op": ()})
+
+    assert objects(graph) == ["tower_1/slice"]
+
+
+@without_two_towers
+def test_not_checked_without_two_towers(graph, reason):
+    assert InputsDistinct().check(graph) == Verdict("inputs-distinct", "not-checked", None, reason)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(fed("numbers", "numbers", ops=[host("numbers", "Const")]), id="a constant"),
+        pytest.param(
+            program(outputs={"tower_0/x": (), "tower_1/x": ()}), id="scalars that are fed"
+        ),
+    ],
+)
+def test_not_checked_without_examples(graph):
+    assert InputsDistinct().check(graph) == Verdict(
+        "inputs-distinct", "not-checked", None, NO_INPUT
+    )

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import pytest
+from towers import (
+    host,
+    joined,
+    objects_of,
+    on,
+    program,
+    without_two_towers,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.rules import LossOfAllTowers
+
+MEAN = "report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0"
+NO_LOSS = (
+    "no reported loss is known; return it from the function that builds the graph: {'loss': loss}"
+)
+
+
+def objects(graph, **parameters):
+    return objects_of(LossOfAllTowers(**parameters), graph)
+
+
+def reported(*losses, gpus=(0, 1), **more):
+    return program(gpus=gpus, training={"losses": losses}, **more)
+
+
+def summaries(kind, of, *ops, gpus=(0, 1), lines=True, **more):
+    """A summary in each tower of one of its ops; all built by one line, unless without `lines`."""
+    return program(
+        *ops,
+        *(on(i, f"tower_{i}/shown", kind, "tag", f"tower_{i}/{of}") for i in range(len(gpus))),
+        gpus=gpus,
+        lines={f"tower_{i}/shown": "main.py:30 net.py:7" for i in range(len(gpus)) if lines},
+        **more,
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_kept(count):
+    verdict = LossOfAllTowers().check(program(gpus=range(count)))
+
+    assert verdict == Verdict(
+        "loss-of-all-towers",
+        "kept",
+        "requested",
+        findings=[],
+        note="1 reported, 0 summaries of losses",
+    )
+
+
+def test_broken_by_the_loss_that_the_loop_leaves_behind():
+    graph = reported(
+        "tower_1/loss:0",
+        lines={"tower_1/loss": "main.py:30 net.py:7", "tower_1/w/MatMul": "net.py:5"},
+    )
+
+    verdict = LossOfAllTowers().check(graph)
+
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
+    assert verdict.findings == [
+        Finding(
+            object="tower_1/loss",
+            op="Mean",
+            evidence="requested",
+            expected="a loss of all towers",
+            found="the loss of the tower on /device:GPU:1",
+            where="main.py:30",
+            path=("tower_1/loss (Mean) main.py:30", "tower_1/w/MatMul (MatMul) net.py:5"),
+            message="tower_1/loss (Mean) reports the loss of the tower on /device:GPU:1 alone; it "
+            "does not read /device:GPU:0 (built at main.py:30 > net.py:7)",
+            cure=MEAN,
+        )
+    ]
+
+
+@pytest.mark.parametrize("count", [3, 4, 12])
+@pytest.mark.parametrize("left_out", [0, -1], ids=["the first", "the last"])
+def test_a_list_that_leaves_one_tower_out(count, left_out):
+    towers = list(range(count))
+    missing = towers.pop(left_out)
+
+    graph = reported(*(f"tower_{i}/loss:0" for i in towers), gpus=range(count))
+
+    (finding,) = LossOfAllTowers().check(graph).findings
+    others = " and ".join(f"/device:GPU:{i}" for i in towers)
+    assert finding.object == f"tower_{towers[-1]}/loss"
+    assert finding.found == f"the loss of the tower on {others}"
+    assert f"does not read /device:GPU:{missing}" in finding.message
+
+
+def test_a_list_counts_as_one_loss():
+    verdict = LossOfAllTowers().check(reported("tower_0/loss:0", "tower_1/loss:0"))
+
+    assert (verdict.state, verdict.note) == ("kept", "2 reported, 0 summaries of losses")
+
+
+def test_a_mean_that_leaves_one_tower_out():
+    graph = program(host("loss", "AddN", "tower_0/loss", "tower_2/loss"), gpus=[0, 1, 2])
+
+    (finding,) = LossOfAllTowers().check(graph).findings
+
+    assert finding.object == "loss"
+    assert finding.found == "the loss of the tower on /device:GPU:0 and /device:GPU:2"
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(joined(), id="one loss of all towers"),
+        pytest.param(
+            program(host("shown", "ScalarSummary", "tag", "rate")),
+            id="a summary of something else",
+        ),
+        pytest.param(
+            program(host("l2", "L2Loss", "w"), training={"losses": ("l2:0",)}),
+            id="a loss of no tower",
+        ),
+        pytest.param(
+            program(host("shown", "ScalarSummary", "tag", "loss")), id="a summary of the mean"
+        ),
+        pytest.param(
+            program(host("shown", "HistogramSummary", "tag", "tower_1/w/MatMul")),
+            id="a histogram of one tower",
+        ),
+        pytest.param(
+            program(
+                on(1, "tower_1/accuracy", "InTopKV2", "tower_1/w/MatMul"),
+                host("shown", "ScalarSummary", "tag", "tower_1/accuracy"),
+            ),
+            id="an accuracy of one tower",
+        ),
+        pytest.param(
+            summaries("HistogramSummary", "w/MatMul", lines=False), id="summaries of a saved graph"
+        ),
+    ],
+)
+def test_silent(graph):
+    assert LossOfAllTowers().check(graph).state == "kept"
+
+
+def test_a_summary_of_one_towers_loss():
+    graph = program(
+        host("shown", "ScalarSummary", "tag", "tower_1/loss"), lines={"shown": "main.py:50"}
+    )
+
+    verdict = LossOfAllTowers().check(graph)
+
+    assert verdict.note == "1 reported, 1 summaries of losses"
+    (finding,) = verdict.findings
+    assert (finding.object, finding.op, finding.where) == ("shown", "ScalarSummary", "main.py:50")
+    assert finding.message == (
+        "shown (ScalarSummary) reports the loss of the tower on /device:GPU:1 alone; it does not "
+        "read /device:GPU:0"
+    )
+    assert finding.path == (
+        "shown (ScalarSummary) main.py:50",
+        "tower_1/loss (Mean)",
+        "tower_1/w/MatMul (MatMul)",
+    )
+
+
+def test_a_summary_of_what_is_made_of_one_towers_loss():
+    """Such as its moving average."""
+    graph = program(
+        host("smooth", "Mul", "tower_1/loss", "decay"),
+        host("shown", "ScalarSummary", "tag", "smooth"),
+    )
+
+    assert objects(graph) == ["shown"]
+
+
+def test_summaries_of_losses_on_different_lines_are_each_of_one_tower():
+    graph = summaries("ScalarSummary", "loss", lines=False)
+
+    assert objects(graph) == ["tower_0/shown", "tower_1/shown"]
+
+
+def test_broken_by_summaries_that_one_line_builds_in_every_tower():
+    verdict = LossOfAllTowers().check(summaries("HistogramSummary", "w/MatMul"))
+
+    assert verdict.findings == [
+        Finding(
+            object="tower_1/shown",
+            op="HistogramSummary",
+            evidence="requested",
+            expected="one summary for all towers",
+            found="one for the tower on /device:GPU:1",
+            where="main.py:30",
+            path=(
+                "tower_0/shown (HistogramSummary) main.py:30",
+                "tower_1/shown (HistogramSummary) main.py:30",
+            ),
+            message="the summary tower_1/shown is written once a tower: the same line builds "
+            "tower_0/shown for the tower on /device:GPU:0 (built at main.py:30 > net.py:7)",
+            cure="summarise the mean over the towers, or one tower and declare it: --set "
+            "loss-of-all-towers.one_tower=PATTERN",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", ["ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary"]
+)
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_summaries_of_every_kind_once_a_tower(kind, count):
+    graph = summaries(kind, "x", gpus=range(count))
+
+    assert objects(graph) == [f"tower_{i}/shown" for i in range(1, count)]
+
+
+def test_a_summary_on_the_host_is_of_the_tower_that_it_reads():
+    graph = program(
+        *(host(f"shown_{i}", "ScalarSummary", "tag", f"tower_{i}/x") for i in (0, 1)),
+        *(on(i, f"tower_{i}/x", "IteratorGetNext", "iterator") for i in (0, 1)),
+        lines={"shown_0": "net.py:7", "shown_1": "net.py:7"},
+    )
+
+    assert objects(graph) == ["shown_1"]
+
+
+def test_one_line_may_build_many_summaries_of_one_tower():
+    """The weights of every layer, in the first tower alone."""
+    graph = program(
+        *(on(0, f"shown_{k}", "HistogramSummary", "tag", "tower_0/w/MatMul") for k in (1, 2)),
+        lines={"shown_1": "net.py:7", "shown_2": "net.py:7"},
+    )
+
+    assert objects(graph) == []
+
+
+def test_lines_that_are_reached_in_different_ways_are_different():
+    graph = program(
+        *(on(i, f"shown_{i}", "HistogramSummary", "tag", f"tower_{i}/x") for i in (0, 1)),
+        lines={"shown_0": "main.py:3 net.py:7", "shown_1": "main.py:4 net.py:7"},
+    )
+
+    assert objects(graph) == []
+
+
+def test_summaries_of_all_towers_on_one_line_of_a_loop_over_variables():
+    """The averaged gradients, after the towers."""
+    graph = program(
+        *(host(f"shown_{name}", "HistogramSummary", "tag", f"mean/{name}") for name in "ab"),
+        variables=["a", "b"],
+        lines={"shown_a": "main.py:60", "shown_b": "main.py:60"},
+    )
+
+    assert objects(graph) == []
+
+
+def test_one_finding_an_object():
+    """A summary of the loss that is written once a tower."""
+    findings = LossOfAllTowers().check(summaries("ScalarSummary", "loss")).findings
+
+    assert [(each.object, each.expected) for each in findings] == [
+        ("tower_1/shown", "one summary for all towers"),
+        ("tower_0/shown", "a loss of all towers"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one_tower", "left"),
+    [
+        ((), ["tower_1/loss", "tower_1/seen", "tower_0/seen"]),
+        (("tower_0/seen",), ["tower_1/loss", "tower_1/seen"]),
+        (("*/seen",), ["tower_1/loss"]),
+        (("tower_1/*", "tower_0/*"), []),
+        (("seen", "loss", "Tower_*"), ["tower_1/loss", "tower_1/seen", "tower_0/seen"]),
+    ],
+)
+def test_summaries_that_show_one_tower_on_purpose(one_tower, left):
+    graph = program(
+        *(on(i, f"tower_{i}/seen", "ScalarSummary", "tag", f"tower_{i}/loss") for i in (0, 1)),
+        lines={f"tower_{i}/seen": "net.py:7" for i in (0, 1)},
+        training={"losses": ("tower_1/loss:0",)},
+    )
+
+    assert sorted(objects(graph, one_tower=one_tower)) == sorted(left)
+
+
+def test_needs_no_placer_and_no_train_op():
+    graph = program(
+        placer=None,
+        unplaced="no wheel",
+        training={"train_op": (), "losses": ("tower_1/loss:0",)},
+    )
+
+    assert objects(graph) == ["tower_1/loss"]
+
+
+@without_two_towers
+def test_not_checked_without_two_towers(graph, reason):
+    assert LossOfAllTowers().check(graph) == Verdict(
+        "loss-of-all-towers", "not-checked", None, reason
+    )
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(program(training={"losses": ()}), id="no loss and no summary"),
+        pytest.param(
+            program(host("shown", "ScalarSummary", "tag", "rate"), training={"losses": ()}),
+            id="a summary of something else",
+        ),
+        pytest.param(
+            program(
+                host("shown", "ScalarSummary", "tag", "tower_1/loss"),
+                training={"losses": (), "objectives": ()},
+            ),
+            id="it is not known which ops are losses",
+        ),
+    ],
+)
+def test_not_checked_without_a_reported_loss(graph):
+    assert LossOfAllTowers().check(graph) == Verdict(
+        "loss-of-all-towers", "not-checked", None, NO_LOSS
+    )

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import pytest
+from towers import (
+    NO_LOSS_OF_SOME,
+    UNKNOWN_LOSSES,
+    blended,
+    host,
+    joined,
+    objects_of,
+    on,
+    program,
+    variable,
+    without_two_towers,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.rules import LossesApart
+
+CURE = (
+    "add up the losses of this tower only: get_collection(key, scope) with the tower's name "
+    "scope, or a list of its own"
+)
+
+
+def objects(graph):
+    return objects_of(LossesApart(), graph)
+
+
+def collected(count):
+    """Every tower adds up all losses that were built before its own."""
+    ops = []
+    for i in range(count):
+        ops.append(on(i, f"tower_{i}/own", "Mean", f"tower_{i}/w/MatMul"))
+        ops.append(on(i, f"tower_{i}/loss", "AddN", *(f"tower_{k}/own" for k in range(i + 1))))
+    return program(*ops, gpus=range(count))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+def test_kept(count):
+    verdict = LossesApart().check(program(gpus=range(count)))
+
+    assert verdict == Verdict(
+        "losses-apart", "kept", "requested", findings=[], note=f"{count} towers"
+    )
+
+
+def test_broken():
+    graph = blended(lines={"tower_1/loss": "main.py:30 net.py:7", "tower_0/loss": "net.py:5"})
+
+    verdict = LossesApart().check(graph)
+
+    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "requested", "2 towers")
+    assert verdict.findings == [
+        Finding(
+            object="tower_1/loss",
+            op="AddN",
+            evidence="requested",
+            expected="ops of the tower on /device:GPU:1 alone",
+            found="tower_0/w/MatMul of the tower on /device:GPU:0",
+            where="main.py:30",
+            path=(
+                "tower_1/loss (AddN) main.py:30",
+                "tower_0/loss (Mean) net.py:5",
+                "tower_0/w/MatMul (MatMul)",
+            ),
+            message="the loss of the tower on /device:GPU:1, tower_1/loss, contains what the "
+            "tower on /device:GPU:0 computes, such as tower_0/w/MatMul "
+            "(built at main.py:30 > net.py:7)",
+            cure=CURE,
+        )
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+def test_every_tower_that_adds_up_those_before_it_is_found(count):
+    assert objects(collected(count)) == [f"tower_{i}/loss" for i in range(1, count)]
+
+
+def test_the_first_tower_may_be_the_one_that_contains_another():
+    graph = program(
+        on(0, "tower_0/loss", "AddN", "tower_1/w/MatMul", "tower_0/w/MatMul"), gpus=[0, 1, 2]
+    )
+
+    (finding,) = LossesApart().check(graph).findings
+
+    assert finding.object == "tower_0/loss"
+    assert finding.found == "tower_1/w/MatMul of the tower on /device:GPU:1"
+
+
+def test_a_loss_on_the_host_belongs_to_the_tower_that_has_none():
+    """It depends on both towers, and would tell of neither by itself."""
+    graph = program(
+        host("total", "AddN", "tower_0/loss", "tower_1/loss"),
+        training={"objectives": ("tower_0/loss:0", "total:0")},
+    )
+
+    (finding,) = LossesApart().check(graph).findings
+
+    assert finding.object == "total"
+    assert finding.expected == "ops of the tower on /device:GPU:1 alone"
+
+
+def test_each_of_several_losses_of_a_tower_is_looked_at():
+    graph = program(
+        on(1, "tower_1/fake", "AddN", "tower_1/w/MatMul", "tower_0/w/MatMul"),
+        on(0, "tower_0/fake", "AddN", "tower_0/w/MatMul"),
+        training={
+            "objectives": [f"tower_{i}/{name}:0" for i in (0, 1) for name in ("loss", "fake")]
+        },
+    )
+
+    assert objects(graph) == ["tower_1/fake"]
+
+
+def test_regularisation_is_the_towers_own_though_it_reads_the_same_variable():
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/data", "Mean", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/l2", "L2Loss", f"tower_{i}/w/read"),
+            on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/data", f"tower_{i}/l2"),
+        ]
+
+    assert objects(program(*ops)) == []
+
+
+def test_regularisation_that_the_host_computes_once_for_all_is_no_breach():
+    ops = [host("w/l2", "L2Loss", "w")]
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/data", "Mean", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/data", "w/l2"),
+        ]
+
+    assert LossesApart().check(program(*ops)).state == "kept"
+
+
+def test_regularisation_of_the_first_tower_in_the_loss_of_the_second_is_a_breach():
+    graph = program(
+        on(0, "tower_0/l2", "L2Loss", "tower_0/w/read"),
+        on(1, "tower_1/data", "Mean", "tower_1/w/MatMul"),
+        on(1, "tower_1/loss", "AddN", "tower_1/data", "tower_0/l2"),
+    )
+
+    (finding,) = LossesApart().check(graph).findings
+
+    assert finding.found == "tower_0/l2 of the tower on /device:GPU:0"
+
+
+def test_a_layer_that_one_gpu_computes_for_all_is_no_breach():
+    """A frozen network without a copy in each tower."""
+    graph = program(
+        variable("table"),
+        on(0, "embedded", "ResourceGather", "table", "words"),
+        on(0, "tower_0/w/MatMul", "MatMul", "embedded", "tower_0/w/read"),
+        on(1, "tower_1/w/MatMul", "MatMul", "embedded", "tower_1/w/read"),
+    )
+
+    verdict = LossesApart().check(graph)
+
+    assert (verdict.state, verdict.note) == ("kept", "2 towers")
+
+
+def test_a_shape_of_another_tower_is_no_breach():
+    graph = program(
+        on(1, "tower_1/shape", "Shape", "tower_0/w/MatMul"),
+        on(1, "tower_1/reshaped", "Reshape", "tower_1/w/MatMul", "tower_1/shape"),
+        on(1, "tower_1/loss", "Mean", "tower_1/reshaped"),
+    )
+
+    assert LossesApart().check(graph).state == "kept"
+
+
+def test_waiting_for_another_tower_is_no_breach():
+    graph = program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/loss"))
+
+    assert LossesApart().check(graph).state == "kept"
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_the_parts_of_one_loss_of_all_towers_are_looked_at(count):
+    verdict = LossesApart().check(joined(range(count)))
+
+    assert verdict == Verdict(
+        "losses-apart",
+        "kept",
+        "requested",
+        findings=[],
+        note="one loss of all towers; its parts were looked at",
+    )
+
+
+def test_it_is_judged_by_the_losses_reported_where_no_gradients_are_taken():
+    graph = blended(training={"objectives": (), "losses": ("tower_0/loss:0", "tower_1/loss:0")})
+
+    assert objects(graph) == ["tower_1/loss"]
+
+
+def test_needs_no_placer_and_no_train_op():
+    graph = blended(placer=None, unplaced="no wheel for this", training={"train_op": ()})
+
+    assert objects(graph) == ["tower_1/loss"]
+
+
+@without_two_towers
+def test_not_checked_without_two_towers(graph, reason):
+    assert LossesApart().check(graph) == Verdict("losses-apart", "not-checked", None, reason)
+
+
+@pytest.mark.parametrize(
+    ("training", "reason"),
+    [
+        ({"objectives": (), "losses": ()}, UNKNOWN_LOSSES),
+        ({"objectives": ("gone:0",)}, UNKNOWN_LOSSES),
+        (
+            {"objectives": ("tower_1/loss:0",)},
+            NO_LOSS_OF_SOME,
+        ),
+    ],
+    ids=["none", "not in the graph", "of one tower"],
+)
+def test_not_checked_without_the_losses(training, reason):
+    verdict = LossesApart().check(program(training=training))
+
+    assert verdict == Verdict("losses-apart", "not-checked", None, reason)

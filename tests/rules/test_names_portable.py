@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import pytest
+from towers import (
+    host,
+    objects_of,
+    on,
+    program,
+    variable,
+    without_two_towers,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.rules import NamesPortable
+
+CURE = "open the tower's scope with tf.name_scope, which get_variable does not add to names"
+
+
+def objects(graph, **parameters):
+    return objects_of(NamesPortable(**parameters), graph)
+
+
+def read_in(variables, *scopes, **more):
+    """A tower on each GPU, its reads of the variables in the scopes of one of `scopes`."""
+    ops = [variable(name) for name in variables]
+    for i, names in enumerate(scopes):
+        for name, scope in zip(variables, names, strict=True):
+            ops += [
+                on(i, f"{scope}/read_{i}", "ReadVariableOp", name),
+                on(i, f"{scope}/MatMul_{i}", "MatMul", "x", f"{scope}/read_{i}"),
+            ]
+    return program(*ops, gpus=(), machine=f"gpu*{len(scopes)}", **more)
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_kept(count):
+    verdict = NamesPortable().check(program(gpus=range(count)))
+
+    assert verdict == Verdict(
+        "names-portable", "kept", "requested", findings=[], note="2 variables"
+    )
+
+
+def test_broken():
+    graph = program(variables=["tower_0/w"], lines={"tower_0/w": "main.py:30 net.py:7"})
+
+    verdict = NamesPortable().check(graph)
+
+    assert (verdict.state, verdict.evidence, verdict.note) == (
+        "broken",
+        "requested",
+        "2 variables",
+    )
+    assert verdict.findings == [
+        Finding(
+            object="tower_0/w",
+            op="VarHandleOp",
+            evidence="requested",
+            expected="a name that no tower is part of",
+            found="the scope of the tower on /device:GPU:0",
+            where="main.py:30",
+            message="variable tower_0/w is named after the tower on /device:GPU:0, whose ops are "
+            "in tower_0/: the program for one GPU, or for another number, does not find it in a "
+            "checkpoint (built at main.py:30 > net.py:7)",
+            cure=CURE,
+        )
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+def test_variables_of_every_tower(count):
+    """Each tower has its own, which is also the business of variables-shared."""
+    names = [f"tower_{i}/own" for i in range(count)]
+
+    graph = program(*(variable(name) for name in names), gpus=range(count))
+
+    assert objects(graph) == names
+
+
+@pytest.mark.parametrize(
+    "scopes",
+    [
+        ("tower_0", "tower_1"),
+        ("clone_0", "clone_1"),
+        ("gpu0", "gpu1"),
+        ("GPU-0", "GPU-1"),
+        ("replica_3", "replica_7"),
+        ("0", "1"),
+        ("model/tower_0", "model/tower_1"),
+        ("model/tower_0/net", "model/tower_1/net"),
+    ],
+)
+def test_scopes_of_every_name(scopes):
+    name = f"{scopes[0]}/w"
+
+    assert objects(read_in([name], *([f"{scope}/w"] for scope in scopes))) == [name]
+
+
+def test_the_scope_that_tensorflow_gives_a_second_tower():
+    """clone and clone_1: the second variable's scope has a number, the first one's has none."""
+    graph = read_in(["clone/w", "clone_1/w"], ["clone/w", "clone/v"], ["clone_1/w", "clone_1/v"])
+
+    assert objects(graph) == ["clone_1/w"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "scopes"),
+    [
+        pytest.param(["conv1/w"], (["tower_0/conv1"], ["tower_1/conv1"]), id="layers in towers"),
+        pytest.param(["conv1/w"], (["conv1"], ["conv1_1"]), id="a layer that is built again"),
+        pytest.param(
+            ["conv1/w", "conv2/w"],
+            (["conv1", "conv2"], ["conv1_1", "conv2_1"]),
+            id="conv1 and conv2 of one model",
+        ),
+        pytest.param(
+            ["fc/w", "fc_1/w"],
+            (["fc", "fc_1"], ["fc_2", "fc_1_1"]),
+            id="fc and fc_1 of one model, without scopes for towers",
+        ),
+        pytest.param(
+            ["block_0/w", "block_1/w"],
+            (["tower_0/block_0", "tower_0/block_1"], ["tower_1/block_0", "tower_1/block_1"]),
+            id="numbered blocks in towers",
+        ),
+        pytest.param(
+            ["stage_0/w"], (["stage_0"], ["stage_0"]), id="a scope that all towers share"
+        ),
+        pytest.param(["head/w"], (["head"], ["body"]), id="a name without a number"),
+        pytest.param(["tower_0/w"], (["a"], ["b"]), id="no op is in the scope"),
+        pytest.param(
+            ["tower_0/w"], (["tower_0"], ["other"]), id="the other tower has no such scope"
+        ),
+        pytest.param(["tower_0"], (["tower_0"], ["tower_1"]), id="the variable itself"),
+        pytest.param(["w/tower_0"], (["tower_0"], ["tower_1"]), id="the last part of the name"),
+    ],
+)
+def test_silent(variables, scopes):
+    verdict = NamesPortable().check(read_in(variables, *scopes))
+
+    assert verdict.state == "kept"
+
+
+def test_one_model_on_two_gpus_is_one_tower():
+    """Its layers are numbered, and on a GPU each."""
+    graph = program(
+        variable("layer_0/w"),
+        variable("layer_1/w"),
+        on(0, "layer_0/MatMul", "MatMul", "x", "layer_0/w"),
+        on(1, "layer_1/MatMul", "MatMul", "layer_0/MatMul", "layer_1/w"),
+        gpus=(),
+        machine="gpu*2",
+    )
+
+    assert NamesPortable().check(graph).reason == (
+        "there is one tower, on /device:GPU:0 and /device:GPU:1"
+    )
+
+
+def test_what_the_host_does_in_a_towers_scope_is_not_the_towers():
+    graph = program(
+        variable("batch_0/w"),
+        *(host(f"batch_{i}/cut", "Slice", "images") for i in (0, 1)),
+    )
+
+    assert objects(graph) == []
+
+
+def test_the_gradients_of_a_tower_are_in_no_scope_of_it():
+    """gradients and gradients_1 are numbered as towers are built, and hold no variables."""
+    graph = program(
+        variable("gradients_1/w"),
+        *(
+            on(i, f"gradients_{i}/tower_{i}/w/MatMul_grad/MatMul_1", "MatMul", f"tower_{i}/x")
+            for i in (0, 1)
+        ),
+    )
+
+    assert objects(graph) == []
+
+
+def test_slots_go_with_their_variables():
+    graph = program(
+        variable("tower_0/w/Adam"), variable("tower_0/w/Adam_1"), variables=["tower_0/w"]
+    )
+
+    verdict = NamesPortable().check(graph)
+
+    assert [each.object for each in verdict.findings] == ["tower_0/w"]
+    assert verdict.note == "4 variables"
+
+
+def test_every_variable_in_a_towers_scope_is_a_finding():
+    names = ["tower_0/conv/w", "tower_0/conv/b", "tower_0/fc/w", "shared/w"]
+
+    assert objects(program(variables=names)) == names[:3]
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [
+        ((), ["tower_0/a", "tower_0/b"]),
+        (("tower_0/a",), ["tower_0/b"]),
+        (("tower_*",), []),
+        (("Tower_*", "a"), ["tower_0/a", "tower_0/b"]),
+    ],
+)
+def test_variables_that_are_named_so_on_purpose(keep, left):
+    assert objects(program(variables=["tower_0/a", "tower_0/b"]), keep=keep) == left
+
+
+def test_a_slot_of_a_variable_that_is_kept_is_kept_by_its_own_name():
+    graph = program(variable("tower_0/w/Adam"), variables=["tower_0/w"])
+
+    assert objects(graph, keep=("tower_0/w",)) == ["tower_0/w/Adam"]
+    assert objects(graph, keep=("tower_0/w", "tower_0/w/*")) == []
+
+
+def test_needs_no_placer_and_no_train_op():
+    graph = program(
+        variables=["tower_0/w"], placer=None, unplaced="no wheel", training={"train_op": ()}
+    )
+
+    assert objects(graph) == ["tower_0/w"]
+
+
+@without_two_towers
+def test_not_checked_without_two_towers(graph, reason):
+    assert NamesPortable().check(graph) == Verdict("names-portable", "not-checked", None, reason)

@@ -1,0 +1,534 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op, placement
+from towers import (
+    NO_TRAIN_OP,
+    TWO_TRAIN_OPS,
+    gradient,
+    host,
+    objects_of,
+    on,
+    program,
+    variable,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.rules import OneUpdate
+
+ONCE = (
+    "average the gradients of all towers and call apply_gradients once, with all variables of the "
+    "optimiser"
+)
+TRAIN = ["^update/w", "^step/add"]
+
+
+def objects(graph, **parameters):
+    return objects_of(OneUpdate(**parameters), graph)
+
+
+def apply(name, *gradients, to="w", **more):
+    return host(name, "ResourceApplyGradientDescent", to, "rate", *gradients, **more)
+
+
+def several(count, *ops, train=(), **more):
+    """Each tower applies its own gradients."""
+    names = ["update/w", *(f"update/w_{i}" for i in range(1, count))]
+    return program(
+        *(apply(name, gradient(i)) for i, name in enumerate(names)),
+        *ops,
+        host("train", "NoOp", *(f"^{name}" for name in names), *train),
+        gpus=range(count),
+        **more,
+    )
+
+
+def counted(*ops, train=(), **more):
+    """Towers with ops that move the step counter, or do not."""
+    return program(*ops, host("train", "NoOp", "^update/w", *train), **more)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_kept(count):
+    verdict = OneUpdate().check(program(gpus=range(count)))
+
+    assert verdict == Verdict(
+        "one-update", "kept", "requested", findings=[], note="2 variables updated"
+    )
+
+
+def test_kept_with_one_variable():
+    assert OneUpdate().check(counted()).note == "1 variable updated"
+
+
+def test_broken():
+    graph = several(2, lines={"update/w": "main.py:40", "update/w_1": "main.py:41 net.py:3"})
+
+    verdict = OneUpdate().check(graph)
+
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
+    assert verdict.note == "1 variable updated"
+    assert verdict.findings == [
+        Finding(
+            object="w",
+            op="VarHandleOp",
+            evidence="requested",
+            expected="1 update a step",
+            found="2 updates",
+            where="main.py:41",
+            path=(
+                "update/w (ResourceApplyGradientDescent) main.py:40",
+                "update/w_1 (ResourceApplyGradientDescent) main.py:41",
+            ),
+            message="one step updates w 2 times, by update/w and update/w_1 "
+            "(built at main.py:41 > net.py:3)",
+            cure=ONCE,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "names"),
+    [
+        (3, "update/w and update/w_1 and update/w_2"),
+        (4, "update/w and update/w_1 and update/w_2 and 1 more"),
+        (12, "update/w and update/w_1 and update/w_2 and 9 more"),
+    ],
+)
+def test_an_update_for_each_of_many_towers(count, names):
+    (finding,) = OneUpdate().check(several(count)).findings
+
+    assert finding.found == f"{count} updates"
+    assert finding.message == f"one step updates w {count} times, by {names}"
+    assert len(finding.path) == min(count, 9)
+
+
+def test_one_tower_that_applies_its_gradients_twice():
+    graph = program(
+        apply("update/w_1", gradient(0)),
+        host("train", "NoOp", "^update/w", "^update/w_1"),
+        gpus=[0],
+    )
+
+    assert objects(graph) == ["w"]
+
+
+def test_a_program_without_a_gpu_is_judged_as_well():
+    graph = placement(
+        op("w", "VarHandleOp"),
+        op("predict", "MatMul", "", "", "x", "w"),
+        op("gradients/predict_grad/MatMul", "MatMul", "", "", "x", "predict"),
+        op("one", "ResourceApplyAdam", "", "", "w", "gradients/predict_grad/MatMul"),
+        op("two", "ResourceApplyAdam", "", "", "w", "gradients/predict_grad/MatMul"),
+        op("train", "NoOp", "", "", "^one", "^two"),
+        training=program(training={"objectives": ("predict",), "losses": ()}).training,
+    )
+
+    assert objects(graph) == ["w"]
+
+
+def test_each_variable_is_looked_at():
+    graph = program(
+        apply("update/b_1", gradient(1, "b"), to="b"),
+        host("train", "NoOp", "^update/a", "^update/b", "^update/b_1", "^update/c"),
+        variables=["a", "b", "c"],
+    )
+
+    verdict = OneUpdate().check(graph)
+
+    assert [each.object for each in verdict.findings] == ["b"]
+    assert verdict.note == "3 variables updated"
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        pytest.param(host("again", "ApplyAdam", "w", gradient(1)), id="a reference"),
+        pytest.param(host("again", "SparseApplyAdagrad", "w", gradient(1)), id="sparse"),
+        pytest.param(host("again", "ResourceScatterSub", "w", "rows", gradient(1)), id="rows"),
+        pytest.param(host("again", "AssignSubVariableOp", "w", gradient(1)), id="written out"),
+    ],
+)
+def test_updates_of_every_kind_count(again):
+    assert objects(program(again, host("train", "NoOp", *TRAIN, "^again"))) == ["w"]
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param(
+            [
+                host("clipped", "ClipByValue", "w", "low", "high", "^update/w"),
+                host("again", "AssignVariableOp", "w", "clipped"),
+            ],
+            id="clipped weights",
+        ),
+        pytest.param(
+            [
+                host("decayed", "Mul", "w", "rate"),
+                host("again", "AssignSubVariableOp", "w", "decayed"),
+            ],
+            id="a decay",
+        ),
+        pytest.param(
+            [host("again", "AssignVariableOp", "w", "loaded")], id="weights that are fed"
+        ),
+    ],
+)
+def test_updates_without_a_gradient_do_not_count(ops):
+    assert objects(program(*ops, host("train", "NoOp", *TRAIN, "^again"))) == []
+
+
+def test_an_update_that_is_no_part_of_the_step_does_not_count():
+    """Two optimisers, of which this step runs one."""
+    graph = program(apply("other", "mean/w"), training={"train_ops": ("train", "other")})
+
+    assert objects(graph) == []
+
+
+def test_accumulated_gradients_are_applied_once():
+    graph = program(
+        variable("total"),
+        *(host(f"add_{i}", "AssignAddVariableOp", "total", gradient(i)) for i in (0, 1)),
+        apply("update/w", "total"),
+        host("train", "NoOp", *TRAIN, "^add_0", "^add_1"),
+    )
+
+    assert objects(graph) == []
+
+
+def branches(*names, call="if"):
+    """Updates in the bodies of functions that an op calls, of branches one alone."""
+    return [apply(name, "mean/w", call=call) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["if/then/update", "if/else/update"], []),
+        (["if/branch0/update", "if/branch1/update", "if/branch2/update"], []),
+        (["if/then/update", "if/then/update_1", "if/else/update"], ["2 updates"]),
+        (["if/update", "if/update_1"], ["2 updates"]),
+    ],
+    ids=["if", "case", "one branch with two", "a call"],
+)
+def test_of_branches_one_is_taken(names, found):
+    graph = program(
+        host("if", "If", "finite", "w", "mean/w"),
+        *branches(*names),
+        host("train", "NoOp", "^if"),
+    )
+
+    assert [each.found for each in OneUpdate().check(graph).findings] == found
+
+
+def test_a_branch_and_an_update_outside_are_two():
+    graph = program(
+        host("if", "If", "finite", "w", "mean/w"),
+        *branches("if/then/update", "if/else/update"),
+        host("train", "NoOp", "^if", "^update/w"),
+    )
+
+    (finding,) = OneUpdate().check(graph).findings
+
+    assert finding.found == "2 updates"
+
+
+def test_of_branches_in_branches_one_is_taken():
+    graph = program(
+        host("if", "If", "finite", "w", "mean/w"),
+        host("if/else/if", "If", "large", "w", "mean/w", call="if"),
+        *branches("if/then/update"),
+        *branches("if/else/if/then/update", "if/else/if/else/update", call="if/else/if"),
+        host("train", "NoOp", "^if"),
+    )
+
+    assert objects(graph) == []
+
+
+def test_of_branches_by_switches_one_is_taken():
+    """tf.cond before TensorFlow 2, and since then without control flow v2."""
+    graph = program(
+        host("cond/pivot_t", "Identity", "cond/Switch:1"),
+        host("cond/pivot_f", "Identity", "cond/Switch"),
+        host("cond/Switch", "Switch", "finite", "finite"),
+        host("cond/w/Switch", "Switch", "w", "finite"),
+        apply("cond/one", "mean/w", "^cond/pivot_t", to="cond/w/Switch:1"),
+        apply("cond/two", "mean/w", "^cond/pivot_f", to="cond/w/Switch"),
+        host("cond/taken", "Identity", "cond/pivot_t", "^cond/one"),
+        host("cond/not_taken", "Identity", "cond/pivot_f", "^cond/two"),
+        host("cond/Merge", "Merge", "cond/not_taken", "cond/taken"),
+        host("train", "NoOp", "^cond/Merge"),
+    )
+
+    assert objects(graph) == []
+
+
+def powers(*assigns):
+    """Adam's power of beta, which is read by the update of w and moved by `assigns`."""
+    return program(
+        variable("beta1_power"),
+        host("beta1_power/read", "ReadVariableOp", "beta1_power"),
+        host("update/w", "ResourceApplyAdam", "w", "m", "v", "beta1_power/read", "mean/w"),
+        host("power", "Mul", "beta1_power/read", "beta1"),
+        *(host(name, "AssignVariableOp", "beta1_power", "power") for name in assigns),
+        host("train", "NoOp", *TRAIN, *(f"^{name}" for name in assigns)),
+        shapes={"beta1_power": ()},
+    )
+
+
+def test_scalars_of_the_optimiser_move_twice():
+    """It was applied to two groups of variables."""
+    (finding,) = OneUpdate().check(powers("move", "move_1")).findings
+
+    assert finding.object == "beta1_power"
+    assert finding.message == "one step updates beta1_power 2 times, by move and move_1"
+
+
+def test_scalars_of_the_optimiser_move_once():
+    assert objects(powers("move")) == []
+
+
+def test_a_reference_to_a_scalar_of_the_optimiser_is_followed():
+    graph = program(
+        variable("beta1_power", "VariableV2"),
+        host("beta1_power/read", "Identity", "beta1_power"),
+        host("update/w", "ApplyAdam", "w", "m", "v", "beta1_power/read", "mean/w"),
+        *(host(name, "Assign", "beta1_power", "power") for name in ("move", "move_1")),
+        host("train", "NoOp", *TRAIN, "^move", "^move_1"),
+        shapes={"beta1_power": ()},
+    )
+
+    assert objects(graph) == ["beta1_power"]
+
+
+def test_statistics_may_be_updated_in_every_tower():
+    """Their moments are assigned by each of them."""
+    graph = program(
+        variable("mean"),
+        *(host(f"mean_{i}", "AssignSubVariableOp", "mean", f"tower_{i}/x") for i in (0, 1)),
+        host("train", "NoOp", *TRAIN, "^mean_0", "^mean_1"),
+    )
+
+    assert objects(graph) == []
+
+
+def test_the_step_counter_moves_twice():
+    graph = counted(
+        host("step/again", "AssignAddVariableOp", "step", "step/one"),
+        train=["^step/add", "^step/again"],
+        lines={"step/add": "main.py:40", "step/again": "main.py:41 net.py:3"},
+    )
+
+    verdict = OneUpdate().check(graph)
+
+    assert verdict.findings == [
+        Finding(
+            object="step",
+            op="VarHandleOp",
+            evidence="requested",
+            expected="moved by 1 a step",
+            found="moved 2 times",
+            where="main.py:41",
+            path=(
+                "step/add (AssignAddVariableOp) main.py:40",
+                "step/again (AssignAddVariableOp) main.py:41",
+            ),
+            message="the step counter step is moved 2 times: what decays with it does so at the "
+            "wrong time (built at main.py:41 > net.py:3)",
+            cure="leave it to apply_gradients(…, global_step), and add to it nowhere else",
+        )
+    ]
+
+
+@pytest.mark.parametrize("by", [0, 2, 12])
+def test_the_step_counter_moves_by_another_number(by):
+    graph = program(values={"step/one": by}, lines={"step/add": "main.py:40"})
+
+    (finding,) = OneUpdate().check(graph).findings
+
+    assert (finding.object, finding.where) == ("step", "main.py:40")
+    assert (finding.expected, finding.found) == ("moved by 1 a step", f"moved by {by}")
+    assert finding.message == (
+        f"the step counter step is moved by {by}: what decays with it does so at the wrong time"
+    )
+    assert finding.cure == "let one step count as one, whatever the number of towers"
+    assert finding.path == ("step/add (AssignAddVariableOp) main.py:40",)
+
+
+def test_the_step_counter_never_moves_though_the_rate_decays_with_it():
+    graph = counted(host("rate", "Pow", "decay", "step"), lines={"step": "main.py:7"})
+
+    (finding,) = OneUpdate().check(graph).findings
+
+    assert (finding.object, finding.where, finding.path) == ("step", "main.py:7", ())
+    assert (finding.expected, finding.found) == (
+        "moved by 1 a step",
+        "never moved, though the step reads it",
+    )
+    assert finding.message == (
+        "the step counter step is never moved, though the step reads it: what decays with it does "
+        "so at the wrong time"
+    )
+    assert finding.cure == (
+        "hand it to the optimiser: apply_gradients(…, global_step=global_step)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ops", "train"),
+    [
+        pytest.param([], ["^step/add"], id="by one"),
+        pytest.param([], [], id="not at all, and nothing reads it"),
+        pytest.param(
+            [host("shown", "ScalarSummary", "tag", "step")], [], id="read by a summary alone"
+        ),
+        pytest.param(
+            [host("step/add", "AssignAddVariableOp", "step", "step/one", "^update/w")],
+            ["^step/add"],
+            id="after the update",
+        ),
+        pytest.param(
+            [
+                host("step/next", "AddV2", "step", "step/one"),
+                host("step/set", "AssignVariableOp", "step", "step/next"),
+            ],
+            ["^step/set"],
+            id="by a sum",
+        ),
+        pytest.param(
+            [
+                host("by", "Size", "batch"),
+                host("step/add", "AssignAddVariableOp", "step", "by"),
+            ],
+            ["^step/add"],
+            id="by what is computed",
+        ),
+    ],
+)
+def test_silent_on_step_counters(ops, train):
+    assert objects(counted(*ops, train=train)) == []
+
+
+def test_the_step_counter_moves_in_one_of_two_branches():
+    """Steps whose gradients are not finite do not count."""
+    graph = program(
+        host("if", "If", "finite", "step"),
+        *(
+            host(f"if/{branch}/add", "AssignAddVariableOp", "step", "step/one", call="if")
+            for branch in ("then", "else")
+        ),
+        host("train", "NoOp", "^if", "^update/w"),
+    )
+
+    assert objects(graph) == []
+
+
+def test_a_counter_that_is_none_of_the_graph_tells_nothing():
+    assert objects(program(training={"counters": ("gone",)})) == []
+
+
+def test_a_counter_that_is_not_declared_may_move_as_it_likes():
+    assert objects(program(values={"step/one": 2}, training={"counters": ()})) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [
+        ((), ["a", "b", "step"]),
+        (("a",), ["b", "step"]),
+        (("?",), ["step"]),
+        (("step", "[ab]"), []),
+        (("A", "w*"), ["a", "b", "step"]),
+    ],
+)
+def test_variables_that_are_updated_more_often_on_purpose(names, left):
+    graph = program(
+        *(apply(f"update/{name}_1", gradient(1, name), to=name) for name in "ab"),
+        host("train", "NoOp", *(f"^update/{n}" for n in ("a", "b", "a_1", "b_1")), "^step/add"),
+        variables=["a", "b"],
+        values={"step/one": 2},
+    )
+
+    assert objects(graph, several=names) == left
+
+
+def test_needs_no_placer():
+    graph = several(2, placer=None, unplaced="no wheel for this", machine=None)
+
+    assert objects(graph) == ["w"]
+
+
+def test_kept_where_no_variable_has_two_updates_whatever_one_step_is():
+    verdict = OneUpdate().check(program(training={"train_op": ()}))
+
+    assert (verdict.state, verdict.note) == ("kept", "1 variable updated")
+
+
+@pytest.mark.parametrize("ops", [("discriminator", "generator"), ("generator",)])
+def test_two_optimisers_of_different_variables(ops):
+    """A GAN, whatever is called its step."""
+    graph = program(
+        host("discriminator", "NoOp", "^update/a"),
+        host("generator", "NoOp", "^update/b"),
+        host("train", "NoOp"),
+        variables=["a", "b"],
+        training={"train_op": (), "train_ops": ops},
+    )
+
+    assert OneUpdate().check(graph).state == "kept"
+
+
+def test_a_train_op_that_is_part_of_another_one_is_the_same_step():
+    """What the optimiser collected, and the group that the program runs."""
+    graph = several(
+        2,
+        host("all", "NoOp", "^train", "^averages"),
+        host("averages", "NoOp"),
+        training={"train_op": (), "train_ops": ("train",)},
+    )
+
+    assert objects(graph) == ["w"]
+
+
+def test_the_updates_of_several_declared_train_ops_are_one_step():
+    graph = program(
+        apply("other", gradient(1)),
+        host("train", "NoOp", "^update/w"),
+        training={"train_op": ("train", "other")},
+    )
+
+    assert objects(graph) == ["w"]
+
+
+TWICE = [apply("update/w_1", gradient(1)), host("train", "NoOp", "^update/w", "^update/w_1")]
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(program(unasked="a log has no requests"), "a log has no requests", id="log"),
+        pytest.param(
+            program(*TWICE, training={"train_op": ()}), NO_TRAIN_OP, id="two updates, no train op"
+        ),
+        pytest.param(
+            program(
+                *TWICE,
+                host("other", "NoOp", "^update/w"),
+                training={"train_op": (), "train_ops": ("train", "other")},
+            ),
+            TWO_TRAIN_OPS,
+            id="two updates, two train ops",
+        ),
+        pytest.param(
+            placement(variable("w"), on(0, "predict", "MatMul", "x", "w")),
+            NO_TRAIN_OP,
+            id="no update, no train op",
+        ),
+        pytest.param(
+            program(host("train", "NoOp")), "the train op updates no variable", id="no update"
+        ),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert OneUpdate().check(graph) == Verdict("one-update", "not-checked", None, reason)

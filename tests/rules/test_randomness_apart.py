@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import pytest
+from towers import (
+    host,
+    objects_of,
+    on,
+    program,
+    variable,
+    without_two_towers,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.rules import RandomnessApart
+
+CURE = "leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number to it"
+NONE = "no tower draws random numbers"
+
+
+def objects(graph, **parameters):
+    return objects_of(RandomnessApart(**parameters), graph)
+
+
+def noisy(i, kind, *inputs):
+    """Noise in tower i, added to what it reads."""
+    return [
+        on(i, f"tower_{i}/noise", kind, "shape", *inputs),
+        on(i, f"tower_{i}/noisy", "AddV2", f"tower_{i}/x", f"tower_{i}/noise"),
+        on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/noisy", f"tower_{i}/w/read"),
+    ]
+
+
+def drawn(*seeds, kind="RandomUniform", **more):
+    """Towers whose ops keep their own state, with seed and second seed."""
+    return program(
+        *(each for i in range(len(seeds)) for each in noisy(i, kind)),
+        gpus=range(len(seeds)),
+        attributes={
+            f"tower_{i}/noise": {"seed": one, "seed2": other}
+            for i, (one, other) in enumerate(seeds)
+        },
+        **more,
+    )
+
+
+def seeded(*ops, kind="StatelessRandomUniform", count=2, **more):
+    """Towers whose ops take their seed, tower_0/seed and so on, from `ops`."""
+    return program(
+        *(each for i in range(count) for each in noisy(i, kind, f"tower_{i}/seed")),
+        *ops,
+        gpus=range(count),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_kept(count):
+    verdict = RandomnessApart().check(drawn(*((1, i) for i in range(count))))
+
+    assert verdict == Verdict(
+        "randomness-apart", "kept", "requested", findings=[], note=f"{count} random ops"
+    )
+
+
+def test_broken():
+    graph = drawn(
+        (7, 3), (7, 3), lines={"tower_0/noise": "net.py:3", "tower_1/noise": "main.py:9 net.py:3"}
+    )
+
+    verdict = RandomnessApart().check(graph)
+
+    assert (verdict.state, verdict.evidence, verdict.note) == (
+        "broken",
+        "requested",
+        "2 random ops",
+    )
+    assert verdict.findings == [
+        Finding(
+            object="tower_1/noise",
+            op="RandomUniform",
+            evidence="requested",
+            expected="random numbers of its own for each tower",
+            found="those of tower_0/noise",
+            where="main.py:9",
+            path=(
+                "tower_0/noise (RandomUniform) net.py:3",
+                "tower_1/noise (RandomUniform) main.py:9",
+            ),
+            message="tower_1/noise of the tower on /device:GPU:1 draws the same random numbers as "
+            "tower_0/noise of the tower on /device:GPU:0: their seeds are equal "
+            "(built at main.py:9 > net.py:3)",
+            cure=CURE,
+        )
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_every_tower_but_the_first_is_found(count):
+    graph = drawn(*[(7, 3)] * count)
+
+    assert objects(graph) == [f"tower_{i}/noise" for i in range(1, count)]
+
+
+def test_two_later_towers_that_draw_alike():
+    (finding,) = RandomnessApart().check(drawn((1, 1), (2, 2), (2, 2))).findings
+
+    assert (finding.object, finding.found) == ("tower_2/noise", "those of tower_1/noise")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "alike"),
+    [
+        (((0, 0), (0, 0)), False),
+        (((7, 0), (7, 0)), True),
+        (((0, 7), (0, 7)), True),
+        (((7, 1), (7, 2)), False),
+        (((1, 7), (2, 7)), False),
+    ],
+)
+def test_without_any_seed_they_draw_anew(seeds, alike):
+    assert objects(drawn(*seeds)) == ["tower_1/noise"] * alike
+
+
+def test_ops_whose_seeds_are_not_known_draw_anew():
+    assert RandomnessApart().check(program(*noisy(0, "RandomUniform"))).state == "kept"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "RandomUniform",
+        "RandomUniformInt",
+        "RandomStandardNormal",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "TruncatedNormal",
+        "ParameterizedTruncatedNormal",
+        "Multinomial",
+        "SampleDistortedBoundingBoxV2",
+    ],
+)
+def test_every_op_that_keeps_its_own_state(kind):
+    assert objects(drawn((7, 3), (7, 3), kind=kind)) == ["tower_1/noise"]
+
+
+def test_different_ops_of_one_seed_do_not_draw_alike():
+    ops = [*noisy(0, "RandomUniform"), *noisy(1, "TruncatedNormal")]
+    seed = {"seed": 7, "seed2": 3}
+    graph = program(*ops, attributes={"tower_0/noise": seed, "tower_1/noise": seed})
+
+    verdict = RandomnessApart().check(graph)
+
+    assert (verdict.state, verdict.note) == ("kept", "2 random ops")
+
+
+def test_two_layers_of_one_tower_may_draw_alike():
+    seed = {"seed": 7, "seed2": 3}
+    graph = program(
+        *noisy(0, "RandomUniform"),
+        on(0, "tower_0/more", "RandomUniform", "shape"),
+        attributes={"tower_0/noise": seed, "tower_0/more": seed},
+    )
+
+    assert objects(graph) == []
+
+
+STATELESS = pytest.mark.parametrize(
+    "kind",
+    [
+        "StatelessRandomUniform",
+        "StatelessRandomUniformV2",
+        "StatelessRandomNormal",
+        "StatelessTruncatedNormal",
+        "StatelessMultinomial",
+    ],
+)
+
+
+@STATELESS
+@pytest.mark.parametrize(
+    ("values", "alike"),
+    [
+        ({"tower_0/seed": 5, "tower_1/seed": 5}, True),
+        ({"tower_0/seed": 5, "tower_1/seed": 6}, False),
+    ],
+    ids=["equal", "different"],
+)
+def test_stateless_ops_by_their_constant_seeds(kind, values, alike):
+    seeds = [on(i, f"tower_{i}/seed", "Const") for i in (0, 1)]
+
+    assert objects(seeded(*seeds, kind=kind, values=values)) == ["tower_1/noise"] * alike
+
+
+@STATELESS
+def test_stateless_ops_of_one_seed_tensor(kind):
+    ops = [each for i in (0, 1) for each in noisy(i, kind, "seed")]
+
+    assert objects(program(host("seed", "Placeholder"), *ops)) == ["tower_1/noise"]
+
+
+@pytest.mark.parametrize(("number", "alike"), [((0, 1), False), ((0, 0), True)])
+def test_the_towers_number_is_folded_into_the_seed(number, alike):
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/number", "Const"),
+            on(i, f"tower_{i}/seed", "Pack", "base", f"tower_{i}/number"),
+        ]
+    values = {f"tower_{i}/number": number[i] for i in (0, 1)}
+
+    assert objects(seeded(*ops, host("base", "Placeholder"), values=values)) == (
+        ["tower_1/noise"] * alike
+    )
+
+
+def test_the_key_and_counter_that_were_made_of_one_seed():
+    ops = [host("seed", "Const")]
+    for i in (0, 1):
+        ops.append(on(i, f"tower_{i}/seed", "StatelessRandomGetKeyCounter", "seed"))
+
+    verdict = RandomnessApart().check(seeded(*ops, kind="StatelessRandomUniformV2"))
+
+    assert [each.object for each in verdict.findings] == ["tower_1/noise"]
+    assert verdict.note == "2 random ops"
+
+
+def test_one_state_of_a_generator_that_all_towers_read():
+    """Keras 3's Dropout in a graph."""
+    ops = [variable("generator_state")]
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/state", "ReadVariableOp", "generator_state"),
+            on(i, f"tower_{i}/seed", "Cast", f"tower_{i}/state"),
+        ]
+
+    assert objects(seeded(*ops)) == ["tower_1/noise"]
+
+
+def test_a_state_of_its_own_for_each_tower():
+    ops = []
+    for i in (0, 1):
+        ops += [
+            variable(f"generator_state_{i}"),
+            on(i, f"tower_{i}/seed", "ReadVariableOp", f"generator_state_{i}"),
+        ]
+
+    assert objects(seeded(*ops)) == []
+
+
+def test_a_generator_that_moves_on_with_every_draw_draws_anew():
+    """tf.random.Generator: each read of its state leaves another one."""
+    ops = [variable("state"), host("alg", "Const"), host("delta", "Const")]
+    for i in (0, 1):
+        ops += [
+            host(f"tower_{i}/read", "RngReadAndSkip", "state", "alg", "delta"),
+            on(i, f"tower_{i}/seed", "StridedSlice", f"tower_{i}/read"),
+        ]
+    graph = seeded(*ops, kind="StatelessRandomUniformV2", values={"alg": 1, "delta": 256})
+
+    assert objects(graph) == []
+
+
+def test_seeds_that_are_drawn_at_random_are_different():
+    ops = [host(f"tower_{i}/seed", "RandomUniformInt", "two") for i in (0, 1)]
+
+    assert objects(seeded(*ops)) == []
+
+
+@pytest.mark.parametrize(("seeds", "alike"), [((1, 2), False), ((1, 1), True)])
+def test_a_control_edge_is_no_seed(seeds, alike):
+    values = {f"tower_{i}/seed": seed for i, seed in enumerate(seeds)}
+    ops = [
+        on(i, f"tower_{i}/noise", "StatelessRandomUniform", "^step", "shape", f"tower_{i}/seed")
+        for i in (0, 1)
+    ]
+    constants = [host(name, "Const") for name in values]
+
+    assert objects(seeded(*constants, *ops, values=values)) == ["tower_1/noise"] * alike
+
+
+def test_what_the_step_does_not_run_is_not_looked_at():
+    """Initialisers of variables under a tower's scope."""
+    ops = [on(i, f"initial_{i}", "TruncatedNormal", "shape") for i in (0, 1)]
+    seed = {"seed": 7, "seed2": 3}
+    graph = program(*ops, attributes={"initial_0": seed, "initial_1": seed})
+
+    assert RandomnessApart().check(graph) == Verdict("randomness-apart", "not-checked", None, NONE)
+
+
+def test_what_the_host_draws_is_no_towers():
+    """Distortions of the input, whose slices differ."""
+    ops = []
+    for i in (0, 1):
+        ops += [
+            host(f"noise_{i}", "RandomUniform", "shape"),
+            on(i, f"tower_{i}/x", "AddV2", "images", f"noise_{i}"),
+        ]
+    seed = {"seed": 7, "seed2": 3}
+    graph = program(*ops, attributes={"noise_0": seed, "noise_1": seed})
+
+    assert RandomnessApart().check(graph).reason == NONE
+
+
+@pytest.mark.parametrize(
+    ("same", "left"),
+    [
+        ((), ["tower_1/noise", "tower_2/noise"]),
+        (("tower_1/noise",), ["tower_2/noise"]),
+        (("*/noise",), []),
+        (("tower_0/noise", "noise"), ["tower_1/noise", "tower_2/noise"]),
+    ],
+)
+def test_ops_that_draw_alike_on_purpose(same, left):
+    assert objects(drawn((7, 3), (7, 3), (7, 3)), same=same) == left
+
+
+def test_needs_no_placer_and_no_train_op():
+    graph = drawn((7, 3), (7, 3), placer=None, unplaced="no wheel", training={"train_op": ()})
+
+    assert objects(graph) == ["tower_1/noise"]
+
+
+@without_two_towers
+def test_not_checked_without_two_towers(graph, reason):
+    assert RandomnessApart().check(graph) == Verdict(
+        "randomness-apart", "not-checked", None, reason
+    )
+
+
+def test_not_checked_without_random_ops():
+    assert RandomnessApart().check(program()) == Verdict(
+        "randomness-apart", "not-checked", None, NONE
+    )

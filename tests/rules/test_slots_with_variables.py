@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op
+from towers import (
+    gradient,
+    host,
+    objects_of,
+    on,
+    program,
+    variable,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.rules import SlotsWithVariables
+
+CURE = "make it under tf.compat.v1.colocate_with(variable), or where the variable is made"
+
+
+def objects(graph, **parameters):
+    return objects_of(SlotsWithVariables(**parameters), graph)
+
+
+def momentum(at="CPU:0", **more):
+    """The slot of an optimiser of TensorFlow's own."""
+    return program(
+        variable("w/Momentum", at=at),
+        host("update/w", "ResourceApplyMomentum", "w", "w/Momentum", "rate", "mean/w", "momentum"),
+        **more,
+    )
+
+
+def velocity(at="CPU:0", **more):
+    """Momentum written out op by op."""
+    return program(
+        variable("velocity", at=at),
+        host("velocity/read", "ReadVariableOp", "velocity"),
+        host("velocity/slower", "Mul", "velocity/read", "momentum"),
+        host("velocity/new", "AddV2", "velocity/slower", "mean/w"),
+        host("velocity/set", "AssignVariableOp", "velocity", "velocity/new"),
+        host("change", "Mul", "velocity/new", "rate"),
+        host("update/w", "AssignSubVariableOp", "w", "change"),
+        host("train", "NoOp", "^update/w", "^velocity/set"),
+        **more,
+    )
+
+
+def average(at="CPU:0", kind="ReadVariableOp", **more):
+    """A moving average of w."""
+    return program(
+        variable("w/average", at=at),
+        host("average/read", kind, "w/average"),
+        host("average/w", kind, "w", "^update/w"),
+        host("average/away", "Sub", "average/read", "average/w"),
+        host("average/step", "Mul", "average/away", "decay"),
+        host("average/set", "AssignSubVariableOp", "w/average", "average/step"),
+        host("train", "NoOp", "^update/w", "^average/set"),
+        **more,
+    )
+
+
+WAYS = pytest.mark.parametrize(
+    ("made", "slot"),
+    [(momentum, "w/Momentum"), (velocity, "velocity"), (average, "w/average")],
+    ids=["an optimiser's slot", "momentum by hand", "a moving average"],
+)
+
+
+@WAYS
+def test_kept(made, slot):
+    verdict = SlotsWithVariables().check(made())
+
+    assert verdict == Verdict(
+        "slots-with-variables", "kept", "assigned", findings=[], note="1 slot"
+    )
+
+
+def test_broken():
+    graph = momentum("GPU:0", lines={"w/Momentum": "main.py:50 net.py:3"})
+
+    verdict = SlotsWithVariables().check(graph)
+
+    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "1 slot")
+    assert verdict.findings == [
+        Finding(
+            object="w/Momentum",
+            op="VarHandleOp",
+            evidence="assigned",
+            expected="/device:CPU:0",
+            found="/device:GPU:0",
+            where="main.py:50",
+            message="w/Momentum is a slot of w and sits on /device:GPU:0; the variable is on "
+            "/device:CPU:0 (built at main.py:50 > net.py:3)",
+            cure=CURE,
+        )
+    ]
+
+
+@WAYS
+def test_slots_of_every_making_are_found(made, slot):
+    (finding,) = SlotsWithVariables().check(made("GPU:1")).findings
+
+    assert (finding.object, finding.expected, finding.found) == (
+        slot,
+        "/device:CPU:0",
+        "/device:GPU:1",
+    )
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_slots_of_any_number_of_towers(count):
+    assert objects(momentum(gpus=range(count))) == []
+    assert objects(momentum("GPU:0", gpus=range(count))) == ["w/Momentum"]
+
+
+def test_a_slot_on_the_host_of_a_variable_on_a_gpu():
+    graph = program(
+        variable("w", at="GPU:0"),
+        variable("w/Momentum"),
+        host("update/w", "ResourceApplyMomentum", "w", "w/Momentum", "rate", "mean/w", "momentum"),
+    )
+
+    (finding,) = SlotsWithVariables().check(graph).findings
+
+    assert (finding.object, finding.expected, finding.found) == (
+        "w/Momentum",
+        "/device:GPU:0",
+        "/device:CPU:0",
+    )
+
+
+def test_a_slot_is_known_by_what_binds_it():
+    """No update takes it: the program only restores it."""
+    graph = program(variable("w/slot", at="GPU:0", colocated=["w"]))
+
+    assert objects(graph) == ["w/slot"]
+
+
+def test_all_slots_of_all_variables_are_counted():
+    names = [f"{name}/{slot}" for name in "ab" for slot in ("m", "v")]
+    graph = program(
+        *(variable(name) for name in names),
+        *(
+            host(f"update/{n}", "ResourceApplyAdam", n, f"{n}/m", f"{n}/v", f"mean/{n}")
+            for n in "ab"
+        ),
+        variables=["a", "b"],
+    )
+
+    verdict = SlotsWithVariables().check(graph)
+
+    assert (verdict.state, verdict.note) == ("kept", "4 slots")
+
+
+def test_slots_by_reference_are_known():
+    graph = program(
+        variable("w", "VariableV2"),
+        variable("w/Momentum", "VariableV2", at="GPU:0"),
+        host("update/w", "ApplyMomentum", "w", "w/Momentum", "rate", "mean/w", "momentum"),
+    )
+
+    assert objects(graph) == ["w/Momentum"]
+
+
+def test_averages_by_reference_are_known():
+    graph = average("GPU:0", kind="Identity")
+
+    assert objects(graph) == ["w/average"]
+
+
+def test_slots_of_an_optimiser_are_known_without_a_train_op():
+    assert objects(momentum("GPU:0", training={"train_op": ()})) == ["w/Momentum"]
+
+
+def test_a_slot_on_the_variables_own_server():
+    server = "/job:ps/replica:0/task:1/cpu:0"
+    graph = program(
+        op("w", "VariableV2", server, server),
+        op("near", "VariableV2", server, server),
+        op("far", "VariableV2", "/job:ps/task:0", "/job:ps/replica:0/task:0/cpu:0"),
+        host("update/w", "ApplyAdam", "w", "near", "far", "mean/w"),
+        machine="ps*2; worker*1: gpu*2",
+    )
+
+    (finding,) = SlotsWithVariables().check(graph).findings
+
+    assert (finding.object, finding.expected, finding.found) == (
+        "far",
+        "/job:ps/replica:0/task:1/device:CPU:0",
+        "/job:ps/replica:0/task:0/device:CPU:0",
+    )
+
+
+def copied(*ops, **more):
+    """A variable on a GPU beside w, and what a step does with it."""
+    return program(
+        variable("other", at="GPU:0"),
+        *ops,
+        host("train", "NoOp", "^update/w", "^copy"),
+        **more,
+    )
+
+
+READ = host("w/value", "ReadVariableOp", "w", "^update/w")
+COPY = host("copy", "AssignVariableOp", "other", "w/value")
+
+
+def test_a_copy_of_a_trained_variable_is_found_as_its_average():
+    assert objects(copied(READ, COPY)) == ["other"]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(copied(READ, COPY, shapes={"other": (9,)}), id="another shape"),
+        pytest.param(
+            copied(READ, COPY, on(0, "tower_0/aside", "MatMul", "tower_0/x", "other")),
+            id="a tower reads it",
+        ),
+        pytest.param(
+            copied(host("copy", "AssignVariableOp", "other", "tower_0/x")),
+            id="computed with something else",
+        ),
+        pytest.param(
+            program(variable("other", at="GPU:0"), READ, COPY),
+            id="no part of the step",
+        ),
+        pytest.param(
+            copied(
+                READ,
+                host("copy", "AssignVariableOp", "other", "size"),
+                host("size", "Shape", "w/value"),
+            ),
+            id="computed with the shape alone",
+        ),
+    ],
+)
+def test_silent_on_what_is_no_slot(graph):
+    verdict = SlotsWithVariables().check(graph)
+
+    assert verdict.reason == "no optimiser slot and no moving average is updated"
+
+
+def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable():
+    """Powers of beta may be anywhere; they are read and written on their own."""
+    graph = program(
+        variable("w/m"),
+        variable("power", at="GPU:0"),
+        host("update/w", "ResourceApplyAdam", "w", "w/m", "power/read", "mean/w"),
+        host("power/read", "ReadVariableOp", "power"),
+        host("power/new", "Mul", "power/read", "beta"),
+        host("power/set", "AssignVariableOp", "power", "power/new"),
+        host("train", "NoOp", "^update/w", "^power/set"),
+        shapes={"power": ()},
+    )
+
+    verdict = SlotsWithVariables().check(graph)
+
+    assert (verdict.state, verdict.note) == ("kept", "1 slot")
+
+
+def test_an_accumulator_of_gradients_is_a_slot():
+    """By the update written out; its shape and use are a slot's."""
+    graph = program(
+        variable("total", at="GPU:0"),
+        host("total/add", "AssignAddVariableOp", "total", "mean/w"),
+        host("total/read", "ReadVariableOp", "total"),
+        host("update/w", "AssignSubVariableOp", "w", "total/read"),
+        host("train", "NoOp", "^update/w", "^total/add"),
+    )
+
+    assert objects(graph) == ["total"]
+
+
+def test_a_variable_that_is_only_fed_into_the_update_is_no_slot():
+    """A mask of weights to prune is read and never written."""
+    graph = program(
+        variable("mask", at="GPU:0"),
+        host("mask/read", "ReadVariableOp", "mask"),
+        host("masked", "Mul", "mean/w", "mask/read"),
+        host("update/w", "AssignSubVariableOp", "w", "masked"),
+    )
+
+    assert SlotsWithVariables().check(graph).state == "not-checked"
+
+
+@pytest.mark.parametrize(
+    ("apart", "left"),
+    [
+        ((), ["a/slow", "b/slow"]),
+        (("a/slow",), ["b/slow"]),
+        (("*/slow",), []),
+        (("*/Slow", "a", "slow"), ["a/slow", "b/slow"]),
+    ],
+)
+def test_slots_that_are_elsewhere_on_purpose(apart, left):
+    graph = program(
+        *(variable(f"{name}/slow", at="GPU:0") for name in "ab"),
+        *(host(f"update/{n}", "ResourceApplyMomentum", n, f"{n}/slow", f"mean/{n}") for n in "ab"),
+        variables=["a", "b"],
+    )
+
+    assert objects(graph, apart=apart) == left
+
+
+NO_SLOT = "no optimiser slot and no moving average is updated"
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(momentum(placer=None), "no placer was asked", id="no placer"),
+        pytest.param(momentum(unplaced="it died"), "it died", id="unplaced"),
+        pytest.param(momentum(unasked="a log has no requests"), "a log has no requests", id="log"),
+        pytest.param(program(), NO_SLOT, id="plain gradient descent"),
+        pytest.param(average(training={"train_op": ()}), NO_SLOT, id="no train op"),
+        pytest.param(
+            program(host("update/w", "ResourceApplyGradientDescent", "w", gradient(0))),
+            NO_SLOT,
+            id="gradients alone",
+        ),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert SlotsWithVariables().check(graph) == Verdict(
+        "slots-with-variables", "not-checked", None, reason
+    )

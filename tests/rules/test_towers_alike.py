@@ -1,0 +1,414 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op
+from towers import (
+    BLENDED,
+    NO_LOSS_OF_SOME,
+    UNKNOWN_LOSSES,
+    blended,
+    host,
+    joined,
+    objects_of,
+    on,
+    program,
+    variable,
+    without_two_towers,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.rules import TowersAlike
+
+CURE = (
+    "build all towers by one function with the same arguments; what only one tower needs must "
+    "not be part of its loss"
+)
+
+
+def objects(graph, **parameters):
+    return objects_of(TowersAlike(**parameters), graph)
+
+
+def found(graph):
+    return [
+        (each.object, each.expected, each.found) for each in TowersAlike().check(graph).findings
+    ]
+
+
+def scaled(*factors, **more):
+    """Towers whose losses are multiplied by a constant each, the first input of the product."""
+    ops = []
+    for i in range(len(factors)):
+        ops += [
+            on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/factor", "Const"),
+            on(i, f"tower_{i}/loss", "Mul", f"tower_{i}/factor", f"tower_{i}/mean"),
+        ]
+    values = {f"tower_{i}/factor": factor for i, factor in enumerate(factors)}
+    return program(*ops, gpus=range(len(factors)), values=values, **more)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+def test_kept(count):
+    graph = program(gpus=range(count))
+
+    verdict = TowersAlike().check(graph)
+
+    assert verdict == Verdict(
+        "towers-alike", "kept", "requested", findings=[], note=f"{count} towers"
+    )
+
+
+def test_broken():
+    graph = program(
+        on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul"),
+        lines={"tower_0/loss": "main.py:30 net.py:7", "tower_1/loss": "main.py:30 net.py:9"},
+    )
+
+    verdict = TowersAlike().check(graph)
+
+    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "requested", "2 towers")
+    assert verdict.findings == [
+        Finding(
+            object="tower_1/loss",
+            op="Sum",
+            evidence="requested",
+            expected="Mean",
+            found="Sum",
+            where="main.py:30",
+            path=("tower_1/loss (Sum) main.py:30",),
+            message="the tower on /device:GPU:1 computes tower_1/loss, Sum, where that on "
+            "/device:GPU:0 computes tower_0/loss, Mean (built at main.py:30 > net.py:9)",
+            cure=CURE,
+        )
+    ]
+
+
+def test_the_other_line_is_named_where_it_is_another_one():
+    graph = program(
+        on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul"),
+        lines={"tower_0/loss": "main.py:30", "tower_1/loss": "main.py:32"},
+    )
+
+    (finding,) = TowersAlike().check(graph).findings
+
+    assert finding.message.endswith("computes tower_0/loss, Mean (main.py:30)")
+
+
+def test_the_path_leads_from_the_loss_to_the_place():
+    graph = program(
+        on(1, "tower_1/act", "Tanh", "tower_1/w/MatMul"),
+        on(1, "tower_1/loss", "Mean", "tower_1/act"),
+        on(0, "tower_0/act", "Relu", "tower_0/w/MatMul"),
+        on(0, "tower_0/loss", "Mean", "tower_0/act"),
+    )
+
+    (finding,) = TowersAlike().check(graph).findings
+
+    assert (finding.object, finding.expected, finding.found) == ("tower_1/act", "Relu", "Tanh")
+    assert finding.path == ("tower_1/loss (Mean)", "tower_1/act (Tanh)")
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 12])
+@pytest.mark.parametrize("odd", [1, -1], ids=["the second", "the last"])
+def test_one_tower_of_many_differs(count, odd):
+    number = range(count)[odd]
+    graph = program(
+        on(number, f"tower_{number}/loss", "Sum", f"tower_{number}/w/MatMul"), gpus=range(count)
+    )
+
+    assert objects(graph) == [f"tower_{number}/loss"]
+
+
+def test_each_tower_is_compared_with_the_first():
+    graph = program(on(0, "tower_0/loss", "Sum", "tower_0/w/MatMul"), gpus=[0, 1, 2])
+
+    assert found(graph) == [("tower_1/loss", "Sum", "Mean"), ("tower_2/loss", "Sum", "Mean")]
+
+
+def test_what_is_behind_a_place_where_towers_part_is_not_compared():
+    graph = program(
+        on(1, "tower_1/a/MatMul", "BatchMatMulV2", "tower_1/x", "tower_1/a/read"),
+        on(1, "tower_1/b/MatMul", "Conv2D", "tower_1/a/MatMul", "tower_1/b/read"),
+        variables=["a", "b"],
+    )
+
+    assert objects(graph) == ["tower_1/b/MatMul"]
+
+
+def test_a_tower_that_uses_shared_weights_in_another_order_is_another_computation():
+    graph = program(
+        on(1, "tower_1/a/read", "ReadVariableOp", "b"),
+        on(1, "tower_1/b/read", "ReadVariableOp", "a"),
+        variables=["a", "b"],
+    )
+
+    assert TowersAlike().check(graph).state == "broken"
+
+
+def test_each_place_is_a_finding():
+    ops = []
+    for i, (one, other) in enumerate([("Relu", "Tanh"), ("Elu", "Sigmoid")]):
+        ops += [
+            on(i, f"tower_{i}/one", one, f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/other", other, f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/loss", "Mul", f"tower_{i}/one", f"tower_{i}/other"),
+        ]
+
+    assert found(program(*ops)) == [
+        ("tower_1/one", "Relu", "Elu"),
+        ("tower_1/other", "Tanh", "Sigmoid"),
+    ]
+
+
+def test_an_attribute_differs():
+    graph = program(
+        attributes={
+            "tower_0/w/MatMul": {"transpose_a": False, "transpose_b": False},
+            "tower_1/w/MatMul": {"transpose_a": False, "transpose_b": True},
+        }
+    )
+
+    assert found(graph) == [
+        ("tower_1/w/MatMul", "MatMul with transpose_b False", "MatMul with transpose_b True")
+    ]
+
+
+def test_an_attribute_is_missing():
+    graph = program(attributes={"tower_0/w/MatMul": {"data_format": b"NHWC"}})
+
+    assert found(graph) == [
+        ("tower_1/w/MatMul", "MatMul with data_format NHWC", "MatMul with data_format None")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "different"),
+    [(0.5, 0.25, True), (0.5, 0.5, False), (16, 32, False)],
+    ids=["decimals", "equal", "whole numbers"],
+)
+def test_a_constant_inside_the_loss(one, other, different):
+    """Whole numbers are those with which towers cut their slices."""
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/rate", "Const"),
+            on(i, f"tower_{i}/dropped", "Mul", f"tower_{i}/w/MatMul", f"tower_{i}/rate"),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/dropped"),
+        ]
+    graph = program(*ops, values={"tower_0/rate": one, "tower_1/rate": other})
+
+    expected = [("tower_1/rate", f"the constant {one}", f"the constant {other}")]
+    assert found(graph) == (expected if different else [])
+
+
+def test_a_large_constant_that_is_not_known_tells_nothing():
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/mask", "Const"),
+            on(i, f"tower_{i}/masked", "Mul", f"tower_{i}/w/MatMul", f"tower_{i}/mask"),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/masked"),
+        ]
+
+    assert objects(program(*ops, values={"tower_0/mask": 0.5})) == []
+
+
+def test_a_term_more():
+    graph = program(
+        on(0, "tower_0/loss", "AddN", "tower_0/w/MatMul"),
+        on(1, "tower_1/l2", "L2Loss", "tower_1/w/MatMul"),
+        on(1, "tower_1/loss", "AddN", "tower_1/w/MatMul", "tower_1/l2"),
+    )
+
+    assert found(graph) == [("tower_1/loss", "AddN of 1 inputs", "AddN of 2 inputs")]
+
+
+def test_variables_of_their_own_must_be_of_one_shape():
+    graph = program(
+        variable("v"),
+        on(1, "tower_1/w/read", "ReadVariableOp", "v"),
+        shapes={"w": (8, 4), "v": (8, 5)},
+    )
+
+    assert found(graph) == [("v", "a variable of float32 [8, 4]", "a variable of float32 [8, 5]")]
+
+
+def test_variables_of_their_own_and_of_one_shape_are_alike():
+    graph = program(variable("v"), on(1, "tower_1/w/read", "ReadVariableOp", "v"))
+
+    assert objects(graph) == []
+
+
+@pytest.mark.parametrize("attribute", ["seed", "seed2", "shared_name", "container", "shape"])
+def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute):
+    graph = program(
+        attributes={"tower_0/w/MatMul": {attribute: 1}, "tower_1/w/MatMul": {attribute: 2}}
+    )
+
+    assert TowersAlike().check(graph).state == "kept"
+
+
+@pytest.mark.parametrize("kind", ["Mul", "RealDiv"])
+def test_a_factor_of_the_whole_loss_is_no_difference(kind):
+    """Towers of unequal size, weighted by their parts of the batch."""
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/part", "Const"),
+            on(i, f"tower_{i}/loss", kind, f"tower_{i}/mean", f"tower_{i}/part"),
+        ]
+
+    assert objects(program(*ops, values={"tower_0/part": 0.25, "tower_1/part": 0.75})) == []
+
+
+def test_a_factor_before_the_loss_is_no_difference_either():
+    assert objects(scaled(0.25, 0.5, 0.25)) == []
+
+
+def test_what_is_computed_beside_the_loss_is_not_compared():
+    graph = program(
+        on(0, "tower_0/accuracy", "InTopKV2", "tower_0/w/MatMul"),
+        on(1, "tower_1/entropy", "Softmax", "tower_1/w/MatMul"),
+    )
+
+    assert TowersAlike().check(graph).state == "kept"
+
+
+def test_the_devices_within_a_tower_are_apart():
+    graph = program(op("tower_1/loss", "Mean", "/cpu:0", "CPU:0", "tower_1/w/MatMul"))
+
+    assert TowersAlike().check(graph).state == "kept"
+
+
+def test_what_both_take_from_the_host_is_not_followed():
+    graph = program(
+        host("batch", "IteratorGetNext"),
+        on(0, "tower_0/x", "Identity", "batch"),
+        on(1, "tower_1/x", "Identity", "batch"),
+    )
+
+    assert TowersAlike().check(graph).state == "kept"
+
+
+def test_inputs_are_not_followed_into_their_pipelines():
+    graph = program(
+        host("files", "IteratorV2"),
+        host("more", "OneShotIterator"),
+        on(0, "tower_0/x", "IteratorGetNext", "files"),
+        on(1, "tower_1/x", "IteratorGetNext", "more"),
+    )
+
+    assert TowersAlike().check(graph).state == "kept"
+
+
+def test_towers_of_two_gpus_each():
+    """Each tower has its second layer on a GPU of its own."""
+    layers = [
+        on(gpu, f"tower_{i}/b/MatMul", "MatMul", f"tower_{i}/a/MatMul", f"tower_{i}/b/read")
+        for i, gpu in [(0, 2), (1, 3)]
+    ]
+    reads = [on(gpu, f"tower_{i}/b/read", "ReadVariableOp", "b") for i, gpu in [(0, 2), (1, 3)]]
+    odd = on(1, "tower_1/loss", "Sum", "tower_1/b/MatMul")
+    graph = program(*layers, *reads, odd, variables=["a", "b"], machine="gpu*4")
+
+    verdict = TowersAlike().check(graph)
+
+    assert verdict.note == "2 towers"
+    (finding,) = verdict.findings
+    assert finding.message.startswith(
+        "the tower on /device:GPU:1 and /device:GPU:3 computes tower_1/loss, Sum, where that on "
+        "/device:GPU:0 and /device:GPU:2 computes"
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_the_parts_of_one_loss_of_all_towers_are_compared(count):
+    odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
+
+    assert objects(joined(range(count))) == []
+    assert found(program(odd, gpus=range(count), training={"objectives": ("loss:0",)})) == [
+        ("tower_1/loss", "Mean", "Sum")
+    ]
+
+
+def test_several_losses_a_tower_are_compared_in_their_order():
+    ops = []
+    for i, kind in enumerate(["Sum", "Max"]):
+        ops.append(on(i, f"tower_{i}/fake", kind, f"tower_{i}/w/MatMul"))
+    losses = [f"tower_{i}/{name}" for name in ("loss", "fake") for i in (0, 1)]
+
+    assert found(program(*ops, training={"objectives": losses})) == [
+        ("tower_1/fake", "Sum", "Max")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("differ", "left"),
+    [
+        ((), ["tower_1/one", "tower_1/aux/other"]),
+        (("tower_1/one",), ["tower_1/aux/other"]),
+        (("tower_1/aux/*",), ["tower_1/one"]),
+        (("tower_1/*",), []),
+        (("tower_0/*", "one"), ["tower_1/one", "tower_1/aux/other"]),
+    ],
+)
+def test_declared_differences(differ, left):
+    ops = []
+    for i, (one, other) in enumerate([("Relu", "Tanh"), ("Elu", "Sigmoid")]):
+        ops += [
+            on(i, f"tower_{i}/one", one, f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/aux/other", other, f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/one", f"tower_{i}/aux/other"),
+        ]
+
+    assert objects(program(*ops), differ=differ) == left
+
+
+def test_needs_no_placer():
+    odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
+
+    assert objects(program(odd, placer=None, unplaced="no wheel for this")) == ["tower_1/loss"]
+
+
+def test_needs_no_train_op():
+    odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
+
+    assert objects(program(odd, training={"train_op": ()})) == ["tower_1/loss"]
+
+
+def test_reported_losses_will_do_where_no_gradients_are_taken():
+    odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
+    losses = ("tower_0/loss:0", "tower_1/loss:0")
+
+    assert objects(program(odd, training={"objectives": (), "losses": losses})) == ["tower_1/loss"]
+
+
+@without_two_towers
+def test_not_checked_without_two_towers(graph, reason):
+    assert TowersAlike().check(graph) == Verdict("towers-alike", "not-checked", None, reason)
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(
+            program(training={"objectives": (), "losses": ()}), UNKNOWN_LOSSES, id="no losses"
+        ),
+        pytest.param(
+            program(training={"objectives": ("tower_0/loss:0",)}),
+            NO_LOSS_OF_SOME,
+            id="the loss of one",
+        ),
+        pytest.param(
+            program(training={"objectives": ("tower_0/loss", "tower_0/w/MatMul", "tower_1/loss")}),
+            "the tower on /device:GPU:0 has 2 losses, that on /device:GPU:1 1: they cannot be "
+            "compared",
+            id="losses of different numbers",
+        ),
+        pytest.param(blended(), BLENDED, id="blended"),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert TowersAlike().check(graph) == Verdict("towers-alike", "not-checked", None, reason)

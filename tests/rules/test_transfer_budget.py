@@ -1,0 +1,430 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from graphs import op, placement
+from towers import NO_TRAIN_OP, host, on, program, variable
+
+from placement_checks import Finding, Verdict
+from placement_checks.errors import ConfigError
+from placement_checks.placement import Details, Tensor, Training
+from placement_checks.rules import TransferBudget
+
+CURE = "keep what is large where it is computed with, and feed each tower its part alone"
+NO_BUDGET = "no budget is set (--set transfer-budget.bytes=N)"
+STEP = Training(train_op=("train",))
+
+
+def figure(source, to, copies, size, unknown=0):
+    return {"from": source, "to": to, "copies": copies, "bytes": size, "unknown": unknown}
+
+
+def sent(shape=(4, 2), *, to=("GPU:0", "GPU:1"), **more):
+    """A tensor of the host that an op on each of these devices takes."""
+    takers = [op(f"take_{i}", "Neg", "", device, "x") for i, device in enumerate(to)]
+    return placement(
+        host("x", "Placeholder"),
+        *takers,
+        host("train", "NoOp", *(f"^{each.name}" for each in takers)),
+        outputs={} if shape is None else {"x": shape},
+        **{"training": STEP, **more},
+    )
+
+
+def copies(graph):
+    """How many copies there are, by a budget that there is."""
+    return sum(each["copies"] for each in TransferBudget(copies=1000).check(graph).figures)
+
+
+def test_kept():
+    verdict = TransferBudget(bytes=64, copies=2).check(sent())
+
+    assert verdict == Verdict(
+        "transfer-budget",
+        "kept",
+        "assigned",
+        findings=[],
+        note="/device:CPU:0 -> /device:GPU:0: 32 bytes in 1 copy; "
+        "/device:CPU:0 -> /device:GPU:1: 32 bytes in 1 copy",
+        figures=[
+            figure("/device:CPU:0", "/device:GPU:0", 1, 32),
+            figure("/device:CPU:0", "/device:GPU:1", 1, 32),
+        ],
+    )
+
+
+def test_broken_by_bytes():
+    graph = sent((1000, 2), lines={"x": "main.py:9 net.py:3"})
+
+    verdict = TransferBudget(bytes=15_999).check(graph)
+
+    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
+    assert verdict.note == (
+        "/device:CPU:0 -> /device:GPU:0: 8,000 bytes in 1 copy; "
+        "/device:CPU:0 -> /device:GPU:1: 8,000 bytes in 1 copy"
+    )
+    assert verdict.findings == [
+        Finding(
+            object="x",
+            op="Placeholder",
+            evidence="assigned",
+            expected="at most 15,999 bytes a step",
+            found="16,000 bytes",
+            where="main.py:9",
+            path=(
+                "x:0 /device:CPU:0 -> /device:GPU:0: 8,000 bytes",
+                "x:0 /device:CPU:0 -> /device:GPU:1: 8,000 bytes",
+            ),
+            message="one step copies 16,000 bytes between devices, over the budget of 15,999 "
+            "bytes; the largest is x",
+            cure=CURE,
+        )
+    ]
+
+
+def test_broken_by_copies():
+    (finding,) = TransferBudget(copies=1).check(sent()).findings
+
+    assert (finding.expected, finding.found) == ("at most 1 copies a step", "2 copies")
+    assert finding.message == (
+        "one step copies 2 copies between devices, over the budget of 1 copies; the largest is x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("budget", "state"),
+    [
+        ({"bytes": 64}, "kept"),
+        ({"bytes": 63}, "broken"),
+        ({"copies": 2}, "kept"),
+        ({"copies": 1}, "broken"),
+        ({"bytes": 64, "copies": 1}, "broken"),
+        ({"bytes": 63, "copies": 2}, "broken"),
+        ({"bytes": 0}, "broken"),
+        ({"copies": 0}, "broken"),
+    ],
+)
+def test_the_budget_is_the_most_that_is_allowed(budget, state):
+    assert TransferBudget(**budget).check(sent()).state == state
+
+
+@pytest.mark.parametrize("budget", [{"bytes": 0}, {"copies": 0}])
+def test_nothing_is_copied_within_one_device(budget):
+    verdict = TransferBudget(**budget).check(sent(to=["CPU:0", "CPU:0"]))
+
+    assert (verdict.state, verdict.note, list(verdict.figures)) == (
+        "kept",
+        "nothing is copied",
+        [],
+    )
+
+
+def test_towers_take_the_weights_and_give_the_gradients():
+    """The price of towers: each weight out and each gradient back, for every tower."""
+    graph = program(
+        outputs={
+            "tower_0/w/read": (10,),
+            "tower_1/w/read": (10,),
+            "gradients/tower_0/w/MatMul_grad/MatMul": (10,),
+            "gradients/tower_1/w/MatMul_grad/MatMul": (10,),
+        },
+        training={"train_op": ("update/w",)},
+    )
+
+    verdict = TransferBudget(bytes=160).check(graph)
+
+    assert verdict.state == "kept"
+    assert verdict.figures == [
+        figure("/device:CPU:0", "/device:GPU:0", 1, 40),
+        figure("/device:CPU:0", "/device:GPU:1", 1, 40),
+        figure("/device:GPU:0", "/device:CPU:0", 1, 40),
+        figure("/device:GPU:1", "/device:CPU:0", 1, 40),
+    ]
+
+
+def test_one_tensor_is_copied_to_one_device_once():
+    assert copies(sent(to=["GPU:0", "GPU:0", "GPU:1"])) == 2
+
+
+def test_the_outputs_of_an_op_are_tensors_of_their_own():
+    graph = placement(
+        host("split", "Split"),
+        on(0, "one", "Neg", "split"),
+        on(0, "again", "Neg", "split:0"),
+        on(0, "two", "Neg", "split:1"),
+        host("train", "NoOp", "^one", "^again", "^two"),
+        training=STEP,
+    )
+
+    assert copies(graph) == 2
+
+
+def test_a_control_edge_copies_nothing():
+    graph = placement(
+        host("x", "Placeholder"),
+        on(0, "after", "Neg", "^x"),
+        host("train", "NoOp", "^after"),
+        training=STEP,
+    )
+
+    assert copies(graph) == 0
+
+
+def test_what_the_step_does_not_run_is_not_counted():
+    graph = sent()
+    more = placement(*graph.ops.values(), on(0, "other", "Neg", "train"), training=STEP)
+
+    assert copies(more) == 2
+
+
+def test_without_a_train_op_all_ops_are_counted_and_the_finding_says_so():
+    (finding,) = TransferBudget(bytes=63).check(sent(training=Training())).findings
+
+    assert finding.message == (
+        "one step copies 64 bytes between devices, over the budget of 63 bytes "
+        f"(all ops were counted: {NO_TRAIN_OP}); the largest is x"
+    )
+
+
+def test_a_handle_is_no_data():
+    class Known(Details):
+        def outputs(self, op):
+            return (Tensor("resource", ()),)
+
+    graph = placement(
+        variable("w"),
+        on(0, "read", "ReadVariableOp", "w"),
+        host("train", "NoOp", "^read"),
+        training=STEP,
+    )
+
+    assert copies(replace(graph, details=Known())) == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("float32", 40), ("float64", 80), ("bfloat16", 20), ("int8", 10), ("bool", 10), ("int4", 5)],
+)
+def test_the_size_of_every_dtype(dtype, size):
+    class Known(Details):
+        def outputs(self, op):
+            return (Tensor(dtype, (5, 2)),)
+
+    graph = replace(sent(to=["GPU:0"]), details=Known())
+
+    assert TransferBudget(bytes=1000).check(graph).figures == [
+        figure("/device:CPU:0", "/device:GPU:0", 1, size)
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["string", "variant"])
+def test_the_size_of_what_has_none_is_not_known(dtype):
+    class Known(Details):
+        def outputs(self, op):
+            return (Tensor(dtype, (5, 2)),)
+
+    verdict = TransferBudget(bytes=1000).check(replace(sent(to=["GPU:0"]), details=Known()))
+
+    assert verdict.state == "not-checked"
+    assert verdict.figures == [figure("/device:CPU:0", "/device:GPU:0", 1, 0, 1)]
+
+
+def test_the_largest_pairs_are_shown_and_the_others_counted():
+    """Each of three GPUs sends to the two others."""
+    ops = []
+    for i in range(3):
+        ops.append(on(i, f"x_{i}", "Neg"))
+        ops += [on(k, f"take_{i}_{k}", "Neg", f"x_{i}") for k in range(3) if k != i]
+    graph = placement(*ops, machine="gpu*3", outputs={f"x_{i}": (i + 1,) for i in range(3)})
+
+    verdict = TransferBudget().check(graph)
+
+    assert verdict.note == (
+        "/device:GPU:2 -> /device:GPU:0: 12 bytes in 1 copy; "
+        "/device:GPU:2 -> /device:GPU:1: 12 bytes in 1 copy; "
+        "/device:GPU:1 -> /device:GPU:0: 8 bytes in 1 copy; "
+        "/device:GPU:1 -> /device:GPU:2: 8 bytes in 1 copy; 2 more pairs, see place --transfers"
+    )
+    assert len(verdict.figures) == 6
+
+
+def test_the_path_has_the_largest_copies():
+    tensors = [host(f"x_{i}", "Const") for i in range(10)]
+    takers = [on(0, f"take_{i}", "Neg", f"x_{i}") for i in range(10)]
+    graph = placement(*tensors, *takers, outputs={f"x_{i}": (i,) for i in range(1, 10)})
+
+    (finding,) = TransferBudget(bytes=0).check(graph).findings
+
+    assert finding.object == "x_9"
+    assert [each.partition(":")[0] for each in finding.path] == [f"x_{i}" for i in range(9, 1, -1)]
+
+
+def test_copies_of_unknown_size_are_counted_and_shown():
+    verdict = TransferBudget(copies=1).check(sent(None))
+
+    assert verdict.note == (
+        "/device:CPU:0 -> /device:GPU:0: 0 bytes in 1 copy, 1 of unknown size; "
+        "/device:CPU:0 -> /device:GPU:1: 0 bytes in 1 copy, 1 of unknown size"
+    )
+    (finding,) = verdict.findings
+    assert finding.path[0] == "x:0 /device:CPU:0 -> /device:GPU:0: unknown size"
+
+
+def test_what_is_over_the_budget_is_so_whatever_is_not_known_beside_it():
+    graph = sent()
+    graph = placement(
+        *graph.ops.values(),
+        on(0, "more", "Neg", "unknown"),
+        host("unknown", "Placeholder"),
+        outputs={"x": (4, 2)},
+    )
+
+    assert TransferBudget(bytes=63).check(graph).state == "broken"
+    assert TransferBudget(bytes=64).check(graph).state == "not-checked"
+
+
+@pytest.mark.parametrize("rows", [7, 8, 100])
+def test_rows_fill_the_first_dimension_that_the_graph_leaves_open(rows):
+    """The whole batch, which both towers take."""
+    graph = sent((None, 2))
+
+    verdict = TransferBudget(bytes=10_000, rows=rows).check(graph)
+
+    assert [each["bytes"] for each in verdict.figures] == [rows * 8, rows * 8]
+
+
+def test_other_dimensions_that_are_open_stay_unknown():
+    verdict = TransferBudget(bytes=1000, rows=8).check(sent((None, None)))
+
+    assert [each["unknown"] for each in verdict.figures] == [1, 1]
+
+
+def towers(*ops, outputs, **more):
+    """Towers whose losses go to the host: the only copies are those of `outputs`."""
+    return program(*ops, outputs=outputs, training={"train_op": ("loss",), **more})
+
+
+def test_the_rows_of_a_tower_are_its_part_of_the_batch():
+    """Of 9 rows, five."""
+    graph = towers(
+        on(0, "tower_0/loss", "Softmax", "tower_0/w/MatMul"),
+        outputs={
+            "tower_0/loss": (None, 3),
+            "tower_1/loss": (1,),
+            "tower_0/w/read": (1,),
+            "tower_1/w/read": (1,),
+        },
+    )
+
+    verdict = TransferBudget(bytes=1000, rows=9).check(graph)
+
+    assert verdict.state == "kept"
+    assert figure("/device:GPU:0", "/device:CPU:0", 1, 5 * 3 * 4) in verdict.figures
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("Split", 4 * 2 * 4), ("StridedSlice", 4 * 2 * 4), ("Identity", 8 * 2 * 4)]
+)
+def test_the_rows_of_what_the_host_cuts_for_a_tower_are_a_part(kind, size):
+    graph = towers(
+        host("images", "Placeholder"),
+        host("part", kind, "images"),
+        on(0, "tower_0/x", "Relu", "part"),
+        outputs={"part": (None, 2)},
+    )
+
+    verdict = TransferBudget(bytes=1000, rows=8).check(graph)
+
+    assert figure("/device:CPU:0", "/device:GPU:0", 2, size, 1) in verdict.figures
+
+
+def test_the_rows_of_a_placeholder_that_is_listed_for_a_tower_are_a_part():
+    graph = towers(
+        *(host(f"x_{i}", "Placeholder") for i in (0, 1)),
+        *(on(i, f"tower_{i}/x", "Relu", f"x_{i}") for i in (0, 1)),
+        outputs={"x_0": (None, 2), "x_1": (None, 2)},
+        inputs=(("x_0:0",), ("x_1:0",)),
+    )
+
+    verdict = TransferBudget(bytes=1000, rows=8).check(graph)
+
+    assert figure("/device:CPU:0", "/device:GPU:0", 2, 4 * 2 * 4, 1) in verdict.figures
+
+
+def test_one_list_of_inputs_for_all_towers_is_the_whole_batch():
+    graph = towers(
+        host("x", "Placeholder"),
+        *(on(i, f"tower_{i}/x", "Relu", "x") for i in (0, 1)),
+        outputs={"x": (None, 2)},
+        inputs=(("x:0",),),
+    )
+
+    verdict = TransferBudget(bytes=1000, rows=8).check(graph)
+
+    assert figure("/device:CPU:0", "/device:GPU:1", 2, 8 * 2 * 4, 1) in verdict.figures
+
+
+def test_without_a_budget_the_transfers_are_shown_all_the_same():
+    assert TransferBudget().check(sent()) == Verdict(
+        "transfer-budget",
+        "not-checked",
+        None,
+        NO_BUDGET,
+        note="/device:CPU:0 -> /device:GPU:0: 32 bytes in 1 copy; "
+        "/device:CPU:0 -> /device:GPU:1: 32 bytes in 1 copy",
+        figures=[
+            figure("/device:CPU:0", "/device:GPU:0", 1, 32),
+            figure("/device:CPU:0", "/device:GPU:1", 1, 32),
+        ],
+    )
+
+
+def test_rows_alone_are_no_budget():
+    assert TransferBudget(rows=8).check(sent()).reason == NO_BUDGET
+
+
+def test_not_checked_where_the_size_is_not_known():
+    verdict = TransferBudget(bytes=1000).check(sent((None, 2)))
+
+    assert (verdict.state, verdict.evidence) == ("not-checked", None)
+    assert verdict.reason == (
+        "the size of 2 tensors is not known; give the rows of the global batch: "
+        "--set transfer-budget.rows=N"
+    )
+    assert verdict.note == (
+        "/device:CPU:0 -> /device:GPU:0: 0 bytes in 1 copy, 1 of unknown size; "
+        "/device:CPU:0 -> /device:GPU:1: 0 bytes in 1 copy, 1 of unknown size"
+    )
+
+
+def test_a_budget_of_copies_needs_no_sizes():
+    assert TransferBudget(copies=2).check(sent(None)).state == "kept"
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(sent(placer=None), "no placer was asked", id="no placer"),
+        pytest.param(sent(unplaced="it died"), "it died", id="unplaced"),
+        pytest.param(sent(unasked="a log has no requests"), "a log has no requests", id="log"),
+        pytest.param(
+            sent(placer="log", machine="cpu*1"),
+            "the log comes from a machine without GPUs, on which every op is on a CPU whatever it "
+            "asks for; verify the program itself, on GPUs that need not exist",
+            id="log of a machine without GPUs",
+        ),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert TransferBudget(bytes=0).check(graph) == Verdict(
+        "transfer-budget", "not-checked", None, reason
+    )
+
+
+@pytest.mark.parametrize("field", ["bytes", "copies", "rows"])
+def test_a_number_below_zero_is_refused(field):
+    with pytest.raises(ConfigError) as refused:
+        TransferBudget(**{field: -1})
+
+    assert str(refused.value) == f"{field}: -1 is below 0; give a number from 0 on"

@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import pytest
+from towers import (
+    NO_TRAIN_OP,
+    TWO_TRAIN_OPS,
+    gradient,
+    host,
+    objects_of,
+    on,
+    program,
+    variable,
+)
+
+from placement_checks import Finding, Verdict
+from placement_checks.errors import InputError
+from placement_checks.placement import GLOBAL, TRAINABLE
+from placement_checks.rules import UpdateOpsRun
+
+GROUP = (
+    "group it with the train op: tf.group(train_op, *get_collection(UPDATE_OPS)), or build that "
+    "under control_dependencies"
+)
+NONE = "there are no statistics updates"
+
+
+def objects(graph, **parameters):
+    return objects_of(UpdateOpsRun(**parameters), graph)
+
+
+def normalised(*runs, gpus=(0, 1), collected=True, ops=(), training=None, **more):
+    """Towers that update one moving mean each; the step runs those of the towers in `runs`."""
+    statistics = [variable("mean")]
+    for i in range(len(gpus)):
+        statistics += [
+            on(gpus[i], f"tower_{i}/moments", "Mean", f"tower_{i}/w/MatMul"),
+            host(f"tower_{i}/away", "Sub", "mean", f"tower_{i}/moments"),
+            host(f"tower_{i}/update", "AssignSubVariableOp", "mean", f"tower_{i}/away"),
+        ]
+    names = [f"tower_{i}/update" for i in range(len(gpus))]
+    return program(
+        *statistics,
+        host("train", "NoOp", "^update/w", "^step/add", *(f"^{names[i]}" for i in runs)),
+        *ops,
+        gpus=gpus,
+        training={"update_ops": names if collected else (), **(training or {})},
+        **more,
+    )
+
+
+@pytest.mark.parametrize("collected", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_kept(count, collected):
+    """Known by the collection, or by what they assign; one tower will do."""
+    graph = normalised(*range(count), gpus=range(count), collected=collected)
+
+    assert UpdateOpsRun().check(graph) == Verdict(
+        "update-ops-run",
+        "kept",
+        "requested",
+        findings=[],
+        note=f"{count} of {count} updates are part of the step",
+    )
+
+
+@pytest.mark.parametrize("collected", [True, False])
+def test_broken(collected):
+    graph = normalised(
+        gpus=[0], collected=collected, lines={"tower_0/update": "main.py:30 net.py:7"}
+    )
+
+    verdict = UpdateOpsRun().check(graph)
+
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
+    assert verdict.note == "0 of 1 updates are part of the step"
+    assert verdict.findings == [
+        Finding(
+            object="tower_0/update",
+            op="AssignSubVariableOp",
+            evidence="requested",
+            expected="part of train",
+            found="not part of the step",
+            where="main.py:30",
+            message="the update of mean by the tower on /device:GPU:0, tower_0/update "
+            "(AssignSubVariableOp), is not part of the train op train: it never runs "
+            "(built at main.py:30 > net.py:7)",
+            cure=GROUP,
+        )
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_no_tower_updates_its_statistics(count):
+    verdict = UpdateOpsRun().check(normalised(gpus=range(count)))
+
+    assert [each.object for each in verdict.findings] == [
+        f"tower_{i}/update" for i in range(count)
+    ]
+    assert {each.cure for each in verdict.findings} == {GROUP}
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_one_tower_alone_updates_its_statistics(count):
+    """Which may be meant, and is then declared: the cure says how."""
+    verdict = UpdateOpsRun().check(normalised(0, gpus=range(count)))
+
+    assert verdict.note == f"1 of {count} updates are part of the step"
+    assert [each.object for each in verdict.findings] == [
+        f"tower_{i}/update" for i in range(1, count)
+    ]
+    assert {each.cure for each in verdict.findings} == {
+        f"{GROUP}; if one tower's are enough, declare it: --set update-ops-run.tower=/gpu:0"
+    }
+
+
+@pytest.mark.parametrize(
+    ("tower", "runs", "left"),
+    [
+        ("", (0,), ["tower_1/update"]),
+        ("/gpu:0", (0,), []),
+        ("GPU:0", (0,), []),
+        ("/job:localhost/replica:0/task:0/device:GPU:0", (0,), []),
+        ("/gpu:1", (1,), []),
+        ("/gpu:0", (1,), ["tower_0/update"]),
+        ("/gpu:1", (0,), ["tower_1/update"]),
+        ("/gpu:0", (), ["tower_0/update"]),
+        ("/gpu:0", (0, 1), []),
+    ],
+)
+def test_the_updates_of_one_tower_are_meant_to_run(tower, runs, left):
+    assert objects(normalised(*runs), tower=tower) == left
+
+
+def test_an_update_of_no_tower_runs_whichever_tower_is_meant():
+    graph = normalised(
+        0,
+        ops=[host("count", "AssignAddVariableOp", "mean", "one")],
+        training={"update_ops": ["tower_0/update", "tower_1/update", "count"]},
+    )
+
+    assert objects(graph, tower="/gpu:0") == ["count"]
+
+
+def test_a_tower_that_is_no_device_is_refused():
+    with pytest.raises(InputError, match="is no part of a device name"):
+        UpdateOpsRun(tower="the first")
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        pytest.param(
+            [
+                host("updates", "NoOp", "^tower_0/update", "^tower_1/update"),
+                host("train", "NoOp", "^update/w", "^updates"),
+            ],
+            id="in a group",
+        ),
+        pytest.param(
+            [
+                on(0, "tower_0/loss", "Mean", "tower_0/w/MatMul", "^tower_0/update"),
+                on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_1/update"),
+            ],
+            id="by control dependencies of the losses",
+        ),
+        pytest.param(
+            [
+                host(
+                    "update/w",
+                    "ResourceApplyGradientDescent",
+                    "w",
+                    "rate",
+                    "mean/w",
+                    "^tower_0/update",
+                    "^tower_1/update",
+                )
+            ],
+            id="by control dependencies of the update",
+        ),
+    ],
+)
+def test_every_way_into_the_step(train):
+    assert objects(normalised(ops=train)) == []
+
+
+def test_an_op_of_the_collection_that_assigns_nothing():
+    graph = program(
+        host("both", "NoOp", "^tower_0/x", "^tower_1/x"), training={"update_ops": ["both"]}
+    )
+
+    (finding,) = UpdateOpsRun().check(graph).findings
+
+    assert finding.message == (
+        "the update, both (NoOp), is not part of the train op train: it never runs"
+    )
+
+
+def test_an_op_of_the_collection_that_the_graph_has_not():
+    assert UpdateOpsRun().check(program(training={"update_ops": ["gone"]})).reason == NONE
+
+
+def test_an_update_by_reference():
+    graph = normalised(collected=False, ops=[variable("mean", "VariableV2")])
+
+    assert objects(graph) == ["tower_0/update", "tower_1/update"]
+
+
+def test_the_variables_of_a_metric_are_not_the_programs():
+    """They are local variables, in none of its collections."""
+    known = {TRAINABLE: ("w",), GLOBAL: ("w", "step")}
+
+    assert UpdateOpsRun().check(normalised(collected=False, collections=known)).reason == NONE
+
+
+def test_statistics_in_the_collection_of_variables_are_the_programs():
+    known = {TRAINABLE: ("w",), GLOBAL: ("w", "step", "mean")}
+
+    assert objects(normalised(0, collected=False, collections=known)) == ["tower_1/update"]
+
+
+def aside(*ops, **more):
+    """A variable beside the model, and what is not part of the step."""
+    return program(variable("v"), *ops, **more)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(aside(host("set", "AssignVariableOp", "v", "zeros")), id="an initialiser"),
+        pytest.param(
+            aside(host("loaded", "RestoreV2"), host("set", "AssignVariableOp", "v", "loaded")),
+            id="a restore",
+        ),
+        pytest.param(
+            aside(
+                host("value", "ReadVariableOp", "w"),
+                host("set", "AssignVariableOp", "v", "value"),
+            ),
+            id="a copy of weights",
+        ),
+        pytest.param(
+            aside(host("add", "AssignAddVariableOp", "v", gradient(0))), id="a sum of gradients"
+        ),
+        pytest.param(
+            aside(host("add", "AssignAddVariableOp", "v", "mean/w")), id="a sum of averages"
+        ),
+        pytest.param(
+            program(host("set", "AssignVariableOp", "w", "tower_0/w/MatMul")),
+            id="a trained variable",
+        ),
+        pytest.param(
+            aside(
+                on(0, "value", "ReadVariableOp", "v"),
+                on(0, "next", "AddV2", "value", "one"),
+                on(0, "set", "AssignVariableOp", "v", "next"),
+            ),
+            id="a counter on a tower's GPU",
+        ),
+    ],
+)
+def test_silent_on_what_is_no_statistics_update(graph):
+    assert UpdateOpsRun().check(graph).reason == NONE
+
+
+def test_an_update_may_be_computed_on_the_towers_gpu():
+    """Batch normalisation that opens no scope for the host."""
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/mean", "ReadVariableOp", "mean"),
+            on(i, f"tower_{i}/away", "Sub", f"tower_{i}/mean", f"tower_{i}/moments"),
+            on(i, f"tower_{i}/update", "AssignSubVariableOp", "mean", f"tower_{i}/away"),
+        ]
+
+    assert objects(normalised(0, collected=False, ops=ops)) == ["tower_1/update"]
+
+
+def test_an_update_that_no_collection_knows_is_known_by_what_it_assigns():
+    graph = program(
+        variable("v"),
+        on(1, "tower_1/spread", "Mean", "tower_1/w/MatMul"),
+        host("set", "AssignVariableOp", "v", "tower_1/spread"),
+    )
+
+    assert objects(graph) == ["set"]
+
+
+def test_the_step_may_be_known_by_the_optimisers_own_train_op():
+    graph = normalised(0, 1, training={"train_op": (), "train_ops": ("train",)})
+
+    assert UpdateOpsRun().check(graph).state == "kept"
+
+
+def test_a_group_around_the_optimisers_own_train_op_is_the_step():
+    """The collection TRAIN_OP holds what the optimiser made; the program runs what is around."""
+    graph = normalised(
+        ops=[host("step_and_updates", "NoOp", "^train", "^tower_0/update", "^tower_1/update")],
+        training={"train_op": (), "train_ops": ("train",)},
+    )
+
+    assert UpdateOpsRun().check(graph).state == "kept"
+
+
+def test_needs_no_placer():
+    graph = normalised(0, placer=None, unplaced="no wheel", machine=None)
+
+    assert objects(graph) == ["tower_1/update"]
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(
+            normalised(unasked="a log has no requests"), "a log has no requests", id="log"
+        ),
+        pytest.param(program(), NONE, id="no statistics"),
+        pytest.param(program(gpus=[]), NONE, id="no tower"),
+        pytest.param(normalised(training={"train_op": ()}), NO_TRAIN_OP, id="no train op"),
+        pytest.param(
+            normalised(
+                ops=[host("other", "NoOp", "^update/w")],
+                training={"train_op": (), "train_ops": ("train", "other")},
+            ),
+            TWO_TRAIN_OPS,
+            id="two train ops",
+        ),
+    ],
+)
+def test_not_checked(graph, reason):
+    assert UpdateOpsRun().check(graph) == Verdict("update-ops-run", "not-checked", None, reason)

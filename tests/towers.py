@@ -1,0 +1,168 @@
+"""A program of towers written by hand: sound as it is, for tests to bend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from graphs import op, placement
+
+from placement_checks import Op, Placement
+from placement_checks.placement import Training, producer_of
+from placement_checks.rules import Rule
+
+UNKNOWN_LOSSES = (
+    "which ops are the losses is not known; verify the function that builds the graph, which may "
+    "return them: {'loss': [one a tower]}"
+)
+NO_LOSS_OF_SOME = UNKNOWN_LOSSES.replace(
+    "which ops are the losses is not known", "no loss is known for some of the towers"
+)
+_CURE = "return it from the function that builds the graph: {'train_op': train_op}"
+NO_TRAIN_OP = f"which op is one step is not known; {_CURE}"
+TWO_TRAIN_OPS = (
+    f"the graph has 2 train ops, other and train, and which is one step is not said; {_CURE}"
+)
+BLENDED = (
+    "the loss of the tower on /device:GPU:1 contains another tower's; mend losses-apart first"
+)
+NO_TOWERS = (
+    "no op that is asked for on a GPU reads a variable, so there are no towers; build each under "
+    "its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
+)
+
+
+def program(
+    *changes: Op,
+    gpus: Sequence[int] = (0, 1),
+    variables: Sequence[str] = ("w",),
+    training: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, tuple[int | None, ...]] | None = None,
+    values: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Placement:
+    """A tower on each of `gpus`, averaged on the host: x, a MatMul with each variable, a loss.
+
+    `changes` take the place of the ops of their names; those of new names are added before what
+    takes them, else at the end. `training` replaces fields of what is known of the step.
+    """
+    ops = [*_ops(gpus, variables)]
+    changed = {each.name: each for each in changes}
+    ops = [changed.pop(each.name, each) for each in ops]
+    known = Training(
+        train_op=("train",),
+        losses=("loss:0",),
+        objectives=tuple(f"tower_{i}/loss:0" for i in range(len(gpus))),
+        counters=("step",),
+    )
+    return placement(
+        *_ordered(ops, changed),
+        training=known._replace(**(training or {})),
+        outputs={"share": (), **(outputs or {})},
+        values={"step/one": 1, **(values or {})},
+        **{"machine": f"gpu*{max(gpus, default=0) + 1}", **more},
+    )
+
+
+def _ordered(ops: Sequence[Op], new: dict[str, Op]) -> Iterator[Op]:
+    """All of them, as they might have been built: a new one before the first that takes it."""
+
+    def with_new(each: Op) -> Iterator[Op]:
+        for source in (*each.inputs, *each.colocated):
+            if (name := producer_of(source)) in new:
+                yield from with_new(new.pop(name))
+        yield each
+
+    for each in ops:
+        yield from with_new(each)
+    while new:
+        yield from with_new(new.pop(next(iter(new))))
+
+
+def _ops(gpus: Sequence[int], variables: Sequence[str]) -> Iterator[Op]:
+    for name in (*variables, "step"):
+        yield variable(name)
+    for i, gpu in enumerate(gpus):
+        yield from _tower(i, f"/gpu:{gpu}", variables)
+    yield host("loss", "AddN", *(f"tower_{i}/loss" for i in range(len(gpus))))
+    yield host("share", "Const")
+    for name in variables:
+        yield host(f"sum/{name}", "AddN", *(gradient(i, name) for i in range(len(gpus))))
+        yield host(f"mean/{name}", "Mul", f"sum/{name}", "share")
+        yield host(f"update/{name}", "ResourceApplyGradientDescent", name, "rate", f"mean/{name}")
+    yield host("step/one", "Const")
+    yield host("step/add", "AssignAddVariableOp", "step", "step/one")
+    yield host("train", "NoOp", *(f"^update/{name}" for name in variables), "^step/add")
+
+
+def _tower(i: int, gpu: str, variables: Sequence[str]) -> Iterator[Op]:
+    yield op(f"tower_{i}/x", "Placeholder", gpu, gpu)
+    before = f"tower_{i}/x"
+    for name in variables:
+        yield op(f"tower_{i}/{name}/read", "ReadVariableOp", gpu, "CPU:0", name)
+        yield op(f"tower_{i}/{name}/MatMul", "MatMul", gpu, gpu, before, f"tower_{i}/{name}/read")
+        before = f"tower_{i}/{name}/MatMul"
+    yield op(f"tower_{i}/loss", "Mean", gpu, gpu, before)
+    scaled = f"gradients/tower_{i}/loss_grad/Mul"
+    yield op(scaled, "Mul", gpu, gpu, before, f"tower_{i}/loss")
+    before = f"tower_{i}/x"
+    for name in variables:
+        yield op(gradient(i, name), "MatMul", gpu, gpu, before, scaled)
+        before = f"tower_{i}/{name}/MatMul"
+
+
+def objects_of(rule: Rule, graph: Placement) -> list[str]:
+    """The objects of what a rule finds; one that was not checked finds nothing by chance."""
+    verdict = rule.check(graph)
+    assert verdict.state != "not-checked", verdict.reason
+    return [each.object for each in verdict.findings]
+
+
+def gradient(i: int, variable: str = "w") -> str:
+    """The op that computes the gradient of a variable in tower i."""
+    return f"gradients/tower_{i}/{variable}/MatMul_grad/MatMul"
+
+
+def host(name: str, type: str, *inputs: str, **more: Any) -> Op:
+    """An op that asks for the host and is there."""
+    return op(name, type, "/cpu:0", "CPU:0", *inputs, **more)
+
+
+def on(gpu: int, name: str, type: str, *inputs: str, **more: Any) -> Op:
+    """An op that asks for a GPU and is there."""
+    return op(name, type, f"/gpu:{gpu}", f"GPU:{gpu}", *inputs, **more)
+
+
+def variable(name: str, type: str = "VarHandleOp", at: str = "CPU:0", **more: Any) -> Op:
+    """A variable where it asks to be, the host by default."""
+    return op(name, type, at, at, **more)
+
+
+def blended(**more: Any) -> Placement:
+    """Towers of which the second adds the loss of the first to its own."""
+    own = on(1, "tower_1/own", "Mean", "tower_1/w/MatMul")
+    both = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/own")
+    return program(own, both, **more)
+
+
+def joined(gpus: Sequence[int] = (0, 1), **more: Any) -> Placement:
+    """Towers of which one loss is made, gradients taken of that one."""
+    return program(gpus=gpus, **{"training": {"objectives": ("loss:0",)}, **more})
+
+
+without_two_towers = pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(program(gpus=[0]), "there is one tower, on /device:GPU:0", id="one tower"),
+        pytest.param(
+            program(gpus=[0, 0]),
+            "the towers cannot be told apart: there are 2 losses, and all ops that read variables "
+            "on a GPU are asked for on /device:GPU:0",
+            id="two towers on one GPU",
+        ),
+        pytest.param(program(gpus=[]), NO_TOWERS, id="no tower"),
+        pytest.param(placement(host("a", "NoOp")), "the graph has no variables", id="no variable"),
+        pytest.param(program(unasked="a log has no requests"), "a log has no requests", id="log"),
+    ],
+)
