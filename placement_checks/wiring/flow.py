@@ -26,6 +26,7 @@ class Flow:
             call computes with the ops of the function's body; the shape of a value is no value.
         waits: the ops that an op waits for without their values: by control edges, or because it
             looks at their shape alone.
+        calls: the ops of which the function's body is known.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -35,6 +36,7 @@ class Flow:
         self.number = {name: number for number, name in enumerate(self.names)}
         self.values: list[list[int]] = []
         self.waits: dict[int, list[int]] = {}
+        self.calls: set[int] = set()
         number = self.number
         for here, op in enumerate(ops.values()):
             data: list[int] = []
@@ -52,6 +54,7 @@ class Flow:
         for here, op in enumerate(ops.values()):
             if op.call:
                 self.values[number[op.call]].append(here)
+                self.calls.add(number[op.call])
             elif op.type in _SHAPE_ONLY:
                 self.waits.setdefault(here, []).extend(self.values[here])
                 self.values[here] = []

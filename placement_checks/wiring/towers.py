@@ -95,7 +95,11 @@ class Parts:
                 seen.add(op)
                 if flow.types[op] in _PASSES_ON:
                     todo.append(op)
-                elif _computes(flow.types[op]) and not self._only_updates(op):
+                elif (
+                    _computes(flow.types[op])
+                    and op not in flow.calls  # its body does
+                    and not self._only_updates(op)
+                ):
                     found.append(op)
         return sorted(found)
 

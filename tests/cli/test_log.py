@@ -140,9 +140,9 @@ def test_verify_takes_a_log(run, tmp_path):
 
     assert ran.status == 1
     assert ran.out.splitlines()[0] == f"{log} on gpu*1 (a placement log)"
-    assert "BROKEN       variables-on-host  1 variable" in ran.out
+    assert "BROKEN       variables-on-host     1 variable" in ran.out
     assert "variable w sits on /device:GPU:0, not on /device:CPU:0\n" in ran.out
-    assert "KEPT         no-idle-device     /device:GPU:0 computes with 1 op" in ran.out
+    assert "KEPT         no-idle-device        /device:GPU:0 computes with 1 op" in ran.out
     assert "with --graph" in ran.out
 
 
@@ -163,8 +163,8 @@ def test_verify_with_the_graph_joins_both(run, fixtures, tmp_path):
 
     assert ran.status == 0
     assert "KEPT         no-fallback" in ran.out
-    assert "KEPT         variables-shared   TRAINABLE 10 -> 10" in ran.out
-    assert "KEPT         variables-on-host  32 variables" in ran.out
+    assert "KEPT         variables-shared      TRAINABLE 10 -> 10" in ran.out
+    assert "KEPT         variables-on-host     32 variables" in ran.out
 
 
 def test_a_graph_is_for_logs(run, fixtures):
