@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal
 
 from placement_checks.placement import Op, Placement
@@ -138,6 +139,11 @@ class Rule:
         return self.not_checked(
             f"the loss of the tower on {tower} contains another tower's; mend losses-apart first"
         )
+
+
+def is_among(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name is among those, or the patterns such as tower_*/bn/*, that a field lists."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:

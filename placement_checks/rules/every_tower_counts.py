@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from placement_checks.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import Update, Wiring, wiring
 
 
@@ -45,7 +44,7 @@ class EveryTowerCounts(Rule):
                 for number, tower in enumerate(known.towers)
                 if variable in tower.reads and not counted >> number & 1
             ]
-            excused = any(fnmatchcase(variable, pattern) for pattern in self.alone)
+            excused = is_among(variable, self.alone)
             if missing and not excused:
                 findings.append(_finding(placement, known, variable, updates, missing, counted))
         count = len(known.contributions.trained)

@@ -4,10 +4,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from placement_checks.placement import Placement, producer_of
-from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, steps
+from placement_checks.rules.base import (
+    Finding,
+    Rule,
+    Verdict,
+    asked_for,
+    built_at,
+    is_among,
+    steps,
+)
 from placement_checks.wiring import Wiring, wiring
 from placement_checks.wiring.inputs import Use, input_uses, pipelines_of_one
 from placement_checks.wiring.likeness import Identities
@@ -48,7 +55,7 @@ class InputsDistinct(Rule):
             *_on_gpus(placement, known),
             *_built_again(placement, known, uses),
         ):
-            if not any(fnmatchcase(finding.object, pattern) for pattern in self.shared):
+            if not is_among(finding.object, self.shared):
                 findings.setdefault(finding.object, finding)
         if not uses and not findings:
             return self.not_checked("no tower reads an example from a placeholder or pipeline")

@@ -3,10 +3,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from placement_checks.placement import Placement, producer_of
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import Wiring, wiring
 
 _SUMMARIES = ("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary")
@@ -55,7 +54,7 @@ class LossOfAllTowers(Rule):
         )
 
     def _is_declared(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.one_tower)
+        return is_among(name, self.one_tower)
 
 
 def _of_losses(known: Wiring, summaries: list[int]) -> Iterator[int]:

@@ -4,10 +4,9 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from placement_checks.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.wiring import Wiring, wiring
 
 _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
@@ -43,7 +42,7 @@ class NamesPortable(Rule):
             name = variable.name
             scope = _tower_scope(name, scopes, len(known.towers))
             is_slot = name.rpartition("/")[0] in findings
-            kept = any(fnmatchcase(name, pattern) for pattern in self.keep)
+            kept = is_among(name, self.keep)
             if scope and not is_slot and not kept:
                 findings[name] = _finding(placement, known, name, scope, scopes[scope])
         return self.verdict(list(findings.values()), f"{len(placement.variables)} variables")

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from placement_checks.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import Update, Wiring, wiring
 
 
@@ -38,7 +37,7 @@ class OneUpdate(Rule):
         findings = [
             finding
             for finding in (*_doubled(placement, known), *_counters(placement, known))
-            if not any(fnmatchcase(finding.object, pattern) for pattern in self.several)
+            if not is_among(finding.object, self.several)
         ]
         if findings and known.updates.unknown:
             return self.not_checked(known.updates.unknown)

@@ -4,10 +4,9 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from placement_checks.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import Wiring, wiring
 from placement_checks.wiring.likeness import Identities
 
@@ -57,11 +56,7 @@ class RandomnessApart(Rule):
             for tower in sorted(by_tower)[1:]
         ]
         return self.verdict(
-            [
-                finding
-                for finding in findings
-                if not any(fnmatchcase(finding.object, pattern) for pattern in self.same)
-            ],
+            [finding for finding in findings if not is_among(finding.object, self.same)],
             f"{count} random ops",
         )
 

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from placement_checks.placement import VARIABLE_TYPES, Placement, producer_of
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.wiring import Wiring, wiring
 
 
@@ -42,7 +41,7 @@ class SlotsWithVariables(Rule):
             _finding(placement, slot, variable)
             for slot, variable in slots.items()
             if placement.ops[slot].assigned != placement.ops[variable].assigned
-            and not any(fnmatchcase(slot, pattern) for pattern in self.apart)
+            and not is_among(slot, self.apart)
         ]
         return self.verdict(findings, f"{len(slots)} slot{'s' if len(slots) > 1 else ''}")
 

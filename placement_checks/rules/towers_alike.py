@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from placement_checks.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import wiring
 from placement_checks.wiring.likeness import Difference, differences
 
@@ -50,7 +49,7 @@ class TowersAlike(Rule):
             shared = known.towers[0].reads.keys() & known.towers[number].reads.keys()
             for each in differences(placement, known.flow, first, other, shared):
                 finding = self._finding(placement, number, each)
-                if not any(fnmatchcase(finding.object, pattern) for pattern in self.differ):
+                if not is_among(finding.object, self.differ):
                     findings.setdefault(finding.object, finding)
         return self.verdict(list(findings.values()), f"{len(known.towers)} towers")
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from placement_checks.placement import (
@@ -13,7 +12,7 @@ from placement_checks.placement import (
     Variable,
     producer_of,
 )
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.wiring import Part, Parts, wiring
 
 
@@ -71,7 +70,7 @@ class VariablesShared(Rule):
         return self.verdict([*findings.values(), *unsaved], note)
 
     def _is_private(self, variable: str) -> bool:
-        return any(fnmatchcase(variable, pattern) for pattern in self.private)
+        return is_among(variable, self.private)
 
 
 class _Copy(NamedTuple):
