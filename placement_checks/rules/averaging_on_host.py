@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from placement_checks.devices import Device
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, steps
-from placement_checks.wiring import Wiring, wiring
+from placement_checks.wiring import contributions, wiring
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class AveragingOnHost(Rule):
         if blended := self.blended(placement):
             return blended
         known = wiring(placement)
-        meetings = [op for op in _meetings(known) if known.ops[op].assigned]
+        meetings = [op for op in _meetings(placement) if known.ops[op].assigned]
         if not meetings:
             return self.not_checked("the gradients of the towers are never brought together")
         allowed = [Device.parse(name) for name in self._names()]
@@ -57,9 +57,8 @@ class AveragingOnHost(Rule):
     def _finding(self, placement: Placement, number: int, found: Device) -> Finding:
         known = wiring(placement)
         op = known.ops[number]
-        towers = " and ".join(
-            str(known.towers[each]) for each in known.towers_in(known.contributions.near[number])
-        )
+        met = known.towers_in(contributions(placement).near[number])
+        towers = " and ".join(str(known.towers[each]) for each in met)
         expected = " or ".join(str(Device.parse(name)) for name in self._names())
         return Finding(
             object=op.name,
@@ -68,7 +67,7 @@ class AveragingOnHost(Rule):
             expected=expected,
             found=found.short,
             where=placement.where(op.name),
-            path=steps(placement, [number, *_sides(known, number)]),
+            path=steps(placement, [number, *_sides(placement, number)]),
             message=f"{op.name} ({op.type}) brings the gradients of the towers on {towers} "
             f"together on {found.short}, not on {expected}; it asks for {asked_for(op)}"
             f"{built_at(placement, op.name)}",
@@ -77,16 +76,14 @@ class AveragingOnHost(Rule):
         )
 
 
-def _meetings(known: Wiring) -> Iterator[int]:
+def _meetings(placement: Placement) -> Iterator[int]:
     """The ops on the way to an update in which the gradients of towers first meet."""
+    known, given = wiring(placement), contributions(placement)
     between = {
-        op
-        for updates in known.contributions.trained.values()
-        for each in updates
-        for op in known.contributions.behind(each)
+        op for updates in given.trained.values() for each in updates for op in given.behind(each)
     }
     for op in sorted(between):
-        sides = [known.contributions.near[each] & known.every for each in _sides(known, op)]
+        sides = [given.near[each] & known.every for each in _sides(placement, op)]
         union = 0
         for side in sides:
             union |= side
@@ -94,8 +91,7 @@ def _meetings(known: Wiring) -> Iterator[int]:
             yield op
 
 
-def _sides(known: Wiring, op: int) -> list[int]:
+def _sides(placement: Placement, op: int) -> list[int]:
     """The gradients that an op takes."""
-    return [
-        each for each in known.flow.values[op] if known.contributions.near[each] & known.gradient
-    ]
+    known, near = wiring(placement), contributions(placement).near
+    return [each for each in known.flow.values[op] if near[each] & known.gradient]

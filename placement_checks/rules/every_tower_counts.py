@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
-from placement_checks.wiring import Update, Wiring, wiring
+from placement_checks.wiring import Update, Wiring, contributions, wiring
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,14 @@ class EveryTowerCounts(Rule):
         if blended := self.blended(placement):
             return blended
         known = wiring(placement)
-        if not known.contributions.trained:
+        given = contributions(placement)
+        if not given.trained:
             return self.not_checked("no variable that towers read is updated by a gradient")
         findings = []
-        for variable, updates in known.contributions.trained.items():
+        for variable, updates in given.trained.items():
             counted = 0
             for update in updates:
-                counted |= known.contributions.towers(update)
+                counted |= given.towers(update)
             missing = [
                 number
                 for number, tower in enumerate(known.towers)
@@ -47,7 +48,7 @@ class EveryTowerCounts(Rule):
             excused = is_among(variable, self.alone)
             if missing and not excused:
                 findings.append(_finding(placement, known, variable, updates, missing, counted))
-        count = len(known.contributions.trained)
+        count = len(given.trained)
         return self.verdict(findings, f"{count} variable{'s' if count > 1 else ''}")
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
-from placement_checks.wiring import Update, Wiring, wiring
+from placement_checks.wiring import Update, Wiring, contributions, wiring
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,18 @@ class OneUpdate(Rule):
 def _doubled(placement: Placement, known: Wiring) -> Iterator[Finding]:
     """Findings on variables that gradients update more than once, and on scalars beside them."""
     shapes = {variable.name: variable.shape for variable in placement.variables}
+    trained = contributions(placement).trained
     beside = {
         known.flow.names[holder]
-        for updates in known.contributions.trained.values()
+        for updates in trained.values()
         for update in updates
         for value in update.values
         for holder in [known.flow.holder(_read(known, value))]
         if holder is not None
     }
     for variable, updates in known.updates.by_variable.items():
-        if variable in known.contributions.trained:
-            several = known.updates.at_once(known.contributions.trained[variable])
+        if variable in trained:
+            several = known.updates.at_once(trained[variable])
         elif variable in beside and shapes[variable] == ():
             several = known.updates.at_once(updates)
         else:

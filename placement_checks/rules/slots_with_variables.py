@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from placement_checks.placement import VARIABLE_TYPES, Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
-from placement_checks.wiring import Wiring, wiring
+from placement_checks.wiring import Wiring, contributions, wiring
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
 
 def _unfused(known: Wiring, shapes: Mapping[str, tuple[object, ...]]) -> Iterator[tuple[str, str]]:
     """Slots and averages whose updates are written out op by op."""
-    flow, read, trained = known.flow, known.read, known.contributions.trained
+    flow, read, trained = known.flow, known.read, contributions(known.placement).trained
     for variable, updates in known.updates.by_variable.items():
         of_trained = variable in trained
         if not of_trained and (variable in read or not shapes[variable][0]):

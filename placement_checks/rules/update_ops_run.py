@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from placement_checks.devices import LOCALHOST, Device
 from placement_checks.placement import VARIABLE_TYPES, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at
-from placement_checks.wiring import Wiring, wiring
+from placement_checks.wiring import Wiring, contributions, wiring
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _statistics(placement: Placement, known: Wiring) -> Iterator[int]:
         if holder is None or flow.types[holder] not in VARIABLE_TYPES:
             continue
         name = flow.names[holder]
-        if name in known.contributions.trained or not _is_kept(placement, name):
+        if name in contributions(placement).trained or not _is_kept(placement, name):
             continue
         # That an op reads the variable itself says nothing: a counter is computed so as well.
         itself = set(known.parts.readers[name])

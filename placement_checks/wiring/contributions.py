@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from placement_checks.placement import Placement
 from placement_checks.wiring.updates import Update
-
-if TYPE_CHECKING:
-    from placement_checks.wiring.wiring import Wiring
+from placement_checks.wiring.wiring import wiring
 
 # How TensorFlow adds up the gradients of one variable (python/ops/gradients_util.py).
 _SUMS = frozenset({"AddN", "Add", "AddV2", "AccumulateNV2", "ConcatV2"})
@@ -17,10 +15,10 @@ _SCALED = frozenset({"Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan"})
 
 
 class Contributions:
-    """The way of gradients from the towers to the updates."""
+    """The way of gradients from the towers to the updates; `Placement.derived` keeps it."""
 
-    def __init__(self, known: Wiring) -> None:
-        self._known = known
+    def __init__(self, placement: Placement) -> None:
+        self._known = wiring(placement)
         self._behind: dict[int, Sequence[int]] = {}
 
     @cached_property
@@ -122,3 +120,8 @@ class Contributions:
         outputs = self._known.placement.details.outputs(name)
         number = int(output or 0)
         return number < len(outputs) and outputs[number].shape == ()
+
+
+def contributions(placement: Placement) -> Contributions:
+    """The contributions to the updates of a placement, worked out once."""
+    return placement.derived(Contributions)

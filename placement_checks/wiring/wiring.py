@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from placement_checks.placement import Op, Placement
 from placement_checks.wiring.backward import Backward
-from placement_checks.wiring.contributions import Contributions
 from placement_checks.wiring.flow import Flow
 from placement_checks.wiring.objectives import Losses, losses_of
 from placement_checks.wiring.towers import Parts, Tower, tower_device
@@ -53,10 +52,6 @@ class Wiring:
     @cached_property
     def updates(self) -> Updates:
         return Updates(self.placement, self.flow)
-
-    @cached_property
-    def contributions(self) -> Contributions:
-        return Contributions(self)
 
     @cached_property
     def losses(self) -> Losses:
