@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import tensorflow as tf
 
@@ -72,3 +74,14 @@ def test_functions_are_equal_if_their_bodies_are_whatever_the_names():
     assert isinstance(dataset_op(1, "a"), Body)
     assert dataset_op(1, "a") == dataset_op(1, "b")
     assert dataset_op(1, "a") != dataset_op(2, "a")
+
+
+def test_a_file_of_very_many_ops_is_not_imported_for_its_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with tf.Graph().as_default() as graph:
+        tf.constant(1.0, name="x")
+    tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
+    monkeypatch.setattr("placement_checks.capture.details._MOST_IMPORTED", 0)
+
+    assert place(tmp_path / "graph.pb", gpus=1).details.outputs("x") == ()

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from placement_checks.garbage import left_alone
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_rests_and_is_left_as_it_was(enabled: bool) -> None:
+    was_enabled = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with left_alone():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
