@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placement_checks.placement import Placement
@@ -37,10 +37,11 @@ class NamesPortable(Rule):
             return few
         known = wiring(placement)
         scopes = _towers_of_scopes(known)
+        siblings = _siblings(scopes)
         findings: dict[str, Finding] = {}
         for variable in placement.variables:
             name = variable.name
-            scope = _tower_scope(name, scopes, len(known.towers))
+            scope = _tower_scope(name, scopes, siblings, len(known.towers))
             is_slot = name.rpartition("/")[0] in findings
             kept = is_among(name, self.keep)
             if scope and not is_slot and not kept:
@@ -61,7 +62,23 @@ def _towers_of_scopes(known: Wiring) -> dict[str, int]:
     return scopes
 
 
-def _tower_scope(variable: str, scopes: Mapping[str, int], towers: int) -> str | None:
+def _siblings(scopes: Mapping[str, int]) -> dict[tuple[str, str], list[int]]:
+    """The towers in the scopes of one name, numbers apart, by the scope around them and the name."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for scope, towers in scopes.items():
+        outer, _, name = scope.rpartition("/")
+        numbered = _NUMBERED.fullmatch(name)
+        for stem in {name, numbered[1] if numbered else name}:
+            found[outer, stem].append(towers)
+    return found
+
+
+def _tower_scope(
+    variable: str,
+    scopes: Mapping[str, int],
+    siblings: Mapping[tuple[str, str], Sequence[int]],
+    towers: int,
+) -> str | None:
     """The scope in a variable's name that is one tower's, if there is one for each."""
     parts = variable.split("/")
     for depth in range(1, len(parts)):
@@ -69,24 +86,10 @@ def _tower_scope(variable: str, scopes: Mapping[str, int], towers: int) -> str |
         numbered = _NUMBERED.fullmatch(parts[depth - 1])
         if numbered is None or scopes.get(scope, 0).bit_count() != 1:
             continue
-        outer = "/".join([*parts[: depth - 1], ""])
-        named = _siblings(outer, numbered[1], scopes)
-        if all(len(named.get(1 << tower, ())) == 1 for tower in range(towers)):
+        alike = siblings["/".join(parts[: depth - 1]), numbered[1]]
+        if all(alike.count(1 << tower) == 1 for tower in range(towers)):
             return scope
     return None
-
-
-def _siblings(outer: str, stem: str, scopes: Mapping[str, int]) -> dict[int, list[str]]:
-    """The scopes of one name, its number apart, by the towers whose ops are in them."""
-    found: dict[int, list[str]] = defaultdict(list)
-    for scope, towers in scopes.items():
-        name = scope.removeprefix(outer)
-        if not scope.startswith(outer) or "/" in name:
-            continue
-        numbered = _NUMBERED.fullmatch(name)
-        if name == stem or (numbered and numbered[1] == stem):
-            found[towers].append(scope)
-    return found
 
 
 def _finding(
