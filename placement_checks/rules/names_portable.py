@@ -63,7 +63,7 @@ def _towers_of_scopes(known: Wiring) -> dict[str, int]:
 
 
 def _siblings(scopes: Mapping[str, int]) -> dict[tuple[str, str], list[int]]:
-    """The towers in the scopes of one name, numbers apart, by the scope around them and the name."""
+    """The towers in scopes of one name, numbers apart, by the scope around them and the name."""
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for scope, towers in scopes.items():
         outer, _, name = scope.rpartition("/")

@@ -82,6 +82,21 @@ def test_a_long_path_is_cut_in_the_middle():
     assert finding.path[-1] == "gradients/tower_11/w/MatMul_grad/MatMul (MatMul)"
 
 
+def test_the_path_has_the_gradients_alone():
+    graph = program(
+        host("finite", "IsFinite", "tower_0/loss"),
+        on(0, "sum/w", "SelectV2", "finite", gradient(0), gradient(1)),
+    )
+
+    (finding,) = AveragingOnHost().check(graph).findings
+
+    assert finding.path == (
+        "sum/w (SelectV2)",
+        "gradients/tower_0/w/MatMul_grad/MatMul (MatMul)",
+        "gradients/tower_1/w/MatMul_grad/MatMul (MatMul)",
+    )
+
+
 def test_it_is_judged_by_where_the_placer_put_it():
     """Without a request, the placer puts it beside the gradients."""
     total = op("sum/w", "AddN", "", "GPU:0", gradient(0), gradient(1))

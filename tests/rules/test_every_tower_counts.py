@@ -199,6 +199,20 @@ def test_gradients_that_are_summed_up_in_a_variable_count(ways):
     assert objects(graph) == []
 
 
+@pytest.mark.parametrize("kind", ["HistogramSummary", "L2Loss"])
+def test_a_sum_of_gradients_counts_though_a_summary_shows_it(kind):
+    graph = updated(
+        "total/read",
+        variable("total"),
+        *(host(f"add_{i}", "AssignAddVariableOp", "total", gradient(i)) for i in (0, 1)),
+        host("total/read", "ReadVariableOp", "total"),
+        host("shown", kind, "total/read"),
+        host("train", "NoOp", "^update/w", "^add_0", "^add_1"),
+    )
+
+    assert objects(graph) == []
+
+
 def test_a_tower_whose_gradient_is_not_added_to_the_variable_does_not_count():
     graph = updated(
         "total/read",

@@ -160,6 +160,10 @@ def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu():
         ),
         pytest.param([op(ADRIFT, "MatMul", "", "", "tower_1/x")], id="an op that nobody placed"),
         pytest.param(
+            [op("tower_1/w/MatMul", "MatMul", "/gpu:1", "", "tower_1/x", "tower_1/w/read")],
+            id="a forward op that nobody placed",
+        ),
+        pytest.param(
             [op("sum/w", "AddN", "", "GPU:0", gradient(0), gradient(1))],
             id="an average that is no backward op",
         ),

@@ -550,6 +550,12 @@ def test_needs_no_placer_and_no_train_op():
     assert objects(graph) == ["tower_1/slice"]
 
 
+def test_an_input_op_on_a_gpu_is_found_though_no_tower_reads_examples():
+    graph = program(on(0, "queue", "FIFOQueueV2"), outputs={"tower_0/x": (), "tower_1/x": ()})
+
+    assert objects(graph) == ["queue"]
+
+
 @without_two_towers
 def test_not_checked_without_two_towers(graph, reason):
     assert InputsDistinct().check(graph) == Verdict("inputs-distinct", "not-checked", None, reason)

@@ -133,6 +133,26 @@ def test_a_mean_that_leaves_one_tower_out():
             id="an accuracy of one tower",
         ),
         pytest.param(
+            program(host("shown", "HistogramSummary", "tag", "tower_1/loss")),
+            id="a histogram of one tower's loss",
+        ),
+        pytest.param(
+            program(lines={"tower_0/w/MatMul": "net.py:5", "tower_1/w/MatMul": "net.py:5"}),
+            id="layers that one line builds in every tower",
+        ),
+        pytest.param(
+            program(
+                on(0, "shown", "HistogramSummary", "tag", "tower_0/w/MatMul"),
+                host("shown_1", "HistogramSummary", "tag", "rate"),
+                lines={"shown": "net.py:7", "shown_1": "net.py:7"},
+            ),
+            id="a line that summarises one tower and something else",
+        ),
+        pytest.param(
+            program(host("shown", "ScalarSummary", "tag", "loss"), training={"losses": ()}),
+            id="a summary of the mean and no loss reported",
+        ),
+        pytest.param(
             summaries("HistogramSummary", "w/MatMul", lines=False), id="summaries of a saved graph"
         ),
     ],
@@ -249,6 +269,12 @@ def test_summaries_of_all_towers_on_one_line_of_a_loop_over_variables():
     )
 
     assert objects(graph) == []
+
+
+def test_summaries_once_a_tower_are_found_though_no_loss_is_reported():
+    graph = summaries("ImageSummary", "x", training={"losses": ()})
+
+    assert objects(graph) == ["tower_1/shown"]
 
 
 def test_one_finding_an_object():

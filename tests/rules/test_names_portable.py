@@ -126,6 +126,16 @@ def test_the_scope_that_tensorflow_gives_a_second_tower():
         pytest.param(
             ["stage_0/w"], (["stage_0"], ["stage_0"]), id="a scope that all towers share"
         ),
+        pytest.param(
+            ["stage_0/w", "v"],
+            (["stage_0", "stage_1"], ["stage_0", "stage_2"]),
+            id="a scope that all towers share beside one of each",
+        ),
+        pytest.param(
+            ["model/tower_0/w"],
+            (["model/tower_0"], ["tower_1"]),
+            id="the other tower has a scope of that name elsewhere",
+        ),
         pytest.param(["head/w"], (["head"], ["body"]), id="a name without a number"),
         pytest.param(["tower_0/w"], (["a"], ["b"]), id="no op is in the scope"),
         pytest.param(

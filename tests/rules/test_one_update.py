@@ -302,6 +302,18 @@ def test_a_reference_to_a_scalar_of_the_optimiser_is_followed():
     assert objects(graph) == ["beta1_power"]
 
 
+def test_scalars_that_no_optimiser_reads_may_move_in_every_tower():
+    """The count of a metric."""
+    graph = program(
+        variable("count"),
+        *(host(f"count_{i}", "AssignAddVariableOp", "count", "rows") for i in (0, 1)),
+        host("train", "NoOp", *TRAIN, "^count_0", "^count_1"),
+        shapes={"count": ()},
+    )
+
+    assert objects(graph) == []
+
+
 def test_statistics_may_be_updated_in_every_tower():
     """Their moments are assigned by each of them."""
     graph = program(

@@ -237,6 +237,20 @@ def test_one_state_of_a_generator_that_all_towers_read():
     assert objects(seeded(*ops)) == ["tower_1/noise"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "read"), [("VarHandleOp", "ReadVariableOp"), ("VariableV2", "Identity")]
+)
+def test_a_seed_that_is_made_of_the_step_is_one_for_all_towers(kind, read):
+    ops = [variable("step", kind), host("step/add", "AssignAdd", "step", "step/one")]
+    for i in (0, 1):
+        ops += [
+            host(f"tower_{i}/step", read, "step"),
+            host(f"tower_{i}/seed", "Pack", f"tower_{i}/step", "step/one"),
+        ]
+
+    assert objects(seeded(*ops)) == ["tower_1/noise"]
+
+
 def test_a_state_of_its_own_for_each_tower():
     ops = []
     for i in (0, 1):

@@ -168,6 +168,22 @@ def test_averages_by_reference_are_known():
     assert objects(graph) == ["w/average"]
 
 
+@pytest.mark.parametrize(
+    "reader",
+    [
+        host("shown", "HistogramSummary", "tag", "average/read"),
+        host("evaluated", "MatMul", "pictures", "average/read"),
+        op("evaluated", "MatMul", "", "CPU:0", "pictures", "average/read"),
+    ],
+    ids=["a summary", "an evaluation on the host", "an evaluation anywhere"],
+)
+def test_an_average_is_one_whatever_reads_it_beside_the_towers(reader):
+    graph = average("GPU:0")
+    graph = program(*graph.ops.values(), reader)
+
+    assert objects(graph) == ["w/average"]
+
+
 def test_slots_of_an_optimiser_are_known_without_a_train_op():
     assert objects(momentum("GPU:0", training={"train_op": ()})) == ["w/Momentum"]
 
@@ -257,6 +273,34 @@ def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable():
     verdict = SlotsWithVariables().check(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "1 slot")
+
+
+def test_a_scalar_that_the_update_takes_by_reference_is_no_slot():
+    graph = program(
+        variable("power", "VariableV2", at="GPU:0"),
+        variable("w/m", "VariableV2"),
+        variable("w", "VariableV2"),
+        host("update/w", "ApplyAdam", "w", "w/m", "power", "mean/w"),
+        shapes={"power": ()},
+    )
+
+    assert objects(graph) == []
+
+
+def test_trained_variables_whose_updates_need_each_other_are_no_slots():
+    """Weights that are kept orthogonal to others of one shape, written out op by op."""
+    graph = program(
+        variable("b", at="GPU:0"),
+        variable("b/m", at="GPU:0"),
+        host("b/value", "ReadVariableOp", "b"),
+        host("apart", "AddV2", "mean/a", "b/value"),
+        host("update/a", "AssignSubVariableOp", "a", "apart"),
+        host("moved", "ResourceApplyMomentum", "b", "b/m", "rate", "mean/b"),
+        host("train", "NoOp", "^update/a", "^moved"),
+        variables=["a", "b"],
+    )
+
+    assert objects(graph) == []
 
 
 def test_an_accumulator_of_gradients_is_a_slot():

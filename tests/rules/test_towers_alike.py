@@ -95,6 +95,16 @@ def test_the_other_line_is_named_where_it_is_another_one():
     assert finding.message.endswith("computes tower_0/loss, Mean (main.py:30)")
 
 
+def test_no_line_is_named_where_none_is_known():
+    graph = program(
+        on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul"), lines={"tower_1/loss": "main.py:32"}
+    )
+
+    (finding,) = TowersAlike().check(graph).findings
+
+    assert finding.message.endswith("computes tower_0/loss, Mean")
+
+
 def test_the_path_leads_from_the_loss_to_the_place():
     graph = program(
         on(1, "tower_1/act", "Tanh", "tower_1/w/MatMul"),

@@ -141,6 +141,8 @@ def test_towers_take_the_weights_and_give_the_gradients():
         figure("/device:GPU:0", "/device:CPU:0", 1, 40),
         figure("/device:GPU:1", "/device:CPU:0", 1, 40),
     ]
+    assert verdict.note.count("->") == 4
+    assert "more pairs" not in verdict.note
 
 
 def test_one_tensor_is_copied_to_one_device_once():

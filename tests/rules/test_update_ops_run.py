@@ -262,6 +262,14 @@ def test_silent_on_what_is_no_statistics_update(graph):
     assert UpdateOpsRun().check(graph).reason == NONE
 
 
+@pytest.mark.parametrize("inputs", [("handle", "tower_0/x"), ("tower_0/x",), ()])
+def test_an_assignment_to_what_is_not_known_is_none(inputs):
+    """The handle is an argument of a function."""
+    graph = program(host("handle", "Placeholder"), host("set", "AssignVariableOp", *inputs))
+
+    assert UpdateOpsRun().check(graph).reason == NONE
+
+
 def test_an_update_may_be_computed_on_the_towers_gpu():
     """Batch normalisation that opens no scope for the host."""
     ops = []
