@@ -53,7 +53,7 @@ class GraphDetails(Details):
         """An attribute as numbers, texts, tuples and bodies; None for tensors."""
         kind = value.WhichOneof("value")
         if kind in ("i", "f", "b", "s", "type"):
-            return getattr(value, kind)
+            return _comparable(getattr(value, kind))
         if kind == "shape":
             return _shape(value.shape)
         if kind == "func":
@@ -93,7 +93,7 @@ class GraphDetails(Details):
         if tensor.ByteSize() > _LARGE or tensor == bare:
             return None
         array = tf.make_ndarray(tensor)
-        return (array.dtype.name, array.shape, *array.ravel().tolist())
+        return (array.dtype.name, array.shape, *map(_comparable, array.ravel().tolist()))
 
     def forward(self, op: str) -> str:
         found = self._op(self._live, op)
@@ -162,6 +162,11 @@ def _in_body(graph: tf.Graph, function: str, name: str) -> tf.Operation:
         return body.get_operation_by_name(name)
     except KeyError:
         return body.get_operation_by_name(re.sub(r"_\d+$", "", name))
+
+
+def _comparable(value: Any) -> Any:
+    """A value that equals itself, which a float that is no number does not."""
+    return "nan" if isinstance(value, float) and value != value else value
 
 
 def _telling(node: Any) -> list[str]:

@@ -20,6 +20,7 @@ class Gradients:
     def __init__(self) -> None:
         self.objectives: list[str] = []
         self._built: list[tuple[int, int]] = []
+        self._busy = False  # with gradients of a part, taken within the gradients of the whole
 
     def ops(self, graph_def: Any) -> frozenset[str]:
         """The names of the ops that were built while gradients were taken."""
@@ -29,18 +30,16 @@ class Gradients:
 
     def _noted(self, graph: tf.Graph, take: Callable[..., Any]) -> Callable[..., Any]:
         """``take``, whose first argument is the objectives, noting what it does to ``graph``."""
-        busy = False  # gradients of a part, taken within the gradients of the whole
 
         def noting(targets: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal busy
-            if busy or tf.compat.v1.get_default_graph() is not graph:
+            if self._busy or tf.compat.v1.get_default_graph() is not graph:
                 return take(targets, *args, **kwargs)
             # A graph's version is the number of its ops.
-            busy, start = True, graph.version
+            self._busy, start = True, graph.version
             try:
                 return take(targets, *args, **kwargs)
             finally:
-                busy = False
+                self._busy = False
                 self._built.append((start, graph.version))
                 self.objectives += [
                     each.name

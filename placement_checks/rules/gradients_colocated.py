@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement_checks.placement import Op, Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
+from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, is_among
 from placement_checks.wiring import wiring
 
-_NO_COMPUTATION = frozenset({"NoOp", "Identity"})  # they keep the order, or pass on
+# They keep the order, pass a value on, or follow a variable to where it is.
+_NO_COMPUTATION = frozenset({"NoOp", "Identity", "ReadVariableOp", "VariableShape"})
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class GradientsColocated(Rule):
     that, the name of the op tells, and the finding says so. A backward op on a GPU may have a
     forward op on the host, such as a lookup in a table that the host holds.
 
-    `allow` lists op types or op names that may sit elsewhere.
+    `allow` lists op types, op names or patterns of names that may sit elsewhere.
     """
 
     name = "gradients-colocated"
@@ -48,11 +49,13 @@ class GradientsColocated(Rule):
                 op.assigned != original.assigned
                 and original.assigned.is_gpu
                 and not (op.why_not and not op.bound)
-                and not {op.name, op.type} & {*self.allow}
+                and not (is_among(op.name, self.allow) or op.type in self.allow)
             ):
                 findings.append(_finding(placement, op, original, by))
         if not judged:
             return self.not_checked(_none(known.backward.ops))
+        if findings and (blended := self.blended(placement)):
+            return blended
         return self.verdict(findings, f"{judged} backward ops")
 
 

@@ -24,6 +24,10 @@ _PIPELINE = re.compile(
 )
 
 
+# What fetches batches for a GPU: MultiDeviceIterator, prefetch_to_device.
+_FETCHES = re.compile(r"^(Generator|Prefetch|Options|Model|MaxIntraOpParallelism)Dataset|Iterator")
+
+
 @dataclass(frozen=True)
 class InputsDistinct(Rule):
     """No two towers read the same slice; input ops are on the CPU and built once.
@@ -34,7 +38,8 @@ class InputsDistinct(Rule):
     Scalars, and vectors of fixed length, are no examples.
 
     Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
-    batch twice; made anew in the loop over towers they read the same files N times.
+    batch twice; made anew in the loop over towers they read the same files N times. What fetches
+    batches ahead for a GPU, from a pipeline on the CPU, belongs there.
 
     `shared` lists inputs, or patterns, that all towers read whole on purpose.
     """
@@ -99,7 +104,10 @@ def _same_slices(placement: Placement, known: Wiring, uses: list[Use]) -> Iterat
 
 
 def _on_gpus(placement: Placement, known: Wiring) -> Iterator[Finding]:
+    fetching = {op.requested for op in known.ops if op.type == "GeneratorDataset"}
     for op in known.ops:
+        if op.requested in fetching and _FETCHES.search(op.type):
+            continue
         if op.requested.is_gpu and _PIPELINE.search(op.type) and not op.call:
             yield Finding(
                 object=op.name,

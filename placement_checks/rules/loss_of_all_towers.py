@@ -33,7 +33,7 @@ class LossOfAllTowers(Rule):
         if few := self.too_few_towers(placement):
             return few
         known = wiring(placement)
-        summaries = [op for op, kind in enumerate(known.flow.types) if kind in _SUMMARIES]
+        summaries = _written(known)
         reported = [producer_of(name) for name in placement.training.losses]
         of_losses = list(_of_losses(known, summaries))
         findings = [*_repeated(placement, known, summaries)]
@@ -55,6 +55,14 @@ class LossOfAllTowers(Rule):
 
     def _is_declared(self, name: str) -> bool:
         return is_among(name, self.one_tower)
+
+
+def _written(known: Wiring) -> list[int]:
+    """The summaries; where the program merges some, only those are written."""
+    types = known.flow.types
+    found = [op for op, kind in enumerate(types) if kind in _SUMMARIES]
+    merged = [op for op in found if "MergeSummary" in {types[e] for e in known.flow.consumers[op]}]
+    return merged or found
 
 
 def _of_losses(known: Wiring, summaries: list[int]) -> Iterator[int]:

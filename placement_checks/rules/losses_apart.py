@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement_checks.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, steps
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import Blended, wiring
 
 
@@ -17,10 +17,15 @@ class LossesApart(Rule):
 
     A loss depends on another tower if it contains what that tower computes with a variable that
     its own tower reads as well. Layers that one GPU computes for all towers are no breach.
+
+    `together` lists losses, or patterns, that read other towers on purpose, such as by moments of
+    batch normalisation that all towers share.
     """
 
     name = "losses-apart"
     evidence = "requested"
+
+    together: tuple[str, ...] = ()
 
     def check(self, placement: Placement) -> Verdict:
         if few := self.too_few_towers(placement):
@@ -28,7 +33,11 @@ class LossesApart(Rule):
         known = wiring(placement)
         if known.losses.unknown:
             return self.not_checked(known.losses.unknown)
-        findings = [_finding(placement, each) for each in known.blended]
+        findings = [
+            finding
+            for finding in (_finding(placement, each) for each in known.blended)
+            if not is_among(finding.object, self.together)
+        ]
         joint = "one loss of all towers; its parts were looked at" if known.losses.joint else None
         return self.verdict(findings, joint or f"{len(known.towers)} towers")
 

@@ -97,9 +97,10 @@ def _finding(
 
 def _counters(placement: Placement, known: Wiring) -> Iterator[Finding]:
     """Findings on step counters, which one step must move by one."""
-    for counter in placement.training.counters:
-        if counter not in placement.ops or known.updates.unknown:
-            continue
+    if known.updates.unknown:
+        return
+    declared = [name for name in placement.training.counters if name in placement.ops]
+    for counter in dict.fromkeys([*declared, *_counted_again(placement, known)]):
         updates = known.updates.at_once(known.updates.by_variable.get(counter, ()))
         if len(updates) > 1:
             moved = f"is moved {len(updates)} times"
@@ -128,6 +129,16 @@ def _counters(placement: Placement, known: Wiring) -> Iterator[Finding]:
             f"wrong time{built_at(placement, at)}",
             cure=cure,
         )
+
+
+def _counted_again(placement: Placement, known: Wiring) -> Iterator[str]:
+    """Scalars to which one step adds 1 more than once: counters that no collection names."""
+    scalars = {variable.name for variable in placement.variables if variable.shape == ()}
+    for variable, updates in known.updates.by_variable.items():
+        moves = [_moved_by(placement, known, update) for update in updates]
+        again = len(moves) > 1 and len(known.updates.at_once(updates)) > 1
+        if variable in scalars and again and set(moves) == {1}:
+            yield variable
 
 
 def _consumers(known: Wiring, variable: str) -> Sequence[int]:

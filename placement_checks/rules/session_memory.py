@@ -41,7 +41,9 @@ class SessionMemory(Rule):
         options = session.get("gpu_options") or {}
         if not isinstance(options, Mapping):
             return self.not_checked("the gpu_options of the session configuration are no mapping")
-        fraction = float(options.get("per_process_gpu_memory_fraction", 0))
+        fraction = options.get("per_process_gpu_memory_fraction", 0)
+        if not isinstance(fraction, int | float):
+            return self.not_checked(f"per_process_gpu_memory_fraction is {fraction!r}, no number")
         if options.get("allow_growth"):
             return self.verdict([], "the memory grows as it is needed")
         if os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") == "true":

@@ -68,7 +68,7 @@ def _unfused(known: Wiring, shapes: Mapping[str, tuple[object, ...]]) -> Iterato
     flow, read, trained = known.flow, known.read, contributions(known.placement).trained
     for variable, updates in known.updates.by_variable.items():
         of_trained = variable in trained
-        if not of_trained and (variable in read or not shapes[variable][0]):
+        if not of_trained and variable in read:
             continue
         for update in updates:
             if "Apply" in flow.types[update.op]:

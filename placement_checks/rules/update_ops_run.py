@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from placement_checks.devices import LOCALHOST, Device
 from placement_checks.placement import VARIABLE_TYPES, Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.wiring import Wiring, contributions, wiring
 
 
@@ -14,18 +14,19 @@ class UpdateOpsRun(Rule):
     """The statistics updates are part of the step, of every tower or of the declared one.
 
     Batch normalisation keeps the moments that evaluation uses by ops that the step must run:
-    those of the collection UPDATE_OPS, and those that assign what a tower computes to a variable
-    that is not trained. Left out of the train op they run never, and evaluation uses the moments
-    of the first minute.
+    those of the collection UPDATE_OPS, and those that assign what a tower computes of its examples
+    to a variable that is not trained. Left out of the train op they never run, and evaluation uses
+    the moments of the first minute.
 
     `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0; those of
-    the others may be left out.
+    the others may be left out. `apart` lists updates, or patterns, that are run by themselves.
     """
 
     name = "update-ops-run"
     evidence = "requested"
 
     tower: str = ""
+    apart: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         Device.parse(self.tower)
@@ -34,7 +35,11 @@ class UpdateOpsRun(Rule):
         if unasked := self.unasked(placement):
             return unasked
         known = wiring(placement)
-        updates = sorted(set(_statistics(placement, known)))
+        updates = [
+            op
+            for op in sorted(set(_statistics(placement, known)))
+            if not is_among(known.flow.names[op], self.apart)
+        ]
         if not updates:
             return self.not_checked("there are no statistics updates")
         if known.updates.unknown:
@@ -74,7 +79,8 @@ def _statistics(placement: Placement, known: Wiring) -> Iterator[int]:
 
         behind = flow.cone(flow.values[here][1:], leads_on)
         towers = [known.masks[op] for op in behind if not leads_on(op)]
-        if towers and not any(mask & known.gradient for mask in towers):
+        examples = any(known.examples[op] for op in flow.values[here][1:])
+        if examples and towers and not any(mask & known.gradient for mask in towers):
             yield here
 
 
@@ -105,7 +111,7 @@ def _finding(placement: Placement, known: Wiring, op: int, runs: int) -> Finding
         found="not part of the step",
         where=placement.where(name),
         message=f"the update{of}{by}, {name} ({flow.types[op]}), is not part of the train op "
-        f"{roots}: it never runs{built_at(placement, name)}",
+        f"{roots}{built_at(placement, name)}",
         cure="group it with the train op: tf.group(train_op, *get_collection(UPDATE_OPS)), or "
         f"build that under control_dependencies{one}",
     )

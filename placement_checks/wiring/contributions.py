@@ -97,14 +97,28 @@ class Contributions:
                 continue
             if flow.holder(op) == op:
                 if flow.names[op] not in self._known.read:
-                    for writer, written in flow.writers.get(op, ()):
-                        if writer != update.op:
-                            todo += written
+                    todo += self._written(op, update)
             elif flow.types[op] in _SCALED:
                 todo += self._scaled(op)
             else:
                 todo += flow.values[op]
         return found
+
+    def _written(self, holder: int, update: Update) -> list[int]:
+        """What other ops write to a holder of state.
+
+        By those of the step, where they write gradients; else the gradients are summed up by ops
+        that are run by themselves.
+        """
+        known = self._known
+        writers = [each for each in known.flow.writers.get(holder, ()) if each[0] != update.op]
+        running = [
+            (writer, written)
+            for writer, written in writers
+            if known.updates.steps[writer]
+            and any(known.masks[value] & known.gradient for value in written)
+        ]
+        return [value for _, written in running or writers for value in written]
 
     def _scaled(self, op: int) -> Sequence[int]:
         """What a product is made of, scalars left out unless it is one itself."""

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from placement_checks.placement import Placement, producer_of
 from placement_checks.wiring.wiring import Wiring
 
-_SOURCE = re.compile(r"^Placeholder|^IteratorGetNext|Dequeue|^Unstage|^ReaderRead")
+_SOURCE = re.compile(
+    r"^Placeholder|^IteratorGetNext|^MultiDeviceIteratorGetNext|Dequeue|^Unstage|^ReaderRead"
+)
 # These take a part of a tensor, or change its form: their output is still the tower's input.
 _SELECTS = frozenset(
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from placement_checks.placement import VARIABLE_TYPES, Body, Placement, Variable, producer_of
@@ -14,6 +14,8 @@ _OWN = frozenset(
     {"seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"}
 )
 _SOURCES = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "RefEnter", "Enter")
+# What these are given beside the tensor says which part of it a tower takes.
+_CUTS = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1}
 _SCALES = frozenset({"Mul", "RealDiv", "Div", "DivNoNan"})
 _DRAWS = ("RandomUniform", "RandomS", "TruncatedNormal", "Multinomial")
 _READS = frozenset({"Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
@@ -50,6 +52,7 @@ def differences(
         other: those that the other ends with.
         shared: the variables that both read.
     """
+    variables = {each.name: _variable(each) for each in placement.variables}
     met: set[tuple[int, int]] = set()
     todo: list[tuple[int, int, tuple[int, ...], bool]] = [
         (left, right, (right,), True) for left, right in zip(one, other, strict=False)
@@ -58,7 +61,7 @@ def differences(
         if left == right or (left, right) in met:
             continue
         met.add((left, right))
-        different = _different(placement, flow, left, right, shared)
+        different = _different(placement, flow, left, right, variables, shared)
         if different:
             yield Difference(left, right, *different, path)
             continue
@@ -66,14 +69,20 @@ def differences(
         if kind in _SOURCES or "Dequeue" in kind or kind in VARIABLE_TYPES:
             continue
         is_factor = at_root and kind in _SCALES
-        for a, b in zip(flow.values[left], flow.values[right], strict=True):
+        values = zip(flow.values[left], flow.values[right], strict=True)
+        for a, b in [list(values)[_CUTS[kind]]] if kind in _CUTS else values:
             if is_factor and flow.types[a] == flow.types[b] == "Const":
                 continue
             todo.append((a, b, (*path, b), is_factor))
 
 
 def _different(
-    placement: Placement, flow: Flow, left: int, right: int, shared: Collection[str]
+    placement: Placement,
+    flow: Flow,
+    left: int,
+    right: int,
+    variables: Mapping[str, str],
+    shared: Collection[str],
 ) -> tuple[str, str] | None:
     """What differs between two ops themselves, in words; None if nothing does."""
     kind = flow.types[left]
@@ -93,8 +102,8 @@ def _different(
     if kind in VARIABLE_TYPES:
         if here in shared and there in shared:
             return f"the variable {here}", f"the variable {there}"
-        known = {each.name: _variable(each) for each in placement.variables}
-        return (known[here], known[there]) if known[here] != known[there] else None
+        forms = variables[here], variables[there]
+        return forms if forms[0] != forms[1] else None
     counts = len(flow.values[left]), len(flow.values[right])
     if counts[0] != counts[1]:
         return f"{kind} of {counts[0]} inputs", f"{kind} of {counts[1]} inputs"
@@ -186,4 +195,4 @@ class Identities:
         kind, values = self._flow.types[op], self._flow.values[op]
         if "Dequeue" in kind or "Reader" in kind or kind.startswith(_DRAWS):
             return True
-        return bool(values) and self._flow.holder(values[0]) is not None and kind not in _READS
+        return bool(values) and self._flow.holder(values[0]) == values[0] and kind not in _READS

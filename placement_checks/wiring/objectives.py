@@ -15,7 +15,7 @@ class Losses(NamedTuple):
     Attributes:
         of: for each tower its losses, as ops, in the order in which gradients were taken of them.
         joint: whether gradients are taken of one loss of all towers; ``of`` are then its parts,
-            the last ops that belong to one tower each.
+            the last ops that are one tower's.
         unknown: why they are not known; ``""`` where they are.
     """
 
@@ -59,16 +59,21 @@ def losses_of(
         return Losses(found)
     parts: list[list[int]] = [[] for _ in range(towers)]
     for loss in known:
-        for part in _parts(loss, flow, masks, every):
-            parts[(masks[part] & every).bit_length() - 1].append(part)
+        for part, number in _parts(loss, flow, at, masks, every):
+            parts[number].append(part)
     if all(parts):
         return Losses(parts, joint=True)
     return Losses((), unknown="no loss is known for some of the towers; " + _CURE)
 
 
-def _parts(loss: int, flow: Flow, masks: Sequence[int], every: int) -> list[int]:
-    """The last ops before ``loss`` that depend on one tower only, in the order of the inputs."""
-    found = []
+def _parts(
+    loss: int, flow: Flow, at: Sequence[int], masks: Sequence[int], every: int
+) -> list[tuple[int, int]]:
+    """The last ops before ``loss`` that are one tower's, in the order of the inputs.
+
+    Those on a tower's GPU; of a loss that is itself on one, those that depend on one tower only.
+    """
+    found: list[tuple[int, int]] = []
     seen = {loss}
     todo = [loss]
     for op in todo:
@@ -76,11 +81,13 @@ def _parts(loss: int, flow: Flow, masks: Sequence[int], every: int) -> list[int]
             if each in seen:
                 continue
             seen.add(each)
-            count = (masks[each] & every).bit_count()
-            if count > 1:
+            mask = masks[each] & every
+            if mask and at[loss] < 0 <= at[each]:
+                found.append((each, at[each]))
+            elif mask.bit_count() > 1:
                 todo.append(each)
-            elif count:
-                found.append(each)
+            elif mask:
+                found.append((each, mask.bit_length() - 1))
     return found
 
 

@@ -103,6 +103,10 @@ class Parts:
                     found.append(op)
         return sorted(found)
 
+    def in_model(self, op: int) -> bool:
+        """Whether a reader is part of the model: on a GPU, or on the way to a loss."""
+        return self._model is None or bool(self._model[op]) or self._ops[op].requested.is_gpu
+
     def _only_updates(self, op: int) -> bool:
         """Whether its value goes into updates of variables, and not into the model."""
         return self._model is not None and not self._model[op] and bool(self._to_updates[op])

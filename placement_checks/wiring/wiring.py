@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from placement_checks.wiring.objectives import Losses, losses_of
 from placement_checks.wiring.towers import Parts, Tower, tower_device
 from placement_checks.wiring.updates import Updates
 
-_SOURCES = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext")
+_SOURCES = re.compile(r"^Placeholder|IteratorGetNext$|Dequeue|^ReaderRead|^Unstage")
 
 
 class Blended(NamedTuple):
@@ -42,8 +43,30 @@ class Wiring:
 
     @cached_property
     def towers(self) -> Sequence[Tower]:
-        """The copies of the model."""
-        return self.parts.towers()
+        """The copies of the model that are trained; all of them where none is.
+
+        A copy that only evaluates is part of no step, and no gradients are taken of it.
+        """
+        towers = self.parts.towers()
+        trained = self.flow.behind(self.backward.numbers())
+        if self.updates.unknown or not any(trained):
+            return towers
+        used = [tower for tower in towers if self._is_used(tower, trained)]
+        return used or towers
+
+    def _is_used(self, tower: Tower, trained: bytearray) -> bool:
+        return any(
+            (trained[op] or self.updates.steps[op])
+            and self.ops[op].requested.is_gpu
+            and tower_device(self.ops[op]) in tower.devices
+            for variable in tower.reads
+            for op in self.parts.readers[variable]
+        )
+
+    @cached_property
+    def examples(self) -> Sequence[int]:
+        """For each op whether its value depends on examples, of a placeholder or pipeline."""
+        return self.flow.masks([int(bool(_SOURCES.search(kind))) for kind in self.flow.types])
 
     @cached_property
     def backward(self) -> Backward:
@@ -117,7 +140,7 @@ class Wiring:
                 own[op] = self.gradient if self.backward.ops[op] else 0
             elif self.backward.ops[op]:
                 own[op] = 1 << self.at[op] | self.gradient
-            elif kind in _SOURCES or "Dequeue" in kind:
+            elif _SOURCES.search(kind):
                 own[op] = 1 << self.at[op]
         return own
 
@@ -157,7 +180,11 @@ class Wiring:
     @cached_property
     def read(self) -> frozenset[str]:
         """The variables that the model computes with, on towers or elsewhere."""
-        return frozenset(variable for variable, readers in self.parts.readers.items() if readers)
+        return frozenset(
+            variable
+            for variable, readers in self.parts.readers.items()
+            if any(self.parts.in_model(op) for op in readers)
+        )
 
 
 def wiring(placement: Placement) -> Wiring:
