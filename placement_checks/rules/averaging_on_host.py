@@ -41,8 +41,12 @@ class AveragingOnHost(Rule):
             return blended
         known = wiring(placement)
         meetings = [op for op in _meetings(placement) if known.ops[op].assigned]
+        if not meetings and any(known.backward.ops) and not contributions(placement).trained:
+            return self.not_checked(
+                known.updates.unknown or "no variable is updated by a gradient"
+            )
         if not meetings:
-            return self.not_checked("the gradients of the towers are never brought together")
+            return self.not_checked("no op is seen to bring the gradients of the towers together")
         allowed = [Device.parse(name) for name in self._names()]
         findings = []
         for op in meetings:

@@ -34,7 +34,9 @@ class EveryTowerCounts(Rule):
         known = wiring(placement)
         given = contributions(placement)
         if not given.trained:
-            return self.not_checked("no variable that towers read is updated by a gradient")
+            return self.not_checked(
+                known.updates.unknown or "no variable that towers read is updated by a gradient"
+            )
         findings = []
         for variable, updates in given.trained.items():
             counted = 0

@@ -16,8 +16,9 @@ class TowersAlike(Rule):
     where they part is a finding: another op, another attribute, another constant. The usual cause
     is an `if` on the number of the tower, or an argument that only one of them gets.
 
-    Not findings: the whole numbers with which towers cut their slices, seeds, a factor of a whole
-    loss (towers of unequal size), and what a tower computes beside its loss, such as an accuracy.
+    Not findings: the sizes with which towers cut their slices, seeds, a factor of a whole loss
+    (towers of unequal size), a regularisation that one tower adds for all, and what a tower
+    computes beside its loss, such as an accuracy.
 
     `differ` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
     """
@@ -39,7 +40,10 @@ class TowersAlike(Rule):
         findings: dict[str, Finding] = {}
         compared = 0
         for number in range(1, len(known.towers)):
-            first, other = losses.of[0], losses.of[number]
+            first, other = (
+                [known.without_regularisation(loss) for loss in losses.of[each]]
+                for each in (0, number)
+            )
             if len(first) != len(other):
                 return self.not_checked(
                     f"the tower on {known.towers[0]} has {len(first)} losses, that on "

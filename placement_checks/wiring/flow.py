@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from placement_checks.placement import VARIABLE_TYPES, Placement, producer_of
@@ -58,6 +58,10 @@ class Flow:
             elif op.type in _SHAPE_ONLY:
                 self.waits.setdefault(here, []).extend(self.values[here])
                 self.values[here] = []
+        for members in _collectives(placement, self.number):
+            given = [self.values[member][0] for member in members if self.values[member]]
+            for member in members:
+                self.values[member] = [*given, *self.values[member][1:]]
 
     @cached_property
     def consumers(self) -> Edges:
@@ -185,6 +189,18 @@ class Flow:
                 if each not in seen:
                     seen.add(each)
                     todo.append(each)
+
+
+def _collectives(placement: Placement, number: Mapping[str, int]) -> Iterable[list[int]]:
+    """The ops that reduce or gather together, such as those of NCCL: each yields what all give."""
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for op in placement.ops.values():
+        if op.type.startswith(("NcclAllReduce", "NcclReduce", "CollectiveReduce")):
+            known = placement.details.attributes(op.name)
+            keys = [known.get(key) for key in ("shared_name", "group_key", "instance_key")]
+            values = tuple(placement.details.value(producer_of(each)) for each in op.inputs[1:])
+            groups[op.type, *keys, values].append(number[op.name])
+    return groups.values()
 
 
 _PASSES_RESOURCES = frozenset(

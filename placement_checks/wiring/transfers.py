@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from placement_checks.devices import Device
@@ -123,15 +124,15 @@ def _rows(known: Wiring, tensor: str, rows: int) -> int:
     if towers < 2:
         return rows
     op = known.flow.number[producer_of(tensor)]
-    of_one = known.at[op] >= 0 or (known.masks[op] & known.every).bit_count() == 1
-    if not of_one and (known.flow.types[op] in _CUTS or known.flow.names[op] in _fed(known)):
-        of_one = True
+    met = (known.masks[op] & known.every).bit_count()
+    of_one = met == 1 or (met == 0 and known.placement.derived(_cut)[op])
     return math.ceil(rows / towers) if of_one else rows
 
 
-def _fed(known: Wiring) -> frozenset[str]:
-    """The placeholders that the program lists for one of several towers."""
-    inputs = known.placement.training.inputs
-    if len(inputs) < 2:
-        return frozenset()
-    return frozenset(producer_of(name) for each in inputs for name in each)
+def _cut(placement: Placement) -> Sequence[int]:
+    """For each op whether its value comes from a part of a batch: cut off, or fed as one."""
+    flow = wiring(placement).flow
+    inputs = placement.training.inputs
+    fed = {producer_of(name) for each in inputs for name in each} if len(inputs) > 1 else set()
+    parts = zip(flow.names, flow.types, strict=True)
+    return flow.masks([int(kind in _CUTS or name in fed) for name, kind in parts])

@@ -16,6 +16,8 @@ from placement_checks.wiring.updates import Updates
 
 _SOURCES = re.compile(r"^Placeholder|IteratorGetNext$|Dequeue|^ReaderRead|^Unstage")
 
+_ADDS = frozenset({"Add", "AddV2", "AddN"})
+
 
 class Blended(NamedTuple):
     """A tower's loss and the way back from it to an op of another tower."""
@@ -148,6 +150,15 @@ class Wiring:
     def masks(self) -> Sequence[int]:
         """For each op the towers that its value depends on, a bit each, and `gradient`."""
         return self.flow.masks(self.own)
+
+    def without_regularisation(self, loss: int) -> int:
+        """The part of a loss that depends on examples, where the rest is added to it."""
+        while self.flow.types[loss] in _ADDS:
+            parts = [each for each in self.flow.values[loss] if self.examples[each]]
+            if len(parts) != 1 or len(self.flow.values[loss]) == 1:
+                break
+            loss = parts[0]
+        return loss
 
     @cached_property
     def blended(self) -> Sequence[Blended]:

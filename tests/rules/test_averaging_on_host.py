@@ -247,7 +247,7 @@ def test_not_checked_without_two_towers(graph, reason):
     )
 
 
-NOWHERE = "the gradients of the towers are never brought together"
+NOWHERE = "no op is seen to bring the gradients of the towers together"
 
 
 @pytest.mark.parametrize(
