@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 
 from placement_checks.judging import verify
 from placement_checks.placement import Placement
-from placement_checks.report.lines import counted, finding_lines
+from placement_checks.report.lines import finding_lines
 from placement_checks.rules import RULES, Rule, Verdict
+from placement_checks.words import counted
 
 # Told of every verdict; the pytest plugin listens, for its summary.
 observers: list[Callable[[Placement, Verdict], None]] = []

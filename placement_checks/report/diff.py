@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from placement_checks.comparison import Difference, Places
 from placement_checks.report.json import SCHEMA
-from placement_checks.report.lines import counted
+from placement_checks.words import counted
 
 _MOST = 20  # ops of a group that are listed
 

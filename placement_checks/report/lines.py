@@ -38,8 +38,3 @@ def _path(path: Sequence[str]) -> Iterator[str]:
     yield from (f"      {step}" for step in path[:_LONGEST_PATH])
     if len(path) > _LONGEST_PATH:
         yield f"      and {len(path) - _LONGEST_PATH} more, see --format json"
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 finding``, ``2 findings``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -10,7 +10,7 @@ from placement_checks.devices import Device
 from placement_checks.logs import Log, Record, text_of
 from placement_checks.placement import VARIABLE_TYPES
 from placement_checks.report.json import SCHEMA
-from placement_checks.report.lines import counted
+from placement_checks.words import counted
 
 _MOST_KINDS = 4
 _MOST_MOVED = 20

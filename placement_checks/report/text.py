@@ -9,8 +9,9 @@ from rich.text import Text
 
 from placement_checks.judging import Report
 from placement_checks.placement import Placement
-from placement_checks.report.lines import counted, finding_lines
+from placement_checks.report.lines import finding_lines
 from placement_checks.rules import Verdict
+from placement_checks.words import counted
 
 _STATES = {
     "kept": ("KEPT", "green"),

@@ -7,6 +7,7 @@ from placement_checks.devices import Device
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, steps
 from placement_checks.wiring import contributions, wiring
+from placement_checks.words import counted, listed
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class AveragingOnHost(Rule):
             assigned = known.ops[op].assigned
             if assigned and not any(assigned.matches(each) for each in allowed):
                 findings.append(self._finding(placement, op, assigned))
-        return self.verdict(findings, f"in {len(meetings)} ops")
+        return self.verdict(findings, f"in {counted(len(meetings), 'op')}")
 
     def _names(self) -> tuple[str, ...]:
         return (self.device,) if isinstance(self.device, str) else tuple(self.device)
@@ -62,7 +63,7 @@ class AveragingOnHost(Rule):
         known = wiring(placement)
         op = known.ops[number]
         met = known.towers_in(contributions(placement).near[number])
-        towers = " and ".join(str(known.towers[each]) for each in met)
+        towers = listed(known.towers[each] for each in met)
         expected = " or ".join(str(Device.parse(name)) for name in self._names())
         return Finding(
             object=op.name,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import Update, Wiring, contributions, wiring
+from placement_checks.words import counted, listed
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,19 @@ class EveryTowerCounts(Rule):
             )
         findings = []
         for variable, updates in given.trained.items():
-            counted = 0
+            taken = 0
             for update in updates:
-                counted |= given.towers(update)
+                taken |= given.towers(update)
             missing = [
                 number
                 for number, tower in enumerate(known.towers)
-                if variable in tower.reads and not counted >> number & 1
+                if variable in tower.reads and not taken >> number & 1
             ]
             excused = is_among(variable, self.alone)
             if missing and not excused:
-                findings.append(_finding(placement, known, variable, updates, missing, counted))
+                findings.append(_finding(placement, known, variable, updates, missing, taken))
         count = len(given.trained)
-        return self.verdict(findings, f"{count} variable{'s' if count > 1 else ''}")
+        return self.verdict(findings, counted(count, "variable"))
 
 
 def _finding(
@@ -60,11 +61,11 @@ def _finding(
     variable: str,
     updates: list[Update],
     missing: list[int],
-    counted: int,
+    taken: int,
 ) -> Finding:
     update = known.flow.names[updates[0].op]
-    without = " and ".join(str(known.towers[number]) for number in missing)
-    towers = " and ".join(str(known.towers[number]) for number in known.towers_in(counted))
+    without = listed(known.towers[number] for number in missing)
+    towers = listed(known.towers[number] for number in known.towers_in(taken))
     line = placement.where(update)
     return Finding(
         object=variable,

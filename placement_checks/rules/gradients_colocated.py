@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from placement_checks.placement import Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, is_among
 from placement_checks.wiring import wiring
+from placement_checks.words import counted
 
 # They keep the order, pass a value on, or follow a variable to where it is.
 _NO_COMPUTATION = frozenset({"NoOp", "Identity", "ReadVariableOp", "VariableShape"})
@@ -56,7 +57,7 @@ class GradientsColocated(Rule):
             return self.not_checked(_none(known.backward.ops))
         if findings and (blended := self.blended(placement)):
             return blended
-        return self.verdict(findings, f"{judged} backward ops")
+        return self.verdict(findings, counted(judged, "backward op"))
 
 
 def _none(backward: bytearray) -> str:

@@ -18,6 +18,7 @@ from placement_checks.rules.base import (
 from placement_checks.wiring import Wiring, wiring
 from placement_checks.wiring.inputs import Use, input_uses, pipelines_of_one
 from placement_checks.wiring.likeness import Identities
+from placement_checks.words import counted
 
 _PIPELINE = re.compile(
     r"^(OneShot)?Iterator(V2)?$|Queue(V2)?$|Dataset(V\d)?$|Reader(V2)?$|^Decode(?!Raw)|^ReadFile$"
@@ -66,7 +67,7 @@ class InputsDistinct(Rule):
             return self.not_checked("no tower reads an example from a placeholder or pipeline")
         slices = len({(use.tower, use.tensor) for use in uses})
         return self.verdict(
-            list(findings.values()), f"{slices} inputs of {len(known.towers)} towers"
+            list(findings.values()), f"{counted(slices, 'input')} of {len(known.towers)} towers"
         )
 
 

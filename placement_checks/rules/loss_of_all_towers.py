@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from placement_checks.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import Wiring, wiring
+from placement_checks.words import listed
 
 _SUMMARIES = ("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary")
 
@@ -88,8 +89,8 @@ def _partial(placement: Placement, known: Wiring, ops: list[int]) -> Iterator[Fi
     if not read or read == known.every:
         return
     name = known.flow.names[ops[-1]]
-    without = " and ".join(str(known.towers[each]) for each in known.towers_in(known.every ^ read))
-    towers = " and ".join(str(known.towers[each]) for each in known.towers_in(read))
+    without = listed(known.towers[each] for each in known.towers_in(known.every ^ read))
+    towers = listed(known.towers[each] for each in known.towers_in(read))
     path = known.flow.path(ops[-1], lambda op: bool(known.own[op]))
     yield Finding(
         object=name,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.wiring import Wiring, wiring
+from placement_checks.words import counted
 
 _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
 
@@ -46,7 +47,7 @@ class NamesPortable(Rule):
             kept = is_among(name, self.keep)
             if scope and not is_slot and not kept:
                 findings[name] = _finding(placement, known, name, scope, scopes[scope])
-        return self.verdict(list(findings.values()), f"{len(placement.variables)} variables")
+        return self.verdict(list(findings.values()), counted(len(placement.variables), "variable"))
 
 
 def _towers_of_scopes(known: Wiring) -> dict[str, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import Update, Wiring, contributions, wiring
+from placement_checks.words import counted
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class OneUpdate(Rule):
         if findings and known.updates.unknown:
             return self.not_checked(known.updates.unknown)
         count = len(known.updates.by_variable)
-        return self.verdict(findings, f"{count} variable{'s' if count > 1 else ''} updated")
+        return self.verdict(findings, f"{counted(count, 'variable')} updated")
 
 
 def _doubled(placement: Placement, known: Wiring) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import Wiring, wiring
 from placement_checks.wiring.likeness import Identities
+from placement_checks.words import counted
 
 _STATEFUL = re.compile(
     r"^(Random(Uniform|UniformInt|StandardNormal|Gamma|Poisson|PoissonV2|Shuffle|Crop)|"
@@ -57,7 +58,7 @@ class RandomnessApart(Rule):
         ]
         return self.verdict(
             [finding for finding in findings if not is_among(finding.object, self.same)],
-            f"{count} random ops",
+            counted(count, "random op"),
         )
 
 

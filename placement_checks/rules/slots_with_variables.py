@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from placement_checks.placement import VARIABLE_TYPES, Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.wiring import Wiring, contributions, wiring
+from placement_checks.words import counted
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class SlotsWithVariables(Rule):
             if placement.ops[slot].assigned != placement.ops[variable].assigned
             and not is_among(slot, self.apart)
         ]
-        return self.verdict(findings, f"{len(slots)} slot{'s' if len(slots) > 1 else ''}")
+        return self.verdict(findings, counted(len(slots), "slot"))
 
 
 def _slots(placement: Placement) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from placement_checks.devices import LOCALHOST, Device
 from placement_checks.placement import VARIABLE_TYPES, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.wiring import Wiring, contributions, wiring
+from placement_checks.words import listed
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _finding(placement: Placement, known: Wiring, op: int, runs: int) -> Finding
     name = flow.names[op]
     holder = flow.holder(flow.values[op][0]) if flow.values[op] else None
     of = f" of {flow.names[holder]}" if holder is not None else ""
-    towers = " and ".join(str(known.towers[each]) for each in known.towers_in(known.masks[op]))
+    towers = listed(known.towers[each] for each in known.towers_in(known.masks[op]))
     by = f" by the tower on {towers}" if towers else ""
     roots = " and ".join(flow.names[root] for root in known.updates.roots[:3])
     one = (

@@ -6,6 +6,7 @@ from placement_checks.devices import Device
 from placement_checks.errors import ConfigError
 from placement_checks.placement import Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
+from placement_checks.words import counted
 
 _DEVICE_FUNCTION = (
     "; a device function must send VarHandleOp there as well as Variable and VariableV2"
@@ -59,7 +60,7 @@ class VariablesOnHost(Rule):
                 findings.append(self._asking_nothing(placement, op))
         unnamed = len(placement.variables) - len(placed)
         more = f", and {unnamed} that the log does not name" if unnamed else ""
-        return self.verdict(findings, note=_count(len(placed)) + more)
+        return self.verdict(findings, note=counted(len(placed), "variable") + more)
 
     def _names(self) -> tuple[str, ...]:
         return (self.device,) if isinstance(self.device, str) else tuple(self.device)
@@ -109,7 +110,3 @@ def _none(placement: Placement) -> str:
     if placement.unasked and not any(op.type for op in placement.ops.values()):
         return "logs of TensorFlow before 0.12 have no op types; give the program with --graph"
     return "the log names no variable" if placement.unasked else "the graph has no variables"
-
-
-def _count(variables: int) -> str:
-    return f"{variables} variable{'s' if variables > 1 else ''}"

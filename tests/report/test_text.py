@@ -8,8 +8,9 @@ from rich.console import Console
 
 from placement_checks import Finding, Verdict, verify
 from placement_checks.judging import Report
-from placement_checks.report.lines import counted, finding_lines
+from placement_checks.report.lines import finding_lines
 from placement_checks.report.text import write
+from placement_checks.words import counted
 
 
 def written(*reports, width=40):

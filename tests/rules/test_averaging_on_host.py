@@ -18,6 +18,7 @@ from towers import (
 from placement_checks import Finding, Verdict
 from placement_checks.errors import InputError
 from placement_checks.rules import AveragingOnHost
+from placement_checks.words import listed
 
 
 def objects(graph, **parameters):
@@ -34,9 +35,7 @@ def on_gpu(count=2, **more):
 def test_kept(count):
     verdict = AveragingOnHost().check(program(gpus=range(count)))
 
-    assert verdict == Verdict(
-        "averaging-on-host", "kept", "assigned", findings=[], note="in 1 ops"
-    )
+    assert verdict == Verdict("averaging-on-host", "kept", "assigned", findings=[], note="in 1 op")
 
 
 def test_broken():
@@ -44,7 +43,7 @@ def test_broken():
 
     verdict = AveragingOnHost().check(graph)
 
-    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "in 1 ops")
+    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "in 1 op")
     assert verdict.findings == [
         Finding(
             object="sum/w",
@@ -70,7 +69,7 @@ def test_broken():
 def test_all_towers_are_named(count):
     (finding,) = AveragingOnHost().check(on_gpu(count)).findings
 
-    names = " and ".join(f"/device:GPU:{i}" for i in range(count))
+    names = listed(f"/device:GPU:{i}" for i in range(count))
     assert f"brings the gradients of the towers on {names} together on" in finding.message
     assert len(finding.path) == min(1 + count, 9)
 
@@ -126,7 +125,7 @@ def test_gradients_that_are_stacked_meet_in_the_stack_alone():
 
     verdict = AveragingOnHost().check(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "in 1 ops")
+    assert (verdict.state, verdict.note) == ("kept", "in 1 op")
 
 
 def test_the_gradients_of_each_variable_are_looked_at():
@@ -155,7 +154,7 @@ def test_what_a_tower_adds_up_itself_brings_no_towers_together():
 
     verdict = AveragingOnHost().check(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "in 1 ops")
+    assert (verdict.state, verdict.note) == ("kept", "in 1 op")
 
 
 def test_gradients_are_scaled_and_clipped_in_their_towers():

@@ -17,6 +17,7 @@ from towers import (
 
 from placement_checks import Finding, Verdict
 from placement_checks.rules import EveryTowerCounts
+from placement_checks.words import listed
 
 CURE = (
     "average over the gradients of all towers, and look for a stop_gradient or an index that "
@@ -88,7 +89,7 @@ def test_one_tower_of_many_is_left_out(count, number):
 
     (finding,) = EveryTowerCounts().check(without(missing, count)).findings
 
-    others = " and ".join(f"/device:GPU:{i}" for i in range(count) if i != missing)
+    others = listed(f"/device:GPU:{i}" for i in range(count) if i != missing)
     assert finding.found == f"an update by those on {others}"
     assert finding.path[1:] == (
         f"the tower on /device:GPU:{missing} reads it: tower_{missing}/w/MatMul",
@@ -102,7 +103,7 @@ def test_the_last_tower_counts_alone(count):
 
     (finding,) = EveryTowerCounts().check(updated(gradient(last), gpus=range(count))).findings
 
-    others = " and ".join(f"/device:GPU:{i}" for i in range(last))
+    others = listed(f"/device:GPU:{i}" for i in range(last))
     assert finding.found == f"an update by those on /device:GPU:{last}"
     assert f"does not depend on the tower on {others}, which" in finding.message
     assert len(finding.path) == count

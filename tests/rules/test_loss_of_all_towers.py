@@ -12,6 +12,7 @@ from towers import (
 
 from placement_checks import Finding, Verdict
 from placement_checks.rules import LossOfAllTowers
+from placement_checks.words import listed
 
 MEAN = "report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0"
 NO_LOSS = (
@@ -85,7 +86,7 @@ def test_a_list_that_leaves_one_tower_out(count, left_out):
     graph = reported(*(f"tower_{i}/loss:0" for i in towers), gpus=range(count))
 
     (finding,) = LossOfAllTowers().check(graph).findings
-    others = " and ".join(f"/device:GPU:{i}" for i in towers)
+    others = listed(f"/device:GPU:{i}" for i in towers)
     assert finding.object == f"tower_{towers[-1]}/loss"
     assert finding.found == f"the loss of the tower on {others}"
     assert f"does not read /device:GPU:{missing}" in finding.message
