@@ -15,6 +15,7 @@ from placement_checks.capture.functions import nested_ops
 from placement_checks.capture.gradients import Gradients
 from placement_checks.devices import Device
 from placement_checks.errors import InputError
+from placement_checks.garbage import left_alone
 from placement_checks.placement import (
     GLOBAL,
     TRAINABLE,
@@ -90,6 +91,7 @@ def _name(item: Any) -> Any:
     return getattr(item, "name", None)
 
 
+@left_alone()
 def requested(source: Source) -> Placement:
     """The placement that a graph asks for; no placer has been asked.
 
