@@ -38,7 +38,6 @@ class TowersAlike(Rule):
         if blended := self.blended(placement):
             return blended
         findings: dict[str, Finding] = {}
-        compared = 0
         for number in range(1, len(known.towers)):
             first, other = (
                 [known.without_regularisation(loss) for loss in losses.of[each]]
@@ -49,7 +48,6 @@ class TowersAlike(Rule):
                     f"the tower on {known.towers[0]} has {len(first)} losses, that on "
                     f"{known.towers[number]} {len(other)}: they cannot be compared"
                 )
-            compared += len(first)
             shared = known.towers[0].reads.keys() & known.towers[number].reads.keys()
             for each in differences(placement, known.flow, first, other, shared):
                 finding = self._finding(placement, number, each)

@@ -16,14 +16,12 @@ class Backward:
     """The backward ops of a graph.
 
     Attributes:
-        by_name: whether only the names of ops told which these are.
         ops: for each op of the flow whether it is one.
     """
 
     def __init__(self, placement: Placement, flow: Flow) -> None:
         self._placement = placement
         self._flow = flow
-        self.by_name = placement.training.backward is None
         known = placement.training.backward
         self.ops = bytearray(
             _SCOPE.search(name) is not None if known is None else name in known
