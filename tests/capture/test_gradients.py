@@ -112,3 +112,23 @@ def test_in_a_saved_graph_the_name_tells_and_the_finding_says_so(tmp_path: Path)
         "gradients/Tanh_1_grad/TanhGrad sits on /device:GPU:0, and its forward op, which its name "
         "tells, on /device:GPU:1"
     )
+
+
+def test_a_tape_within_gradients_is_no_objective():
+    """As tf.recompute_grad has it."""
+
+    @tf.custom_gradient
+    def recomputed(x):
+        def grad(upstream):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                again = tf.tanh(x)
+            return tape.gradient(again, x, output_gradients=upstream)
+
+        return tf.tanh(x), grad
+
+    def build():
+        x = tf1.get_variable("x", [3])
+        tf1.gradients(tf.reduce_sum(recomputed(x), name="total"), x)
+
+    assert place(Program("train.py:build", build), gpus=1).training.objectives == ["total:0"]

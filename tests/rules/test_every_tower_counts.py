@@ -411,3 +411,15 @@ def test_not_checked(graph, reason):
     assert EveryTowerCounts().check(graph) == Verdict(
         "every-tower-counts", "not-checked", None, reason
     )
+
+
+@pytest.mark.parametrize(("key", "state"), [("same", "kept"), ("other", "broken")])
+def test_a_collective_yields_what_all_of_its_members_give(key, state):
+    """NcclAllReduce: one op on each GPU; only those of one name reduce together."""
+    graph = program(
+        *(on(i, f"reduced_{i}", "NcclAllReduce", gradient(i)) for i in (0, 1)),
+        host("mean/w", "Mul", "reduced_0", "share"),
+        attributes={"reduced_0": {"shared_name": "same"}, "reduced_1": {"shared_name": key}},
+    )
+
+    assert EveryTowerCounts().check(graph).state == state

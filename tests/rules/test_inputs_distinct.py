@@ -574,3 +574,17 @@ def test_not_checked_without_examples(graph):
     assert InputsDistinct().check(graph) == Verdict(
         "inputs-distinct", "not-checked", None, NO_INPUT
     )
+
+
+@pytest.mark.parametrize(("source", "found"), [("GeneratorDataset", []), ("RangeDataset", [0, 1])])
+def test_what_fetches_batches_ahead_for_a_gpu_belongs_there(source, found):
+    """MultiDeviceIterator and prefetch_to_device: a generator calls the pipeline on the CPU."""
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"generated_{i}", source),
+            on(i, f"ahead_{i}", "PrefetchDataset", f"generated_{i}"),
+        ]
+
+    names = [f"{name}_{i}" for i in found for name in ("generated", "ahead")]
+    assert sorted(objects(program(*ops))) == sorted(names)

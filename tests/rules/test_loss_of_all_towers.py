@@ -346,3 +346,15 @@ def test_not_checked_without_a_reported_loss(graph):
     assert LossOfAllTowers().check(graph) == Verdict(
         "loss-of-all-towers", "not-checked", None, NO_LOSS
     )
+
+
+@pytest.mark.parametrize(("merged", "found"), [(["1"], []), (["0", "1"], ["tower_1/decay"])])
+def test_of_merged_summaries_only_those_are_written(merged, found):
+    """As in the CIFAR-10 tutorial: every tower builds them, the last one's are merged."""
+    graph = program(
+        *(on(i, f"tower_{i}/decay", "HistogramSummary", f"tower_{i}/w/MatMul") for i in (0, 1)),
+        host("merged", "MergeSummary", *(f"tower_{i}/decay" for i in merged)),
+        lines={f"tower_{i}/decay": "train.py:7" for i in (0, 1)},
+    )
+
+    assert [each.object for each in LossOfAllTowers().check(graph).findings] == found

@@ -224,3 +224,9 @@ def test_not_checked_without_the_losses(training, reason):
     verdict = LossesApart().check(program(training=training))
 
     assert verdict == Verdict("losses-apart", "not-checked", None, reason)
+
+
+@pytest.mark.parametrize("together", ["tower_1/loss", "tower_*/loss"])
+def test_losses_that_read_other_towers_on_purpose(together):
+    assert LossesApart(together=(together,)).check(blended()).state == "kept"
+    assert LossesApart(together=("another",)).check(blended()).state == "broken"

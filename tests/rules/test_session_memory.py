@@ -175,3 +175,13 @@ def test_it_needs_neither_towers_nor_a_placer():
 )
 def test_not_checked(graph, reason):
     assert SessionMemory().check(graph) == Verdict("session-memory", "not-checked", None, reason)
+
+
+def test_a_share_that_is_no_number_is_not_judged():
+    options = {"per_process_gpu_memory_fraction": "half"}
+    graph = placement(training=Training(session={"gpu_options": options}))
+
+    verdict = SessionMemory().check(graph)
+
+    assert verdict.state == "not-checked"
+    assert verdict.reason == "per_process_gpu_memory_fraction is 'half', no number"

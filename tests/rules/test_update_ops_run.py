@@ -334,3 +334,9 @@ def test_needs_no_placer():
 )
 def test_not_checked(graph, reason):
     assert UpdateOpsRun().check(graph) == Verdict("update-ops-run", "not-checked", None, reason)
+
+
+@pytest.mark.parametrize("apart", ["tower_1/update", "*/update"])
+def test_updates_that_are_run_by_themselves(apart):
+    assert UpdateOpsRun(apart=(apart,)).check(normalised(0)).state != "broken"
+    assert UpdateOpsRun(apart=("another",)).check(normalised(0)).state == "broken"
