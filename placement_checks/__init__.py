@@ -1,7 +1,7 @@
 """Says where TensorFlow puts every op of multi-GPU code, and what is wrong with it.
 
 The names below are loaded on first use, so that the pytest plugin costs nothing where it is not
-used; TensorFlow is loaded only by `place`.
+used; TensorFlow is loaded only by what places, runs or averages.
 """
 
 from __future__ import annotations
@@ -34,9 +34,15 @@ if TYPE_CHECKING:
     from placement_checks.assertions import assert_update_ops_run as assert_update_ops_run
     from placement_checks.assertions import assert_variables_on_host as assert_variables_on_host
     from placement_checks.assertions import assert_variables_shared as assert_variables_shared
+    from placement_checks.averaging import average_gradients as average_gradients
+    from placement_checks.averaging import mean_of_stacked as mean_of_stacked
     from placement_checks.capture import place as place
     from placement_checks.devices import Device as Device
+    from placement_checks.equality import assert_gradients_equal as assert_gradients_equal
+    from placement_checks.equality import assert_training_equal as assert_training_equal
+    from placement_checks.equality import with_numbers as with_numbers
     from placement_checks.errors import PlacementError as PlacementError
+    from placement_checks.execute.eager import simulated_gpus as simulated_gpus
     from placement_checks.judging import verify as verify
     from placement_checks.logs import Log as Log
     from placement_checks.logs import read_logs as read_logs
@@ -69,6 +75,7 @@ _HOMES = {
     "assert_averaging_on_host": "assertions",
     "assert_every_tower_counts": "assertions",
     "assert_gradients_colocated": "assertions",
+    "assert_gradients_equal": "equality",
     "assert_inputs_distinct": "assertions",
     "assert_loss_of_all_towers": "assertions",
     "assert_losses_apart": "assertions",
@@ -82,14 +89,19 @@ _HOMES = {
     "assert_session_memory": "assertions",
     "assert_slots_with_variables": "assertions",
     "assert_towers_alike": "assertions",
+    "assert_training_equal": "equality",
     "assert_transfer_budget": "assertions",
     "assert_update_ops_run": "assertions",
     "assert_variables_on_host": "assertions",
     "assert_variables_shared": "assertions",
+    "average_gradients": "averaging",
     "catch_log": "logs.live",
+    "mean_of_stacked": "averaging",
     "place": "capture",
     "read_logs": "logs",
+    "simulated_gpus": "execute.eager",
     "verify": "judging",
+    "with_numbers": "equality",
 }
 
 __all__ = list(_HOMES)

@@ -15,6 +15,8 @@ from placement_checks.words import counted
 
 # Told of every verdict; the pytest plugin listens, for its summary.
 observers: list[Callable[[Placement, Verdict], None]] = []
+# Where programs are run whose numbers are compared; the plugin sets what its option says.
+devices = "auto"
 
 
 def assert_rules(placement: Placement, *rules: str) -> None:

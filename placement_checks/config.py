@@ -10,6 +10,11 @@ programs = ["train.py:build_towers"]
 device = "/job:ps"
 
 [[tool.placement_checks.programs]]      # a program with settings of its own
+target = "train.py:build_towers"
+reference = "train.py:build_single"     # run beside it, for the rules on numbers
+batch = "train.py:batch"
+
+[[tool.placement_checks.programs]]
 target = "train.py:build_single"
 gpus = 1
 policy.variables-on-host.device = "/gpu:0"
@@ -39,6 +44,8 @@ class Settings:
     rules: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     policy: Policy = field(default_factory=dict)
+    reference: str | None = None
+    batch: str | None = None
 
     def within(self, outer: Settings) -> Settings:
         """These settings, and where they say nothing those of ``outer``."""
@@ -53,6 +60,8 @@ class Settings:
                 rule: {**outer.policy.get(rule, {}), **self.policy.get(rule, {})}
                 for rule in {**outer.policy, **self.policy}
             },
+            self.reference or outer.reference,
+            self.batch or outer.batch,
         )
 
 
@@ -106,6 +115,8 @@ _TYPES: Mapping[str, tuple[type, str]] = {
     "rules": (list, "a list of rules"),
     "without": (list, "a list of rules"),
     "policy": (dict, "a table of rules"),
+    "reference": (str, "the program for one GPU, such as 'train.py:build_single'"),
+    "batch": (str, "a batch function, such as 'train.py:batch'"),
 }
 
 
@@ -126,12 +137,14 @@ def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
             errors.append(ConfigError(here, "has no target", "add target = 'file.py:function'"))
             continue
         own = {key: value for key, value in entry.items() if key != "target"}
-        programs.append((_from_file(entry["target"], file), _settings(own, here, errors)))
+        programs.append((_from_file(entry["target"], file), _settings(own, here, file, errors)))
     shared = {key: value for key, value in table.items() if key != "programs"}
-    return Config(_settings(shared, at, errors), programs)
+    return Config(_settings(shared, at, file, errors), programs)
 
 
-def _settings(table: Mapping[str, Any], at: str, errors: list[ConfigError]) -> Settings:
+def _settings(
+    table: Mapping[str, Any], at: str, file: Path, errors: list[ConfigError]
+) -> Settings:
     good: dict[str, Any] = {}
     for key, value in table.items():
         if key not in _TYPES:
@@ -153,6 +166,9 @@ def _settings(table: Mapping[str, Any], at: str, errors: list[ConfigError]) -> S
         _collect(errors, f"{at}.machine", Machine.parse, good["machine"])
     if "gpus" in good:
         _collect(errors, f"{at}.gpus", checked_gpus, good["gpus"])
+    for key in ("reference", "batch"):
+        if key in good:
+            good[key] = _from_file(good[key], file)
     return Settings(**good)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from placement_checks.garbage import left_alone
 from placement_checks.placement import Placement
 from placement_checks.policy import Policy, policy_errors, rules_for
-from placement_checks.rules import Verdict
+from placement_checks.rules import Rule, Verdict
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,21 @@ def verify(
         UsageError: there is no such rule.
         ConfigError: a policy names a rule or field that does not exist, or a value is unfit.
     """
+    rules = rules_of(placement, policies, only, without)
+    with left_alone():
+        return Report(placement, [rule.check(placement) for rule in rules])
+
+
+def rules_of(
+    placement: Placement,
+    policies: Sequence[Policy] = (),
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+) -> list[Rule]:
+    """The rules by which a placement is judged, each with its parameters; as for `verify`."""
     for policy in policies:
         for wrong in policy_errors(policy):
             raise wrong
     for wrong in policy_errors(placement.policy, f"policy of {placement.program}: "):
         raise wrong
-    rules = rules_for([*policies, placement.policy], only=only, without=without)
-    with left_alone():
-        return Report(placement, [rule.check(placement) for rule in rules])
+    return rules_for([*policies, placement.policy], only=only, without=without)

@@ -9,10 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from placement_checks.devices import Device
 from placement_checks.machines import Machine
+
+if TYPE_CHECKING:
+    from placement_checks.numbers import Measurement
 
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
@@ -162,6 +165,9 @@ class Placement:
         refusals: what the placer would not place as asked; the rest is then placed softly.
         alone: the same program built for one GPU.
         not_alone: why there is no such build.
+        reference: what the reference, the program for one GPU, asks for.
+        numbers: what running the program and its reference gave.
+        unmeasured: why there are no numbers.
         policy: what the program does differently on purpose, ``{rule: {field: value}}``.
         training: what is known of its training step.
         details: looks up what else is known of an op.
@@ -180,6 +186,9 @@ class Placement:
     refusals: Sequence[Refusal] = field(default=(), repr=False)
     alone: Placement | None = field(default=None, repr=False)
     not_alone: str = "it was not built for one GPU"
+    reference: Placement | None = field(default=None, repr=False)
+    numbers: Measurement | None = field(default=None, repr=False)
+    unmeasured: str = "no reference is given (--reference TARGET --batch TARGET)"
     policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     training: Training = field(default=Training(), repr=False)
     details: Details = field(default=Details(), repr=False)

@@ -130,12 +130,17 @@ def _wanted(annotation: str) -> str:
         return "a whole number"
     if annotation == "float":
         return "a number"
+    if annotation.startswith("tuple[int"):
+        return "a list of whole numbers"
     return "a name or a list of names" if "tuple" in annotation else "a name"
 
 
 def _fits(value: Any, wanted: str) -> bool:
     if isinstance(value, bool):
         return False
+    if wanted == "a list of whole numbers":
+        listed = isinstance(value, list | tuple)
+        return listed and all(_fits(each, "a whole number") for each in value)
     if wanted.endswith("number"):
         return isinstance(value, int if "whole" in wanted else int | float)
     if isinstance(value, list | tuple) and "list" in wanted:

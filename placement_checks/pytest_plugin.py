@@ -35,6 +35,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "phantom and simulated ones (auto); on GPUs or not at all (real); never on GPUs "
         "(simulated). Default: %(default)s.",
     )
+    group.addoption(
+        "--placement-gpus",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Start TensorFlow with so many CPU devices that N GPUs can be simulated for eager "
+        "code and strategies (placement_checks.simulated_gpus).",
+    )
+
+
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Ask for logical CPUs before a conftest can start TensorFlow."""
+    gpus = early_config.known_args_namespace.placement_gpus
+    if gpus:
+        from placement_checks.early import ask_on_import
+
+        ask_on_import(gpus)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -111,6 +128,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         item.user_properties.append((_PROPERTY, json.dumps(facts)))
 
     assertions.observers.append(record)
+    assertions.devices = _devices(item.config)
     before = _tensorflow_state()
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
     try:
@@ -172,10 +190,11 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
 
     The call takes a builder, a ``tf.Graph``, a target such as ``train.py:build_towers`` or the
     path of a saved graph, and the keywords ``gpus`` (default 2), ``machine`` (a `Machine` or its
-    written form) and ``soft``. It returns a `Placement` for the ``assert_*`` functions. What the
-    call leaves open, the marks of the test say, and then ``[tool.placement_checks]``.
+    written form) and ``soft``. With ``reference``, the program for one GPU, and ``batch`` both
+    are run, for the rules on numbers. It returns a `Placement` for the ``assert_*`` functions.
+    What the call leaves open, the marks of the test say, and then ``[tool.placement_checks]``.
     """
-    from placement_checks import capture, config
+    from placement_checks import capture, config, equality
     from placement_checks.assertions import assert_rules
     from placement_checks.machines import Machine
 
@@ -196,6 +215,7 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
         __tracebackhide__ = True
         options = {**defaults, **_one_machine(keywords)}
         machine = options.pop("machine", None)
+        reference, batch = options.pop("reference", None), options.pop("batch", None)
         placement = capture.place(
             target,
             machine=Machine.parse(machine) if isinstance(machine, str) else machine,
@@ -204,6 +224,10 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
         )
         policy = settings.within(config.Settings(policy=placement.policy)).policy
         placement = replace(placement, policy=policy)
+        if reference is not None:
+            placement = equality.with_numbers(
+                placement, target, reference, batch, gpus=options["gpus"], devices=devices
+            )
         if rules:
             assert_rules(placement, *rules)
         return placement

@@ -119,7 +119,7 @@ def test_file_that_is_no_text_is_no_toml(project):
             "zzz = 1",
             ".zzz",
             "there is no such field",
-            "known are gpus, machine, soft, rules, without, policy",
+            "known are gpus, machine, soft, rules, without, policy, reference, batch",
         ),
         ("gpus = '2'", ".gpus", "is '2'", "give a number"),
         ("gpus = true", ".gpus", "is True", "give a number"),

@@ -93,11 +93,11 @@ def _namesakes(folder: Path) -> dict[str, ModuleType]:
 
 
 def _in_folder(build: Any, file: Path) -> Any:
-    """The builder, called as if its file had been started: it may import a neighbour late."""
+    """The function, called as if its file had been started: it may import a neighbour late."""
 
-    def call(**arguments: int) -> object:
+    def call(*args: Any, **arguments: Any) -> object:
         with as_script(file):
-            return build(**arguments)
+            return build(*args, **arguments)
 
     if callable(build):
         call.__wrapped__ = build  # type: ignore[attr-defined]  # so that inspect sees through it

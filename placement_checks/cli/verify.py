@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,8 +13,11 @@ from rich.console import Console
 from placement_checks import config
 from placement_checks.cli import FAILED, say
 from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
-from placement_checks.errors import PlacementError, UsageError
+from placement_checks.config import Settings
+from placement_checks.equality import with_numbers
+from placement_checks.errors import InputError, PlacementError, UsageError
 from placement_checks.judging import Report, verify
+from placement_checks.placement import Placement
 from placement_checks.policy import known_rule, parse_setting, policy_errors
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
@@ -25,6 +28,8 @@ from placement_checks.streams import report_stream
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @machine_options
 @click.option("--graph", metavar="T", help="The program that printed the log.")
+@click.option("--reference", metavar="T", help="The program for one GPU, to compare numbers with.")
+@click.option("--batch", metavar="T", help="The function batch(rng, n), or a saved case.")
 @click.option("--rule", "rules", multiple=True, metavar="R", help="Check this rule only.")
 @click.option("--without", multiple=True, metavar="R", help="Leave this rule out.")
 @click.option("--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="A rule's field.")
@@ -39,6 +44,8 @@ def command(
     machine: str | None,
     soft: bool | None,
     graph: str | None,
+    reference: str | None,
+    batch: str | None,
     rules: tuple[str, ...],
     without: tuple[str, ...],
     sets: tuple[str, ...],
@@ -57,7 +64,16 @@ def command(
         policy.setdefault(rule, {})[parameter] = value
     for wrong in policy_errors(policy, "--set "):
         raise wrong
-    call = asked_machine(gpus, machine, soft, rules=rules, without=without, policy=policy)
+    call = asked_machine(
+        gpus,
+        machine,
+        soft,
+        rules=rules,
+        without=without,
+        policy=policy,
+        reference=reference,
+        batch=batch,
+    )
     for name in (*rules, *without):
         known_rule(name)
     configured = config.load(Path.cwd())
@@ -75,6 +91,7 @@ def command(
         for target, settings in jobs:
             try:
                 placement = captured(target, settings, graph)
+                placement = outcome.compared(placement, target, settings)
                 outcome.reports.append(
                     verify(
                         placement, [settings.policy], only=settings.rules, without=settings.without
@@ -92,6 +109,31 @@ class _Outcome:
 
     reports: list[Report] = field(default_factory=list)
     errors: list[PlacementError] = field(default_factory=list)
+
+    def compared(self, placement: Placement, target: str, settings: Settings) -> Placement:
+        """The placement with numbers, if a reference is named; an error loses nothing else."""
+        if settings.reference is None:
+            if settings.batch is not None:
+                raise UsageError(
+                    f"--batch {settings.batch}",
+                    "gives rows for a comparison, and no reference is named",
+                    "name the program for one GPU: --reference train.py:build_single",
+                )
+            return placement
+        try:
+            return with_numbers(
+                placement,
+                target,
+                settings.reference,
+                settings.batch,
+                gpus=settings.gpus or 2,
+                policies=[settings.policy],
+                only=settings.rules,
+                without=settings.without,
+            )
+        except InputError as error:
+            self.errors.append(error)
+            return replace(placement, unmeasured=str(error))
 
     def status(self, asked: Sequence[str], require_all: bool) -> int:
         statuses = [report.status(asked=asked, require_all=require_all) for report in self.reports]

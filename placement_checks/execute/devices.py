@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import tensorflow as tf
@@ -17,25 +18,47 @@ from placement_checks import machines
 from placement_checks.devices import Device
 
 
+def stands_in(gpus: int, devices: str = "auto") -> bool:
+    """Whether CPU devices stand in for GPUs.
+
+    Args:
+        gpus: how many GPUs a program names.
+        devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
+    """
+    return devices == "simulated" or len(machines.local_gpus()) < gpus
+
+
+def session_config(gpus: int, devices: str = "auto") -> Any:
+    """The ``ConfigProto`` of a session with as many GPUs, or CPU devices; soft placement is off.
+
+    Args:
+        gpus: how many GPUs the program names.
+        devices: as for `stands_in`.
+    """
+    if stands_in(gpus, devices):
+        return tf.compat.v1.ConfigProto(device_count={"CPU": gpus + 1, "GPU": 0})
+    return tf.compat.v1.ConfigProto(gpu_options=tf.compat.v1.GPUOptions(allow_growth=True))
+
+
 @contextlib.contextmanager
 def running_on(gpus: int, *, devices: str = "auto") -> Iterator[Any]:
     """Build into the default graph for ``gpus`` GPUs, or for what stands in for them.
 
     Args:
         gpus: how many GPUs the program names.
-        devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
+        devices: as for `stands_in`.
 
     Yields:
-        The ``ConfigProto`` for the session that runs the graph: soft placement off, and as many
-        logical CPUs as it takes. It may be changed.
+        The ``ConfigProto`` for the session that runs the graph, which may be changed.
     """
-    if devices != "simulated" and len(machines.local_gpus()) >= gpus:
-        yield tf.compat.v1.ConfigProto(gpu_options=tf.compat.v1.GPUOptions(allow_growth=True))
-        return
-    with tf.compat.v1.device(lambda op: stand_in(op.device)):
-        yield tf.compat.v1.ConfigProto(device_count={"CPU": gpus + 1, "GPU": 0})
+    config = session_config(gpus, devices)
+    with contextlib.ExitStack() as stack:
+        if stands_in(gpus, devices):
+            stack.enter_context(tf.compat.v1.device(lambda op: stand_in(op.device)))
+        yield config
 
 
+@lru_cache(maxsize=1024)
 def stand_in(device: str) -> str:
     """The device that stands in for ``device``: ``CPU:i+1`` for ``GPU:i``, else itself."""
     parsed = Device.parse(device)

@@ -42,7 +42,7 @@ def _program(report: Report) -> dict[str, Any]:
         "program": placement.program,
         "machine": str(placement.machine) if placement.machine else None,
         "placer": placement.placer,
-        "devices": None,
+        "devices": placement.numbers.devices if placement.numbers else None,
         "rules": [_rule(verdict) for verdict in report.verdicts],
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -10,8 +11,12 @@ from rich.text import Text
 from placement_checks.judging import Report
 from placement_checks.placement import Placement
 from placement_checks.report.lines import finding_lines
+from placement_checks.report.picture import picture
 from placement_checks.rules import Verdict
 from placement_checks.words import counted
+
+if TYPE_CHECKING:
+    from placement_checks.numbers import Measurement
 
 _STATES = {
     "kept": ("KEPT", "green"),
@@ -34,6 +39,8 @@ def write(reports: Sequence[Report], console: Console) -> None:
 
 def _program(report: Report) -> Iterator[Text]:
     yield Text.assemble((report.placement.program, "bold"), _conditions(report.placement))
+    if report.placement.numbers:
+        yield Text(_run(report.placement.numbers))
     yield Text()
     width = 2 + max((len(verdict.rule) for verdict in report.verdicts), default=0)
     for verdict in report.verdicts:
@@ -46,6 +53,13 @@ def _program(report: Report) -> Iterator[Text]:
     yield Text()
     for verdict in report.verdicts:
         yield from _findings(verdict)
+        if any("error" in each for each in verdict.figures):
+            yield Text(f"{verdict.rule}, in eps of the largest value", "bold")
+            yield from picture(verdict.figures)
+            yield Text()
+    if report.placement.numbers and report.placement.numbers.saved:
+        yield Text(f"The rows and first values are kept: --batch {report.placement.numbers.saved}")
+        yield Text()
 
 
 def _conditions(placement: Placement) -> str:
@@ -57,6 +71,13 @@ def _conditions(placement: Placement) -> str:
         return f" on {placement.machine} (a placement log)"
     strictness = "soft" if placement.soft else "strict"
     return f" on {placement.machine} ({_PLACERS[placement.placer]}, {strictness})"
+
+
+def _run(numbers: Measurement) -> str:
+    """What the numbers come from."""
+    simulated = numbers.devices == "simulated"
+    on = "CPU devices in place of GPUs" if simulated else "the GPUs of this machine"
+    return f"run beside {numbers.reference}, on {on}"
 
 
 def _findings(verdict: Verdict) -> Iterator[Text]:

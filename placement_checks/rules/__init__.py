@@ -6,6 +6,7 @@ from placement_checks.rules.averaging_on_host import AveragingOnHost
 from placement_checks.rules.base import Evidence, Finding, Rule, State, Verdict
 from placement_checks.rules.every_tower_counts import EveryTowerCounts
 from placement_checks.rules.gradients_colocated import GradientsColocated
+from placement_checks.rules.gradients_equal import GradientsEqual
 from placement_checks.rules.inputs_distinct import InputsDistinct
 from placement_checks.rules.loss_of_all_towers import LossOfAllTowers
 from placement_checks.rules.losses_apart import LossesApart
@@ -22,6 +23,7 @@ from placement_checks.rules.transfer_budget import TransferBudget
 from placement_checks.rules.update_ops_run import UpdateOpsRun
 from placement_checks.rules.variables_on_host import VariablesOnHost
 from placement_checks.rules.variables_shared import VariablesShared
+from placement_checks.rules.weights_equal import WeightsEqual
 
 RULES: dict[str, type[Rule]] = {
     rule.name: rule
@@ -45,6 +47,8 @@ RULES: dict[str, type[Rule]] = {
         UpdateOpsRun,
         TransferBudget,
         SessionMemory,
+        GradientsEqual,
+        WeightsEqual,
     )
 }
 

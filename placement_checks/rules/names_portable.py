@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
-from placement_checks.placement import Placement
+from placement_checks.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.wiring import Wiring, wiring
 from placement_checks.words import counted
@@ -15,7 +16,11 @@ _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
 
 @dataclass(frozen=True)
 class NamesPortable(Rule):
-    """No variable is named after a tower or device, so that a checkpoint moves to one GPU.
+    """Variables are named so that a checkpoint moves between one GPU and many.
+
+    With a reference, the program for one GPU, that is told by its variables: each must be here,
+    of the same name and shape, and what is trained here must be there. Otherwise no variable may
+    be named after a tower or device.
 
     A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program
     for one GPU, nor, if the scope is changed, by anybody later.
@@ -34,8 +39,17 @@ class NamesPortable(Rule):
     keep: tuple[str, ...] = ()
 
     def check(self, placement: Placement) -> Verdict:
-        if few := self.too_few_towers(placement):
+        few = self.too_few_towers(placement)
+        if few and placement.reference is None:
             return few
+        findings = {} if few else self._named_after_towers(placement)
+        if placement.reference is not None:
+            for finding in _unlike(placement, placement.reference):
+                if not is_among(finding.object, self.keep):
+                    findings.setdefault(finding.object, finding)
+        return self.verdict(list(findings.values()), counted(len(placement.variables), "variable"))
+
+    def _named_after_towers(self, placement: Placement) -> dict[str, Finding]:
         known = wiring(placement)
         scopes = _towers_of_scopes(known)
         siblings = _siblings(scopes)
@@ -44,10 +58,74 @@ class NamesPortable(Rule):
             name = variable.name
             scope = _tower_scope(name, scopes, siblings, len(known.towers))
             is_slot = name.rpartition("/")[0] in findings
-            kept = is_among(name, self.keep)
-            if scope and not is_slot and not kept:
+            if scope and not is_slot and not is_among(name, self.keep):
                 findings[name] = _finding(placement, known, name, scope, scopes[scope])
-        return self.verdict(list(findings.values()), counted(len(placement.variables), "variable"))
+        return findings
+
+
+def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
+    """Findings on variables that a checkpoint of the reference has otherwise, or not at all."""
+    ours = {variable.name: variable for variable in placement.variables}
+    theirs = {variable.name: variable for variable in reference.variables}
+    saved = reference.collected.get(GLOBAL) or theirs.keys()
+    trained = placement.collected.get(TRAINABLE, frozenset())
+    for name, variable in theirs.items():
+        is_slot = name.rpartition("/")[0] in theirs.keys() - ours.keys()
+        if name in ours and ours[name].shape != variable.shape:
+            yield _against(
+                placement,
+                reference,
+                name,
+                f"variable {name} has another shape than in {reference.program}",
+                str(variable.shape),
+                str(ours[name].shape),
+                "give both the same shape",
+            )
+        elif name in saved and name not in ours and not is_slot:
+            near = get_close_matches(name, ours.keys() - theirs.keys(), n=1)
+            yield _against(
+                placement,
+                reference,
+                name,
+                f"there is no variable {name}, which {reference.program} has",
+                f"the name {name}",
+                near[0] if near else "no such variable",
+                "give the variables the same names in both programs",
+            )
+    for name in ours:
+        if name in trained and name not in theirs:
+            yield _against(
+                placement,
+                reference,
+                name,
+                f"variable {name} is trained, and {reference.program} has none of that name",
+                f"a name that {reference.program} has",
+                name,
+                "give the variables the same names in both programs",
+            )
+
+
+def _against(
+    placement: Placement,
+    reference: Placement,
+    name: str,
+    message: str,
+    expected: str,
+    found: str,
+    cure: str,
+) -> Finding:
+    """A finding on a variable of either program, with the line that built it there."""
+    home = placement if name in placement.ops else reference
+    return Finding(
+        object=name,
+        op=home.ops[name].type,
+        evidence="requested",
+        expected=expected,
+        found=found,
+        where=home.where(name),
+        message=message + built_at(home, name),
+        cure=cure,
+    )
 
 
 def _towers_of_scopes(known: Wiring) -> dict[str, int]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -9,15 +8,8 @@ from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.wiring import Wiring, wiring
 from placement_checks.wiring.likeness import Identities
+from placement_checks.wiring.randomness import SEEDED, STATELESS
 from placement_checks.words import counted
-
-_STATEFUL = re.compile(
-    r"^(Random(Uniform|UniformInt|StandardNormal|Gamma|Poisson|PoissonV2|Shuffle|Crop)|"
-    r"TruncatedNormal|ParameterizedTruncatedNormal|Multinomial|SampleDistortedBoundingBox)(V\d)?$"
-)
-_STATELESS = re.compile(
-    r"^Stateless(Random(?!Get)|TruncatedNormal|ParameterizedTruncated|Multinom)"
-)
 
 
 @dataclass(frozen=True)
@@ -70,11 +62,11 @@ def _draws(placement: Placement, known: Wiring) -> Iterator[tuple[int, int, Hash
         if tower < 0 or not known.updates.steps[op]:
             continue
         name = known.flow.names[op]
-        if _STATEFUL.match(kind):
+        if SEEDED.match(kind):
             attributes = placement.details.attributes(name)
             seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
             yield op, tower, (kind, *seeds) if any(seeds) else None
-        elif _STATELESS.match(kind):
+        elif STATELESS.match(kind):
             # The seed, or the key and counter that were made of it.
             inputs = [each for each in placement.ops[name].inputs if not each.startswith("^")]
             yield op, tower, (kind, *(equal.of(each) for each in inputs[1:2]))

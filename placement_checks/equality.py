@@ -1,0 +1,192 @@
+"""Runs a program beside its reference, so that the rules on numbers can be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from placement_checks import assertions, capture, config
+from placement_checks.errors import InputError
+from placement_checks.judging import rules_of
+from placement_checks.machines import checked_gpus
+from placement_checks.placement import Placement
+from placement_checks.policy import Policy
+from placement_checks.program import Program
+from placement_checks.rules.gradients_equal import GradientsEqual
+from placement_checks.rules.weights_equal import WeightsEqual
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from placement_checks.execute.feeding import BatchFunction
+
+    Target: TypeAlias = str | Program | Path | Callable[..., object]
+    Batch: TypeAlias = str | Path | Callable[[np.random.Generator, int], Mapping[str, Any]] | None
+
+_NUMERIC = frozenset({GradientsEqual.name, WeightsEqual.name})
+
+
+def with_numbers(
+    placement: Placement,
+    target: Target,
+    reference: Target,
+    batch: Batch = None,
+    *,
+    gpus: int = 2,
+    devices: str = "auto",
+    policies: Sequence[Policy] = (),
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+) -> Placement:
+    """The placement of a program, with its reference and what running the two gave.
+
+    Args:
+        placement: what `place` made of the program.
+        target: the program: a builder, a `Program`, or one as the command line names it.
+        reference: the same for one GPU, with the same names of variables.
+        batch: ``batch(rng, n)`` gives arrays of n rows by the names of the inputs, those of rank 0
+            whole; a target that names such a function; the file of a saved case; or None for rows
+            that are made up.
+        gpus: how many the program is built for.
+        devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
+        policies: parameters of the rules, the policy that counts most first.
+        only: the rules to check, if not all; nothing is run if they are static.
+        without: the rules to leave out.
+
+    Raises:
+        UsageError: ``gpus`` is below 1 or above 256, or there is no such rule.
+        ConfigError: a policy is wrong.
+        InputError: a program or the batch function is at fault.
+    """
+    from placement_checks.execute.measuring import Conditions, measure
+    from placement_checks.execute.programs import Unmeasurable
+
+    rules = {rule.name: rule for rule in rules_of(placement, policies)}
+    gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
+    assert isinstance(gradients, GradientsEqual)
+    assert isinstance(weights, WeightsEqual)
+    placement = replace(placement, reference=capture.ask(reference, gpus=1))
+    if _NUMERIC.isdisjoint(only or rules) or set(without) >= _NUMERIC:
+        return placement
+    conditions = Conditions(
+        rows=gradients.rows,
+        shares=gradients.shares,
+        scale=gradients.scale,
+        by_tower=gradients.statistics == "tower",
+        steps=weights.steps,
+        seconds=gradients.seconds,
+        devices=devices,
+    )
+    try:
+        numbers = measure(
+            _program(target), _program(reference), _batch(batch), checked_gpus(gpus), conditions
+        )
+    except Unmeasurable as reason:
+        return replace(placement, unmeasured=str(reason))
+    return replace(placement, numbers=numbers)
+
+
+def _program(target: Target) -> Program:
+    """The program of a target; a saved graph cannot be run."""
+    from placement_checks.capture.targets import resolve
+    from placement_checks.execute.programs import Unmeasurable
+
+    if isinstance(target, str):
+        target = resolve(target)
+    if isinstance(target, Path):
+        raise Unmeasurable(f"{target} is a saved graph, and only programs are run")
+    return target if isinstance(target, Program) else Program.of(target)
+
+
+def _batch(batch: Batch) -> BatchFunction | None:
+    """The batch function that a call or an option names."""
+    from placement_checks.capture.targets import resolve
+    from placement_checks.execute.cases import SUFFIX, Case
+
+    if isinstance(batch, str | Path) and Path(batch).suffix == SUFFIX:
+        return Case.load(Path(batch))
+    if isinstance(batch, str):
+        named = resolve(batch)
+        if isinstance(named, Path):
+            raise InputError(batch, "is a saved graph", "name a function: train.py:batch")
+        return cast("BatchFunction", named.build)
+    if isinstance(batch, Path):
+        raise InputError(str(batch), "is no saved case", f"name a {SUFFIX} file that a run saved")
+    return batch
+
+
+def assert_gradients_equal(
+    towers: Target, single: Target, batch: Batch = None, *, gpus: int = 2, **fields: Any
+) -> None:
+    """Assert that towers give every variable the gradient that one GPU gives it.
+
+    Args:
+        towers: the function that builds the towers, or a target that names it.
+        single: that of the program for one GPU, with the same names of variables.
+        batch: ``batch(rng, n)`` gives arrays of n rows by the names of the inputs; None for rows
+            that are made up.
+        gpus: how many the towers are built for.
+        fields: of the rule `gradients-equal`, such as ``scale=2``.
+
+    Raises:
+        AssertionError: a gradient differs, or nothing could be compared; the message lists every
+            variable with the likely mistake, the source line and the cure.
+        ConfigError: a field that does not fit.
+        InputError: a program or the batch function is at fault.
+    """
+    __tracebackhide__ = True
+    policy = {GradientsEqual.name: fields}
+    _assert(towers, single, batch, gpus, policy, GradientsEqual.name)
+
+
+def assert_training_equal(
+    towers: Target,
+    single: Target,
+    batch: Batch = None,
+    *,
+    gpus: int = 2,
+    steps: int = 3,
+    **fields: Any,
+) -> None:
+    """Assert that towers get the gradients of one GPU, and after some steps its variables.
+
+    Args:
+        towers: as for `assert_gradients_equal`, like the next three.
+        single: the program for one GPU.
+        batch: its rows.
+        gpus: how many the towers are built for.
+        steps: how many are taken.
+        fields: of the rule `gradients-equal`; those named `leave_out` and `tolerance` hold for
+            `weights-equal` too.
+
+    Raises:
+        AssertionError: a gradient, weight, slot, statistic or counter differs, or nothing could be
+            compared.
+        ConfigError: a field that does not fit.
+        InputError: a program or the batch function is at fault.
+    """
+    __tracebackhide__ = True
+    shared = {key: fields[key] for key in ("leave_out", "tolerance") if key in fields}
+    policy: Policy = {GradientsEqual.name: fields, WeightsEqual.name: {"steps": steps} | shared}
+    _assert(towers, single, batch, gpus, policy, GradientsEqual.name, WeightsEqual.name)
+
+
+def _assert(
+    towers: Target, single: Target, batch: Batch, gpus: int, policy: Policy, *rules: str
+) -> None:
+    __tracebackhide__ = True
+    placement = with_numbers(
+        capture.ask(towers, gpus=gpus),
+        towers,
+        single,
+        batch,
+        gpus=gpus,
+        devices=assertions.devices,
+        policies=[policy],
+        only=rules,
+    )
+    own = config.Settings(policy=placement.policy)
+    policy = config.Settings(policy=policy).within(own).policy
+    assertions.assert_rules(replace(placement, policy=policy), *rules)

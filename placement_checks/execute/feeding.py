@@ -1,0 +1,224 @@
+"""Batches: asked of the user's batch function or made up, and cut into the parts of towers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from placement_checks.errors import InputError, PlacementError
+from placement_checks.execute.programs import Runnable, Unmeasurable
+from placement_checks.words import counted, listed
+
+Batch = Mapping[str, npt.NDArray[Any]]
+BatchFunction = Callable[[np.random.Generator, int], Mapping[str, Any]]
+Split = tuple[tuple[int, ...], ...]
+
+_FEWEST = 16  # rows of a batch that is not fixed
+_EACH = 4  # rows of a tower, at least
+
+
+class Feeding:
+    """How arrays get into a program and its reference.
+
+    Attributes:
+        rows: of a global batch that can be cut evenly.
+        odd: of one that cannot, for a program that splits the batch itself and is not said to
+            take batches of one size; else 0.
+        split: the rows of each tower, for a batch of `rows`; empty where the program splits.
+    """
+
+    def __init__(
+        self,
+        towers: Runnable,
+        reference: Runnable,
+        make: BatchFunction | None,
+        *,
+        rows: int = 0,
+        shares: Sequence[int] = (),
+    ) -> None:
+        for program in (towers, reference):
+            if not program.inputs:
+                raise Unmeasurable(
+                    f"{program.name} does not say what to feed; return it from the function that "
+                    "builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
+                )
+        if not reference.shared:
+            raise InputError(
+                reference.name,
+                f"it has inputs for {len(reference.inputs)} towers, and a reference has one",
+                "name the program for one GPU as the reference",
+            )
+        self._towers = towers
+        self._reference = reference
+        self._make = make
+        self._name = getattr(make, "__qualname__", "the batch function")
+        self._parts = list(shares) or [1] * len(towers.inputs)
+        if len(self._parts) != len(towers.inputs):
+            raise InputError(
+                "gradients-equal.shares",
+                f"names {len(self._parts)} towers, and {towers.name} has inputs for "
+                f"{len(towers.inputs)}",
+                "give one number a tower",
+            )
+        fixed = self._fixed()
+        total = sum(self._parts) if not towers.shared else towers.gpus
+        self.rows = rows or fixed or total * -(-max(_FEWEST, _EACH * total) // total)
+        if fixed and rows and fixed != rows:
+            raise InputError(
+                "gradients-equal.rows", f"is {rows}, and the programs take {fixed}", "leave it out"
+            )
+        if self.rows % total:
+            raise InputError(
+                towers.name,
+                f"{counted(self.rows, 'row')} cannot be cut for its {counted(total, 'tower')}",
+                f"take a multiple of {total}: gradients-equal.rows = {total * _EACH}",
+            )
+        self.odd = 0 if fixed or rows or not towers.shared or total == 1 else self.rows + 1
+        self.split: Split = () if towers.shared else self._cut(self.rows)
+
+    def _cut(self, rows: int) -> Split:
+        ends = np.cumsum([0, *self._parts]) * rows // sum(self._parts)
+        return tuple(tuple(range(begin, end)) for begin, end in pairwise(ends.tolist()))
+
+    def _fixed(self) -> int:
+        """The rows of the global batch that placeholders are made for; 0 if they take any.
+
+        Raises:
+            InputError: the programs are made for different batches.
+        """
+        single = _rows(self._reference, self._reference.inputs[0])
+        each = [_rows(self._towers, mapping) for mapping in self._towers.inputs]
+        if not self._towers.shared and all(each):
+            self._parts = each if len(set(each)) > 1 else self._parts
+        total = sum(each) if all(each) else 0
+        if single and total and single != total:
+            raise InputError(
+                self._reference.name,
+                f"it takes batches of {single} rows, and {self._towers.name} of {total}",
+                "build both for the same global batch, or with None in the placeholders' shapes",
+            )
+        return single or total
+
+    def batch(self, rng: np.random.Generator, rows: int) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of one batch, those of rank 0 whole.
+
+        Raises:
+            InputError: the batch function raised, or returned what cannot be fed.
+        """
+        wanted = {
+            name for each in (*self._reference.inputs, *self._towers.inputs) for name in each
+        }
+        if self._make is None:
+            return {name: self._made_up(name, rng, rows) for name in sorted(wanted)}
+        try:
+            given = self._make(rng, rows)
+        except PlacementError:
+            raise
+        except Exception as error:
+            raise InputError(
+                self._name,
+                f"batch(rng, {rows}) raised {type(error).__name__}: {error}",
+                "it is called with a numpy.random.Generator and the rows of the global batch",
+            ) from None
+        if not isinstance(given, Mapping):
+            raise InputError(
+                self._name,
+                f"it returned {type(given).__name__}",
+                f"return arrays by the names of the inputs: {listed(sorted(wanted))}",
+            )
+        arrays = {str(name): np.asarray(value) for name, value in given.items()}
+        for name in sorted(wanted - arrays.keys()):
+            near = get_close_matches(name, arrays, n=1)
+            raise InputError(
+                self._name,
+                f"it returned no array for the input '{name}'",
+                f"is '{near[0]}' meant?" if near else f"it returned {listed(sorted(arrays))}",
+            )
+        for name in sorted(wanted):
+            if arrays[name].ndim and len(arrays[name]) != rows:
+                raise InputError(
+                    self._name,
+                    f"of {rows} rows it returned {len(arrays[name])} for '{name}'",
+                    "return as many rows as it is asked for; what is no row has rank 0",
+                )
+        return arrays
+
+    def _made_up(self, name: str, rng: np.random.Generator, rows: int) -> npt.NDArray[Any]:
+        """Rows that are all different, for an input that a batch function does not give."""
+        program, tensor = self._placeholder(name)
+        dims = tensor.shape.dims
+        if dims is None:
+            raise Unmeasurable(f"the shape of the input '{name}' is not known; give --batch")
+        if not dims:
+            raise Unmeasurable(f"the input '{name}' is one number for all rows; give --batch")
+        shape = [rows, *(dim.value or 1 for dim in dims[1:])]
+        dtype = tensor.dtype.base_dtype
+        if dtype.is_floating or dtype.is_complex:
+            return rng.normal(size=shape).astype(dtype.as_numpy_dtype)
+        if dtype.is_integer or dtype == tf.bool:  # 0 and 1 are classes and words of any model
+            return rng.integers(0, 2, size=shape).astype(dtype.as_numpy_dtype)
+        raise Unmeasurable(f"{program} takes {dtype.name} for '{name}'; give --batch")
+
+    def _placeholder(self, name: str) -> tuple[str, Any]:
+        for program in (self._towers, self._reference):
+            for mapping in program.inputs:
+                if name in mapping:
+                    return program.name, program.graph.get_tensor_by_name(mapping[name])
+        raise KeyError(name)
+
+    def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
+        """The feeds of the reference, for all rows or for some in the order given."""
+        return _checked(self._reference, self._reference.inputs[0], _taken(batch, rows))
+
+    def to_towers(self, batch: Batch) -> Batch:
+        """The feeds of the program: its part for each tower, or all for one shared mapping."""
+        feeds: dict[str, npt.NDArray[Any]] = {}
+        split = [None] if self._towers.shared else self.split
+        for mapping, rows in zip(self._towers.inputs, split, strict=True):
+            feeds |= _checked(self._towers, mapping, _taken(batch, rows))
+        return feeds
+
+
+def _taken(batch: Batch, rows: Sequence[int] | None) -> Batch:
+    if rows is None:
+        return batch
+    return {name: each[list(rows)] if each.ndim else each for name, each in batch.items()}
+
+
+def _checked(program: Runnable, mapping: Mapping[str, str], arrays: Batch) -> Batch:
+    """The arrays by the tensors that they are fed to.
+
+    Raises:
+        InputError: a shape does not fit.
+    """
+    feeds = {}
+    for name, tensor in mapping.items():
+        shape = program.graph.get_tensor_by_name(tensor).shape
+        if not shape.is_compatible_with(arrays[name].shape):
+            raise InputError(
+                f"input '{name}' of {program.name}",
+                f"the array has shape {arrays[name].shape}, the placeholder {shape}",
+                "let the batch function return what the placeholder takes",
+            )
+        dtype = program.graph.get_tensor_by_name(tensor).dtype
+        if (dtype == tf.string) != (arrays[name].dtype.kind in "OSU"):
+            raise InputError(
+                f"input '{name}' of {program.name}",
+                f"the array holds {arrays[name].dtype}, the placeholder takes {dtype.name}",
+                "let the batch function return what the placeholder takes",
+            )
+        feeds[tensor] = arrays[name]
+    return feeds
+
+
+def _rows(program: Runnable, mapping: Mapping[str, str]) -> int:
+    """The rows that placeholders of one mapping are made for; 0 if they take any number."""
+    shapes = [program.graph.get_tensor_by_name(tensor).shape for tensor in mapping.values()]
+    first = {shape[0] for shape in shapes if shape.rank}
+    return first.pop() or 0 if len(first) == 1 else 0

@@ -1,0 +1,190 @@
+"""Whether what a run gives means anything: all is fed, nothing is random, towers ran apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from placement_checks.execute.programs import Runnable, Unmeasurable
+from placement_checks.execute.sessions import Running, Values
+from placement_checks.numbers.comparing import difference
+from placement_checks.placement import producer_of
+from placement_checks.wiring import Wiring, wiring
+from placement_checks.wiring.randomness import STATELESS, draws
+from placement_checks.words import counted, listed
+
+_PIPELINE = re.compile(r"IteratorGetNext|Dequeue|^ReaderRead|^Unstage|TakeGradient")
+_MOVES = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "NoOp", "Const", "Identity"})
+_NEAR = 10  # steps between a random op and what switches it
+
+
+def behind(program: Runnable, roots: Iterable[str], fed: Collection[str]) -> list[str]:
+    """The ops that run for some tensors or ops, in the order of building; not behind fed ones."""
+    flow = wiring(program.placement).flow
+    ends = {flow.number[producer_of(tensor)] for tensor in fed}
+    todo = [flow.number[producer_of(root)] for root in roots]
+    seen = set(todo)
+    while todo:
+        op = todo.pop()
+        if op in ends:
+            continue
+        for each in (*flow.values[op], *flow.waits.get(op, ())):
+            if each not in seen:
+                seen.add(each)
+                todo.append(each)
+    return [flow.names[op] for op in sorted(seen - ends)]
+
+
+def gradient_tensors(program: Runnable) -> list[str]:
+    """The tensors that make up the gradients."""
+    return [part for each in program.received.gradients.values() for part in each if part]
+
+
+def all_fed(program: Runnable, fed: Collection[str]) -> None:
+    """Check that nothing behind the gradients and the step is left without a value.
+
+    Raises:
+        Unmeasurable: a placeholder is not listed, or rows come from a pipeline.
+    """
+    training = program.placement.training
+    ops = program.placement.ops
+    for name in behind(program, [*gradient_tensors(program), *training.train_op], fed):
+        where = program.placement.where(name)
+        at = f", built at {where}" if where else ""
+        if ops[name].type == "Placeholder":
+            raise Unmeasurable(
+                f"nothing feeds the placeholder '{name}' of {program.name}{at}; list it in the "
+                "inputs that its builder returns, and give its value in the batch function"
+            )
+        if _PIPELINE.search(ops[name].type):
+            raise Unmeasurable(
+                f"{program.name} takes rows from '{name}' ({ops[name].type}){at}, so that both "
+                "programs cannot be given the same; make it a placeholder_with_default, and list "
+                "that in its inputs"
+            )
+
+
+def nothing_random(running: Running, feeds: Values) -> None:
+    """Check that the gradients are those of the last run when the program runs again.
+
+    Raises:
+        Unmeasurable: a random op reaches them and is not switched off.
+    """
+    program = running.program
+    known = wiring(program.placement)
+    read = gradient_tensors(program)
+    ops = behind(program, read or program.placement.training.train_op, feeds)
+    random = [name for name in ops if draws(program.placement.ops[name].type)]
+    if random and not read:  # no two runs can be compared
+        raise _left_on(program, known, random[0])
+    first = running.gradients(feeds)
+    if _differ(first, running.gradients(feeds)):
+        if not random:
+            raise Unmeasurable(
+                f"two runs of {program.name} on the same rows give different gradients"
+            )
+        raise _left_on(program, known, random[0])
+    for name in random:
+        if STATELESS.match(program.placement.ops[name].type):
+            if program.placement.ops[name].call:  # it cannot be fed
+                raise _left_on(program, known, name)
+            drawn = f"{name}:0"
+            others = _others(running.run(drawn, feeds))
+            if _differ(first, running.gradients({**feeds, drawn: others})):
+                raise _left_on(program, known, name)
+
+
+def _differ(some: Values, others: Values) -> bool:
+    """Whether gradients differ by more than what another order of additions does to them."""
+    return any(
+        difference(
+            name,
+            np.asarray(some[name], np.float64),
+            np.asarray(others[name], np.float64),
+            dtype=str(some[name].dtype),
+            tolerance=1000,
+        ).state
+        == "differs"
+        for name in some
+        if np.all(np.isfinite(np.asarray(some[name], np.float64)))
+    )
+
+
+def _others(drawn: np.ndarray) -> np.ndarray:
+    """Other numbers than those drawn, within the same bounds."""
+    others = drawn[..., ::-1] if drawn.ndim else drawn
+    return others * drawn.dtype.type(0.5) if drawn.dtype.kind == "f" else others
+
+
+def _left_on(program: Runnable, known: Wiring, random: str) -> Unmeasurable:
+    where = program.placement.where(random)
+    switch = _switch(program, known, random)
+    cure = (
+        f"feed '{switch}' with what switches it off: list it in the inputs that the builder "
+        "returns, and give its value in the batch function"
+        if switch
+        else "let the builder take an argument that leaves it out, such as the rate of a dropout, "
+        "and name a builder that gives it"
+    )
+    return Unmeasurable(
+        f"the gradients of {program.name} depend on the random op '{random}' "
+        f"({program.placement.ops[random].type})"
+        + (f", built at {where}" if where else "")
+        + f"; {cure}"
+    )
+
+
+def _switch(program: Runnable, known: Wiring, random: str) -> str | None:
+    """The placeholder of one number that meets what a random op draws."""
+    flow = known.flow
+    after = _around([flow.number[random]], lambda op: flow.consumers[op])
+    for op in after:
+        for before in _around(flow.values[op], lambda op: flow.values[op]):
+            name = flow.names[before]
+            shapes = [each.shape for each in program.placement.details.outputs(name)]
+            if flow.types[before].startswith("Placeholder") and shapes == [()]:
+                return name
+    return None
+
+
+def _around(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> Iterator[int]:
+    """Some ops and those a few edges away, the nearest first."""
+    front = list(ops)
+    seen = set(front)
+    for _ in range(_NEAR):
+        yield from front
+        front = [each for op in front for each in following(op) if each not in seen]
+        seen.update(front)
+
+
+def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
+    """Check that the towers ran on devices of their own.
+
+    Raises:
+        Unmeasurable: a device that a tower asks for computed nothing, or one had them all.
+    """
+    program = running.program
+    asked = {device for tower in wiring(program.placement).towers for device in tower.devices}
+    kind, first = ("CPU", 1) if program.simulated else ("GPU", 0)
+    ran = {
+        (device.index or 0) - first
+        for name, device in running.ran_on(feeds).items()
+        if device.type == kind
+        and name in program.placement.ops
+        and program.placement.ops[name].type not in _MOVES
+    }
+    idle = [device for device in asked if (device.index or 0) not in ran]
+    towers = 1 if program.shared else len(program.inputs)
+    if idle:
+        raise Unmeasurable(
+            f"the run shows nothing: of {program.name} nothing ran on what stands for "
+            f"{listed(sorted(device.short for device in idle))}"
+        )
+    if len(asked) < min(2, towers):
+        where = listed(device.short for device in asked) or "the host"
+        raise Unmeasurable(
+            f"the run shows nothing: {program.name} has inputs for {counted(towers, 'tower')}, "
+            f"and all of them ran on {where}"
+        )

@@ -1,0 +1,461 @@
+"""Runs a program and its reference on the same rows, from the same variables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from placement_checks.errors import InputError
+from placement_checks.execute.cases import Case
+from placement_checks.execute.feeding import Batch, BatchFunction, Feeding
+from placement_checks.execute.fitness import (
+    all_fed,
+    apart,
+    behind,
+    nothing_random,
+)
+from placement_checks.execute.programs import Runnable, Unmeasurable, runnable
+from placement_checks.execute.sessions import Running
+from placement_checks.numbers.comparing import differing
+from placement_checks.numbers.courses import compared
+from placement_checks.numbers.measurement import Arrays, Course, Measurement, Sample, Trial
+from placement_checks.placement import producer_of
+from placement_checks.program import Program
+from placement_checks.wiring import wiring
+from placement_checks.words import counted, listed
+
+_ORDERS = 3  # other orders of the rows, in which the noise is measured
+_MOST_SINGLE_ROWS = 128  # each is a run of the reference
+# An element whose gradient is not this many times its noise may take a step either way, under an
+# optimiser that divides the gradient by its size.
+_SURE = 100
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How programs are run.
+
+    Attributes:
+        rows: of the global batch; 0 for as many as the placeholders are made for, or a few.
+        shares: the parts of the batch for each tower; empty for equal ones.
+        scale: what the gradients of the program are multiplied by on purpose.
+        by_tower: whether the reference is to compute on the rows of each tower alone.
+        steps: how many are taken.
+        seconds: that one run may take.
+        seed: of the batches.
+        devices: ``auto``, ``real`` or ``simulated``.
+    """
+
+    rows: int = 0
+    shares: Sequence[int] = ()
+    scale: float = 1.0
+    by_tower: bool = False
+    steps: int = 3
+    seconds: float = 60.0
+    seed: int = 0
+    devices: str = "auto"
+
+
+def measure(
+    towers: Program,
+    reference: Program,
+    batch: BatchFunction | None,
+    gpus: int,
+    conditions: Conditions,
+) -> Measurement:
+    """Run both programs.
+
+    Args:
+        towers: the program.
+        reference: the same for one GPU.
+        batch: gives the rows; None for rows that are made up.
+        gpus: how many the program is built for.
+        conditions: how they are run.
+
+    Raises:
+        InputError: a program or the batch function is at fault.
+        Unmeasurable: the programs are sound, but numbers would mean nothing.
+    """
+    program = runnable(towers, gpus, conditions.devices)
+    single = runnable(reference, 1, conditions.devices)
+    _one_tower(single)
+    for each in (single, program):
+        _trains(each)
+    _same_variables(program, single)
+    if isinstance(batch, Case) and not conditions.rows:
+        conditions = replace(conditions, rows=batch.rows)
+    feeding = Feeding(program, single, batch, rows=conditions.rows, shares=conditions.shares)
+    with (
+        Running(program, conditions.seconds) as running,
+        Running(single, conditions.seconds) as alone,
+    ):
+        return _Comparison(running, alone, feeding, conditions, batch).measurement()
+
+
+def _trains(program: Runnable) -> None:
+    """Refuse a program whose step trains nothing."""
+    if program.received.gradients or program.received.unread:
+        return
+    if program.placement.training.train_op:
+        raise InputError(
+            program.name, "its step trains no variable", "return the op that trains as train_op"
+        )
+    raise Unmeasurable(
+        f"no op of {program.name} is seen to apply a gradient; return the op that trains as "
+        "train_op"
+    )
+
+
+def _one_tower(reference: Runnable) -> None:
+    towers = wiring(reference.placement).towers
+    if len(towers) > 1:
+        raise InputError(
+            reference.name,
+            f"it has {len(towers)} towers, on {listed(towers)}, and a reference has one",
+            "name the program for one GPU as the reference",
+        )
+
+
+def _same_variables(program: Runnable, reference: Runnable) -> None:
+    """Variables are compared by name, so those that are trained must have one name and shape."""
+    shapes = {each.name: each.shape for each in program.placement.variables}
+    trained = [*reference.received.gradients, *reference.received.unread]
+    missing = [name for name in trained if name not in shapes]
+    if missing:
+        near = get_close_matches(missing[0], shapes, n=1)
+        raise Unmeasurable(
+            f"variables are compared by name, and {program.name} has none called {missing[0]}"
+            + (f" ({near[0]} is near)" if near else "")
+            + (
+                f", nor {counted(len(missing) - 1, 'other')} of the reference"
+                if missing[1:]
+                else ""
+            )
+            + "; mend names-portable first"
+        )
+    for each in reference.placement.variables:
+        if each.name in trained and shapes[each.name] != each.shape:
+            raise Unmeasurable(
+                f"variable {each.name} has shape {shapes[each.name]} in {program.name} and "
+                f"{each.shape} in the reference; mend names-portable first"
+            )
+
+
+class _Comparison:
+    """Two programs in their sessions."""
+
+    def __init__(
+        self,
+        towers: Running,
+        reference: Running,
+        feeding: Feeding,
+        conditions: Conditions,
+        batch: BatchFunction | None,
+    ) -> None:
+        self._towers = towers
+        self._reference = reference
+        self._feeding = feeding
+        self._conditions = conditions
+        self._case = batch if isinstance(batch, Case) else None
+        self._rng = np.random.default_rng(conditions.seed)
+        self._batches: list[Batch] = []
+        self._start: Mapping[str, npt.NDArray[Any]] = {}
+        self._notes: list[str] = []
+
+    def measurement(self) -> Measurement:
+        """Everything that is measured."""
+        program, single = self._towers.program, self._reference.program
+        self._begin()
+        rows = self._feeding.rows
+        batch = self._batch(rows)
+        for running, feeds in (
+            (self._towers, self._feeding.to_towers(batch)),
+            (self._reference, self._feeding.to_reference(batch)),
+        ):
+            all_fed(running.program, feeds)
+        apart(self._towers, self._feeding.to_towers(batch))
+        self._towers.begin(self._start)
+        nothing_random(self._towers, self._feeding.to_towers(batch))
+        nothing_random(self._reference, self._feeding.to_reference(batch))
+        trials = [self._trial(batch, rows)]
+        if self._feeding.odd:
+            trials += self._odd_trial(program.name)
+        course, no_course = self._course()
+        measured = Measurement(
+            reference=single.name,
+            devices="simulated" if program.simulated else "real",
+            towers=program.gpus,
+            dtypes=program.variables,
+            trials=trials,
+            scale=self._conditions.scale,
+            course=course,
+            no_course=no_course,
+            unread={**single.received.unread, **program.received.unread},
+            missing=dict(self._missing()),
+            changed=frozenset(self._changed()),
+            optimizers=frozenset(program.received.optimizers),
+            updates=program.received.updates,
+            notes=self._notes,
+        )
+        if not _differs(measured):
+            return measured
+        return replace(measured, saved=Case(self._batches, self._start).save(program.name))
+
+    def _begin(self) -> None:
+        """Give the variables of both programs the same values."""
+        self._reference.begin({})
+        if self._case and self._case.start:
+            self._start = self._case.start
+        else:
+            values = self._reference.values()
+            trained = self._reference.program.received.gradients
+            self._start = {
+                name: self._uneven(value) if name in trained else value
+                for name, value in values.items()
+            }
+        self._reference.load(self._start)
+        self._towers.begin(self._start)
+
+    def _uneven(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Values that differ, for those that are all alike: zeros hide what they multiply."""
+        if value.size < 2 or np.any(value != value.flat[0]):
+            return value
+        size = max(1.0, abs(float(value.flat[0])))
+        return (value + size * self._rng.uniform(0.05, 0.15, value.shape)).astype(value.dtype)
+
+    def _batch(self, rows: int) -> Batch:
+        batch = self._feeding.batch(self._rng, rows)
+        self._batches.append(batch)
+        return batch
+
+    def _odd_trial(self, name: str) -> Iterator[Trial]:
+        rows = self._feeding.odd
+        try:
+            batch = self._batch(rows)
+            self._towers.gradients(self._feeding.to_towers(batch))
+        except InputError:
+            self._batches = self._batches[:1]
+            self._notes.append(f"{name} takes no batch of {rows} rows")
+            return
+        yield self._trial(batch, rows)
+
+    def _expected(self, batch: Batch, rows: Sequence[int] | None = None) -> dict[str, Any]:
+        """The gradients of the reference, for some rows in the order given."""
+        found = self._reference.gradients(self._feeding.to_reference(batch, rows))
+        return {name: np.asarray(value, np.float64) for name, value in found.items()}
+
+    def _orders(self, rows: int) -> list[list[int]]:
+        return [self._rng.permutation(rows).tolist() for _ in range(_ORDERS)]
+
+    def _trial(self, batch: Batch, rows: int) -> Trial:
+        """The gradients of both programs on one batch; if they differ, also what explains it."""
+        fetched = self._towers.gradients(self._feeding.to_towers(batch))
+        found = {
+            name: np.asarray(value, np.float64) / self._conditions.scale
+            for name, value in fetched.items()
+        }
+        whole = self._expected(batch)
+        noise = _noise(whole, [self._expected(batch, order) for order in self._orders(rows)])
+        parts = list(self._samples(batch, self._cut(rows)))
+        expected = _mean(parts, rows) if self._conditions.by_tower and parts else whole
+        self._no_number(whole, batch)
+        common = whole.keys() & found.keys()
+        trial = Trial(
+            rows,
+            self._feeding.split if rows == self._feeding.rows else (),
+            {name: expected[name] for name in whole if name in common},
+            {name: found[name] for name in whole if name in common},
+            noise,
+            {name: np.asarray(self._start[name], np.float64) for name in common},
+            parts,
+        )
+        stray = [name for name in common if not np.all(np.isfinite(found[name]))]
+        if stray:
+            return replace(trial, stray=dict(self._strays(stray, batch)))
+        if not differing(trial, self._towers.program.variables):
+            return trial
+        singles = [(row,) for row in range(rows)] if rows <= _MOST_SINGLE_ROWS else []
+        return replace(
+            trial,
+            each=list(self._samples(batch, singles)),
+            shifted=dict(self._shifted(batch, rows)),
+        )
+
+    def _cut(self, rows: int) -> list[tuple[int, ...]]:
+        """The rows of each tower, those that are left over last."""
+        if self._feeding.split and rows == self._feeding.rows:
+            return list(self._feeding.split)
+        size = rows // self._towers.program.gpus
+        return [tuple(range(begin, min(begin + size, rows))) for begin in range(0, rows, size)]
+
+    def _samples(self, batch: Batch, parts: Sequence[tuple[int, ...]]) -> Iterator[Sample]:
+        """The reference's gradients on parts of a batch; none if it does not take such parts."""
+        with contextlib.suppress(InputError):
+            for rows in parts:
+                yield Sample(rows, self._expected(batch, rows))
+
+    def _shifted(self, batch: Batch, rows: int) -> Iterator[tuple[str, Arrays]]:
+        """The reference's gradients with one input's rows moved against those of the others."""
+        names = sorted(name for name, array in batch.items() if array.ndim)
+        size = max(1, rows // self._towers.program.gpus)
+        order = np.arange(rows)
+        moves = {f"the rows of '{{}}' moved by {by}": np.roll(order, by) for by in _ways(size)}
+        if rows % size == 0:
+            for by in (1, -1):
+                within = np.roll(order.reshape(-1, size), by, axis=1).ravel()
+                moves[f"the rows of '{{}}' moved by {by} within each tower"] = within
+        for name in names[1:] if len(names) == 2 else names if len(names) > 2 else ():
+            for how, moved in moves.items():
+                with contextlib.suppress(InputError):
+                    yield how.format(name), self._expected({**batch, name: batch[name][moved]})
+
+    def _missing(self) -> Iterator[tuple[str, bool]]:
+        program, single = self._towers.program, self._reference.program
+        ours, theirs = program.received, single.received
+        for name in single.received.gradients:
+            if name not in ours.gradients and name not in ours.unread:
+                yield name, True
+        for name in ours.gradients:
+            untrained = name not in theirs.gradients and name not in theirs.unread
+            if untrained and name in single.variables:
+                yield name, False
+
+    def _changed(self) -> Iterator[str]:
+        """The variables whose gradient the reference changes before it is applied."""
+        single = self._reference.program
+        backward = wiring(single.placement).backward
+        number = wiring(single.placement).flow.number
+        for name, gradient in single.received.gradients.items():
+            if not backward.ops[number[producer_of(gradient.values)]]:
+                yield name
+
+    def _no_number(self, expected: Arrays, batch: Batch) -> None:
+        """Refuse a reference whose gradient is no number.
+
+        Raises:
+            InputError: it is so.
+        """
+        stray = next((name for name in expected if not np.all(np.isfinite(expected[name]))), None)
+        if stray is None:
+            return
+        op, where = self._stray(self._reference, stray, self._feeding.to_reference(batch))
+        at = f", built at {where}" if where else ""
+        raise InputError(
+            self._reference.program.name,
+            f"its gradient of {stray} is no number; the first op that yields none is {op}{at}",
+            "give rows with --batch on which the reference can be trained",
+        )
+
+    def _strays(
+        self, names: Sequence[str], batch: Batch
+    ) -> Iterator[tuple[str, tuple[str, str | None]]]:
+        for name in names:
+            yield name, self._stray(self._towers, name, self._feeding.to_towers(batch))
+
+    def _stray(self, running: Running, variable: str, feeds: Batch) -> tuple[str, str | None]:
+        gradient = running.program.received.gradients[variable].values
+        op = running.first_stray(behind(running.program, [gradient], feeds), feeds)
+        op = op or producer_of(gradient)
+        return op, running.program.placement.where(op)
+
+    def _course(self) -> tuple[Course | None, str]:
+        """Some steps of both programs, or why there are none."""
+        if self._conditions.by_tower:
+            return None, (
+                "the statistics are those of each tower's rows, which the reference takes no "
+                "step with"
+            )
+        if not all(
+            running.program.placement.training.train_op
+            for running in (self._towers, self._reference)
+        ):
+            return None, (
+                "which op is one step is not said; return it from both builders: "
+                "{'train_op': train_op}"
+            )
+        batches = [self._batch(self._feeding.rows) for _ in range(self._conditions.steps)]
+        orders = [list(range(self._feeding.rows)), *self._orders(self._feeding.rows)]
+        ways = []
+        gradients = []
+        for order in orders:
+            self._reference.load(self._start)
+            values, slopes = [], []
+            for batch in batches:
+                slopes.append(self._expected(batch, order))
+                self._reference.step(self._feeding.to_reference(batch, order))
+                values.append(_numbers(self._reference.values()))
+            ways.append(values)
+            gradients.append(slopes)
+        expected, *others = ways
+        start = _numbers(self._start)
+        if all(np.array_equal(expected[-1][name], start[name]) for name in start):
+            raise InputError(
+                self._reference.program.name,
+                f"{counted(self._conditions.steps, 'step')} changed none of its variables",
+                "return the op that trains as train_op",
+            )
+        self._towers.begin(self._start)
+        found = []
+        for batch in batches:
+            self._towers.step(self._feeding.to_towers(batch))
+            found.append(_numbers(self._towers.values()))
+        noise = [
+            _noise(values, [way[number] for way in others])
+            for number, values in enumerate(expected)
+        ]
+        return Course(start, expected, found, noise, _unsure(gradients)), ""
+
+
+def _differs(measured: Measurement) -> bool:
+    """Whether a rule may find a difference."""
+    if measured.missing or any(differing(each, measured.dtypes) for each in measured.trials):
+        return True
+    return measured.course is not None and bool(compared(measured, measured.course)[1])
+
+
+def _ways(size: int) -> list[int]:
+    """By how many rows inputs may be moved: by one, or by the rows of a tower."""
+    return sorted({1, -1, size, -size}, key=abs)
+
+
+def _noise(values: Arrays, others: Sequence[Arrays]) -> dict[str, float]:
+    """The largest difference of each array in other orders of the rows."""
+    return {
+        name: max(float(np.max(np.abs(other[name] - value), initial=0.0)) for other in others)
+        for name, value in values.items()
+    }
+
+
+def _unsure(ways: Sequence[Sequence[Arrays]]) -> dict[str, npt.NDArray[np.bool_]]:
+    """The elements whose gradient, at some step, is not well above the noise of its variable."""
+    first, *others = ways
+    unsure: dict[str, npt.NDArray[np.bool_]] = {}
+    for number, gradients in enumerate(first):
+        noise = _noise(gradients, [way[number] for way in others])
+        for name, gradient in gradients.items():
+            faint = (np.abs(gradient) <= _SURE * noise[name]) & (noise[name] > 0)
+            unsure[name] = unsure.get(name, np.zeros_like(faint)) | faint
+    return unsure
+
+
+def _mean(parts: Sequence[Sample], rows: int) -> dict[str, Any]:
+    """The mean over the rows of gradients that are means over parts of them."""
+    return {
+        name: sum(len(part.rows) / rows * part.gradients[name] for part in parts)
+        for name in parts[0].gradients
+    }
+
+
+def _numbers(values: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    """Those values that are numbers, as float64."""
+    return {
+        name: np.asarray(value, np.float64)
+        for name, value in values.items()
+        if np.asarray(value).dtype.kind not in "OSU"
+    }

@@ -1,0 +1,154 @@
+"""Programs made to run: their graphs with GPUs, or with CPU devices in place of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.capture.build import build
+from placement_checks.capture.graph import Source, name_of, requested
+from placement_checks.errors import InputError
+from placement_checks.execute.devices import session_config, stand_in, stands_in
+from placement_checks.execute.received import Received, noting_applied, received
+from placement_checks.placement import VARIABLE_TYPES, Placement
+from placement_checks.program import Program, Step
+from placement_checks.wiring.randomness import SEEDED
+
+tf1 = tf.compat.v1
+
+
+class Unmeasurable(Exception):
+    """Why a sound program cannot be run for numbers."""
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A program that can be run. Tensors and ops are known by name.
+
+    Attributes:
+        name: what it is called in reports.
+        gpus: how many it was built for.
+        graph: its graph, on the devices that are there.
+        original: the graph as it was built, which holds what Python functions in it need.
+        simulated: whether CPU devices stand in for the GPUs.
+        config: for the sessions that run it.
+        placement: what it asked for, on GPUs.
+        inputs: the tensors to feed by the names of arrays, one mapping a tower or a single one;
+            empty where the program does not say.
+        shared: whether it splits the batch itself.
+        received: the gradients that its variables receive.
+        initializers: the ops that give variables their first values, by variable.
+        local_initializers: those of local variables, which may be made of the others.
+        tables: the ops that fill lookup tables.
+        variables: those that are initialised, by name, with their dtypes.
+    """
+
+    name: str
+    gpus: int
+    graph: tf.Graph
+    original: tf.Graph
+    simulated: bool
+    config: Any
+    placement: Placement
+    inputs: Sequence[Mapping[str, str]]
+    shared: bool
+    received: Received
+    initializers: Mapping[str, str]
+    local_initializers: Mapping[str, str]
+    tables: Sequence[str]
+    variables: Mapping[str, str]
+
+
+def runnable(program: Program, gpus: int, devices: str) -> Runnable:
+    """Build a program, and put real or simulated devices in place of those it names.
+
+    Raises:
+        InputError: it cannot be built, or what it says about its step cannot be used.
+        Unmeasurable: it names the tasks of a cluster.
+    """
+    with noting_applied() as noted:
+        source, step = build(program, gpus)
+    placement = requested(source)
+    asked = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
+    most = max([gpus, *(index + 1 for index in asked)])
+    jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
+    if jobs:
+        raise Unmeasurable(
+            f"it names the job {sorted(map(str, jobs))[0]}: programs of several tasks are not run"
+        )
+    assert source.live is not None
+    initializers = _initialisers(source, tf1.GraphKeys.GLOBAL_VARIABLES)
+    local = _initialisers(source, tf1.GraphKeys.LOCAL_VARIABLES)
+    tables = source.live.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
+    inputs, shared = _inputs(step, program.name)
+    return Runnable(
+        program.name,
+        gpus,
+        _on_devices(source.graph_def, most, devices),
+        source.live,
+        stands_in(most, devices),
+        session_config(most, devices),
+        placement,
+        inputs,
+        shared,
+        received(placement, source.live, step.gradients or (), noted),
+        initializers,
+        local,
+        [table.name for table in tables],
+        {
+            variable.name: variable.dtype
+            for variable in placement.variables
+            if variable.name in initializers or variable.name in local
+        },
+    )
+
+
+def _inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
+    """The placeholders by the names of arrays, and whether one mapping is for all towers."""
+    if step.inputs is None:
+        return [], False
+    shared = isinstance(step.inputs, Mapping)
+    listed: Any = [step.inputs] if shared else step.inputs
+    if not all(isinstance(each, Mapping) for each in listed):
+        raise InputError(
+            program,
+            f"its inputs are {step.inputs!r:.80}",
+            "return one mapping of names to placeholders for each tower",
+        )
+    named = [{str(key): tensor.name for key, tensor in each.items()} for each in listed]
+    return named, shared or len(named) == 1
+
+
+def _initialisers(source: Source, key: str) -> dict[str, str]:
+    """The initialisers of the variables of a collection."""
+    assert source.live is not None
+    holders = {node.name for node in source.graph_def.node if node.op in VARIABLE_TYPES}
+    return {
+        name_of(variable.name): variable.initializer.name
+        for variable in source.live.get_collection(key)
+        if name_of(variable.name) in holders
+    }
+
+
+def _on_devices(graph_def: Any, gpus: int, devices: str) -> tf.Graph:
+    """The graph of a GraphDef, also the bodies of its functions, on the devices that are there.
+
+    The devices are changed in the GraphDef: those of a live graph do not reach into functions.
+    """
+    copied = type(graph_def)()
+    copied.CopyFrom(graph_def)
+    simulated = stands_in(gpus, devices)
+    bodies = (body.node_def for body in copied.library.function)
+    for nodes in (copied.node, *bodies):
+        for number, node in enumerate(nodes):
+            if simulated:
+                node.device = stand_in(node.device)
+            if SEEDED.match(node.op) and not (node.attr["seed"].i or node.attr["seed2"].i):
+                node.attr["seed2"].i = number + 1  # so that the next run starts alike
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(copied, name="")
+    return graph

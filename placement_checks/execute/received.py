@@ -1,0 +1,171 @@
+"""Which tensor is the gradient that a variable receives, before the optimiser makes it an update.
+
+An apply op has it as an input. Optimisers that assign an update show it nowhere in the graph; it
+is what the program says, or what `apply_gradients` was called with while the program was built. An
+update is never taken for a gradient.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from placement_checks.placement import Placement
+from placement_checks.wiring import wiring
+from placement_checks.wiring.contributions import contributions
+
+_KERAS = ("keras", "tf_keras")
+
+
+class Gradient(NamedTuple):
+    """The names of the tensors that make up a gradient; a dense one has no indices."""
+
+    values: str
+    indices: str = ""
+
+
+@dataclass
+class Received:
+    """The gradients of one program.
+
+    Attributes:
+        gradients: by variable.
+        unread: variables that are trained, and why their gradient cannot be read.
+        optimizers: the types of the ops, or the classes, that apply them.
+        updates: the op that updates a variable, by variable.
+    """
+
+    gradients: dict[str, Gradient] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    optimizers: set[str] = field(default_factory=set)
+    updates: dict[str, str] = field(default_factory=dict)
+
+
+class Applied(NamedTuple):
+    """What an optimiser was called with; ``variable`` is the name of its op."""
+
+    gradient: Any
+    variable: str
+    optimizer: str
+
+
+def received(
+    placement: Placement, graph: tf.Graph, given: Sequence[tuple[Any, Any]], noted: list[Applied]
+) -> Received:
+    """The gradients that one step of a program applies.
+
+    Args:
+        placement: what the program asks for.
+        graph: its live graph.
+        given: the pairs that the program itself says.
+        noted: what its optimisers were called with.
+    """
+    found = Received()
+    known = wiring(placement)
+    said = {_op_name(variable): gradient for gradient, variable in given}
+    heard = {each.variable: each for each in noted}
+    for variable, updates in known.updates.by_variable.items():
+        names = [known.flow.names[update.op] for update in updates]
+        applies = [name for name in names if "Apply" in placement.ops[name].type]
+        found.updates[variable] = names[-1]
+        if len(applies) == 1 and not placement.ops[applies[0]].call:
+            found.gradients[variable] = _input(graph.get_operation_by_name(applies[0]))
+            found.optimizers.add(placement.ops[applies[0]].type)
+        elif len(applies) > 1:
+            found.unread[variable] = f"{len(applies)} ops of one step apply gradients to it"
+        elif variable in said or variable in heard:
+            gradient = said[variable] if variable in said else heard[variable].gradient
+            tensors = _tensors(gradient, graph)
+            if tensors:
+                found.gradients[variable] = tensors
+            elif gradient is not None:
+                found.unread[variable] = "it is applied inside a branch, loop or function"
+            if variable in heard:
+                found.optimizers.add(heard[variable].optimizer)
+        elif variable in contributions(placement).trained:
+            found.unread[variable] = (
+                f"{names[-1]} ({placement.ops[names[-1]].type}) changes it by an update; return "
+                "{'gradients': [(gradient, variable), …]}"
+            )
+    return found
+
+
+def _input(op: tf.Operation) -> Gradient:
+    """The gradient among the inputs of an apply op (the names of core/ops/training_ops.cc)."""
+    names = [each.name for each in op.op_def.input_arg]
+    values = op.inputs[names.index("delta" if "delta" in names else "grad")].name
+    return Gradient(values, op.inputs[names.index("indices")].name if "indices" in names else "")
+
+
+def _tensors(gradient: Any, graph: tf.Graph) -> Gradient | None:
+    parts = (
+        (gradient.values, gradient.indices)
+        if isinstance(gradient, tf.IndexedSlices)
+        else (gradient,)
+    )
+    if any(getattr(part, "graph", None) is not graph for part in parts):
+        return None
+    return Gradient(*(part.name for part in parts))
+
+
+def _op_name(variable: Any) -> str:
+    """The name of the op that holds a variable, also of Keras's own variables."""
+    inner = getattr(variable, "value", None)
+    if inner is not None and not callable(inner):  # Keras 3 has a variable in a variable
+        variable = inner
+    handle = getattr(variable, "handle", None)
+    return str((variable if handle is None else handle).op.name)
+
+
+@contextlib.contextmanager
+def noting_applied() -> Iterator[list[Applied]]:
+    """Note what optimisers are called with, of `tf.compat.v1.train` and of Keras."""
+    noted: list[Applied] = []
+    patched: list[tuple[type, str, Any]] = []
+    try:
+        for optimizer in (tf.compat.v1.train.Optimizer, *_keras_optimizers()):
+            # Keras 3 has apply, which its apply_gradients calls.
+            name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
+            patched.append((optimizer, name, optimizer.__dict__.get(name)))
+            setattr(optimizer, name, _noting(getattr(optimizer, name), name == "apply", noted))
+        yield noted
+    finally:
+        for optimizer, name, original in patched:
+            if original is None:
+                delattr(optimizer, name)
+            else:
+                setattr(optimizer, name, original)
+
+
+def _noting(original: Callable[..., Any], apart: bool, noted: list[Applied]) -> Callable[..., Any]:
+    """``original``, an optimiser's method, that notes gradients; they may come apart."""
+
+    def apply(self: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+        given = list(given)
+        pairs = given
+        if apart:
+            named: Any = args[0] if args else kwargs.get("trainable_variables")
+            built_for = getattr(self, "_trainable_variables", ())
+            pairs = list(zip(given, built_for if named is None else named, strict=False))
+        noted.extend(
+            Applied(gradient, _op_name(variable), type(self).__name__)
+            for gradient, variable in pairs
+        )
+        return original(self, given, *args, **kwargs)
+
+    return apply
+
+
+def _keras_optimizers() -> Iterator[type]:
+    for name in _KERAS:
+        keras = sys.modules.get(name)
+        optimizers = getattr(keras, "optimizers", None)
+        if optimizers is not None:
+            yield optimizers.Optimizer
+            if not hasattr(optimizers.Optimizer, "apply"):  # Keras 2 keeps the earlier ones too
+                yield optimizers.legacy.Optimizer

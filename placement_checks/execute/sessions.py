@@ -1,0 +1,209 @@
+"""Runs a program: its gradients, its steps, its variables, and where its ops ran."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from placement_checks.devices import Device
+from placement_checks.errors import InputError
+from placement_checks.execute.programs import Runnable, Unmeasurable
+
+tf1 = tf.compat.v1
+
+Values = Mapping[str, npt.NDArray[Any]]
+_NO_KERNEL = ("No OpKernel was registered", "only supports NHWC", "CUDA", "NCCL", "cuDNN")
+_AFTER_NODE = re.compile(r"^Node: .*\n(?:.*root error.*\n)?(?:\s*\(0\) \w+: )?(.+)", re.MULTILINE)
+_MOST_FETCHED = 2000
+
+
+class Running:
+    """A session of one program, without graph optimisation: its ops run as they were built.
+
+    Grappler would make control edges out of shapes, and so run a pipeline that is fed around.
+    """
+
+    def __init__(self, program: Runnable, seconds: float) -> None:
+        self.program = program
+        self._seconds = seconds
+        config = type(program.config)()
+        config.CopyFrom(program.config)
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        config.graph_options.optimizer_options.opt_level = -1
+        self._session = tf1.Session(graph=program.graph, config=config)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._session.close()
+
+    def run(self, fetches: Any, feeds: Values | None = None, metadata: Any = None) -> Any:
+        """Run a part of the graph; what to fetch and to feed is known by name.
+
+        Raises:
+            InputError: it failed, or took too long.
+            Unmeasurable: an op of it runs on no CPU.
+        """
+        options = tf1.RunOptions(
+            timeout_in_ms=int(1000 * self._seconds), output_partition_graphs=metadata is not None
+        )
+        name = self.program.name
+        try:
+            return self._session.run(fetches, feeds, options, metadata)
+        except tf.errors.DeadlineExceededError:
+            raise InputError(
+                name,
+                f"one run of it took longer than {self._seconds:g} s",
+                "give it more with --set gradients-equal.seconds=N, or fewer rows with "
+                "gradients-equal.rows=N",
+            ) from None
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            reason, where = self._told(error)
+            if any(sign in reason for sign in _NO_KERNEL):
+                raise Unmeasurable(f"{name} cannot run on CPU devices: {reason}{where}") from None
+            raise InputError(name, f"running it failed: {reason}{where}") from None
+
+    def _told(self, error: Exception) -> tuple[str, str]:
+        """The sentence of an error that tells, and the op at fault with the user's line."""
+        message = str(getattr(error, "message", error)).strip()
+        told = _AFTER_NODE.search(message)
+        reason = (told[1] if told else message.splitlines()[0]).strip()
+        op = getattr(error, "op", None)
+        if op is None:
+            return reason, ""
+        where = self.program.placement.where(op.name)
+        at = f", built at {where}" if where else ""
+        return reason, f" (op {op.name}{at})"
+
+    def begin(self, values: Values) -> None:
+        """Give all variables their first values, and then those that are given.
+
+        What is made of other variables, such as a copy, is made of the values that are given.
+        """
+        for kind in (self.program.initializers, self.program.local_initializers):
+            self.run(list(kind.values()))
+            self.load({name: value for name, value in values.items() if name in kind})
+            if values:
+                self.run([op for name, op in kind.items() if name not in values])
+        self.run(list(self.program.tables))
+
+    def values(self) -> dict[str, npt.NDArray[Any]]:
+        """The values of all variables, by name."""
+        found: dict[str, npt.NDArray[Any]] = self.run(dict(self._reads))
+        return found
+
+    def load(self, values: Values) -> None:
+        """Give variables values; those that the program does not have are left out."""
+        known = [name for name in values if name in self._assigns]
+        if known:
+            ops = [self._assigns[name][0] for name in known]
+            self.run(ops, {self._assigns[name][1]: values[name] for name in known})
+
+    @cached_property
+    def _reads(self) -> dict[str, Any]:
+        return {name: self._read(name) for name in self.program.variables}
+
+    def _read(self, name: str) -> Any:
+        holder = self.program.graph.get_tensor_by_name(f"{name}:0")
+        if holder.dtype != tf.resource:
+            return holder
+        dtype = tf.dtypes.as_dtype(self.program.variables[name])
+        with self.program.graph.as_default():
+            return tf.raw_ops.ReadVariableOp(resource=holder, dtype=dtype)
+
+    @cached_property
+    def _assigns(self) -> dict[str, tuple[Any, Any]]:
+        return {name: self._assign(name) for name in self.program.variables}
+
+    def _assign(self, name: str) -> tuple[Any, Any]:
+        """The op that assigns a variable, and the placeholder for its value."""
+        holder = self.program.graph.get_tensor_by_name(f"{name}:0")
+        with self.program.graph.as_default():
+            value = tf1.placeholder(self.program.variables[name])
+            if holder.dtype == tf.resource:
+                return tf.raw_ops.AssignVariableOp(resource=holder, value=value), value
+            return tf.raw_ops.Assign(ref=holder, value=value, validate_shape=False).op, value
+
+    def gradients(self, feeds: Values, metadata: Any = None) -> dict[str, npt.NDArray[Any]]:
+        """The gradient of every variable, dense, by its name."""
+        read = self.program.received.gradients
+        fetches = {
+            name: tuple(part for part in gradient if part) for name, gradient in read.items()
+        }
+        fetched = self.run(fetches, feeds, metadata)
+        return {
+            name: parts[0] if len(parts) == 1 else self._dense(name, *parts)
+            for name, parts in fetched.items()
+        }
+
+    def _dense(self, name: str, values: Any, indices: Any) -> npt.NDArray[Any]:
+        """The sum of slices; of rows that are listed more than once, all count."""
+        shape = next(each.shape for each in self.program.placement.variables if each.name == name)
+        assert shape is not None
+        dense = np.zeros([size or 0 for size in shape], np.float64)
+        np.add.at(dense, indices, np.asarray(values, np.float64))
+        return dense.astype(values.dtype)
+
+    def step(self, feeds: Values) -> None:
+        """Take one training step."""
+        self.run(list(self.program.placement.training.train_op), feeds)
+
+    def ran_on(self, feeds: Values) -> dict[str, Device]:
+        """Where the ops behind the gradients ran, by name, read from the partition graphs.
+
+        Where no gradient can be read, those of a step, which changes variables.
+        """
+        metadata = tf1.RunMetadata()
+        if self.program.received.gradients:
+            self.gradients(feeds, metadata)
+        else:
+            self.run(list(self.program.placement.training.train_op), feeds, metadata)
+        return {
+            node.name: Device.parse(node.device)
+            for part in metadata.partition_graphs
+            for node in part.node
+        }
+
+    def first_stray(self, ops: Iterable[str], feeds: Values) -> str | None:
+        """The first of these ops, in the order of building, that yields a number that is none."""
+        names = self._numeric(ops)
+        for start in range(0, len(names), _MOST_FETCHED):
+            some = names[start : start + _MOST_FETCHED]
+            for name, value in zip(some, self._fetched(some, feeds), strict=True):
+                if value is not None and not np.all(np.isfinite(np.asarray(value, np.float64))):
+                    return name.partition(":")[0]
+        return None
+
+    def _numeric(self, ops: Iterable[str]) -> list[str]:
+        graph = self.program.graph
+        wanted = set(ops)
+        return [
+            tensor.name
+            for op in graph.get_operations()
+            if op.name in wanted
+            for tensor in op.outputs
+            if tensor.dtype.is_floating and not tensor.dtype._is_ref_dtype
+        ]
+
+    def _fetched(self, names: Sequence[str], feeds: Values) -> Sequence[Any]:
+        """The values of tensors; None for those of a branch that is not taken."""
+        try:
+            return list(self.run(list(names), feeds))
+        except (InputError, Unmeasurable):
+            if len(names) == 1:
+                return [None]
+            half = len(names) // 2
+            return [*self._fetched(names[:half], feeds), *self._fetched(names[half:], feeds)]

@@ -1,0 +1,153 @@
+"""Where the variables of two programs part ways over some training steps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placement_checks.numbers.comparing import Difference, difference
+from placement_checks.numbers.measurement import EPS, Array, Course, Measurement
+
+# Optimisers whose step is as large as the gradient. The others divide the gradient by its size:
+# rounding then decides the way of an element whose gradient is next to zero, and a factor on all
+# gradients leaves the weights as they are.
+_PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
+_DRIFT = 0.02  # of what a variable moves, under an optimiser that is not proportional
+
+
+class Departure(NamedTuple):
+    """A variable that is no longer the reference's.
+
+    Attributes:
+        difference: after the first step that shows it.
+        step: that step, from 1.
+        moved: how far it moved in that step, as a multiple of the reference's way in it, where
+            the two go the same way; None else, 0 where it stays.
+        off: the largest difference after the last step, as a part of what the reference moved.
+    """
+
+    difference: Difference
+    step: int
+    moved: float | None
+    off: float
+
+
+def is_proportional(measured: Measurement) -> bool:
+    """Whether every step is as large as the gradient."""
+    return bool(measured.optimizers) and all(
+        any(kind in optimizer for kind in _PROPORTIONAL) for optimizer in measured.optimizers
+    )
+
+
+def compared(
+    measured: Measurement,
+    course: Course,
+    *,
+    tolerance: float = 32.0,
+    times_noise: float = 8.0,
+    scale: float = 1.0,
+) -> tuple[list[Difference], list[Departure]]:
+    """The variables that both programs have: those that stay equal, and those that do not.
+
+    Args:
+        measured: what is known of both programs.
+        course: the steps.
+        tolerance: as for `difference`.
+        times_noise: as for `difference`.
+        scale: what the gradients are multiplied by; it is found in the slots, once or squared.
+    """
+    equal, apart = [], []
+    names = [name for name in course.start if name in course.found[0]]
+    for name in names:
+        each: Difference | None = None
+        for number in range(len(course.found)):
+            each = _after(
+                measured,
+                course,
+                name,
+                number,
+                tolerance=tolerance,
+                times_noise=times_noise,
+                scale=scale,
+            )
+            if each.state == "differs":
+                apart.append(_departure(course, each, number))
+                break
+        else:
+            if each is not None:
+                equal.append(each)
+    return equal, apart
+
+
+def _after(
+    measured: Measurement,
+    course: Course,
+    name: str,
+    number: int,
+    *,
+    tolerance: float,
+    times_noise: float,
+    scale: float,
+) -> Difference:
+    """The difference of one variable after a step."""
+    expected, found = course.expected[number][name], course.found[number][name]
+    dtype = measured.dtypes[name]
+    trained = owner(name, course)
+    proportional = is_proportional(measured)
+    allowed = 0.0
+    if dtype in EPS and not proportional:
+        allowed = _DRIFT * float(np.max(np.abs(expected - course.start[name]), initial=0.0))
+        if trained is not None and course.unsure[trained].shape == expected.shape:
+            sure = ~course.unsure[trained]
+            expected, found = expected[sure], found[sure]
+    scales = {1.0, scale, scale**2} if trained not in (None, name) else {1.0}
+    return min(
+        (
+            difference(
+                name,
+                expected * factor,
+                found,
+                dtype=dtype,
+                noise=course.noise[number][name] * factor,
+                tolerance=tolerance,
+                times_noise=times_noise,
+                allowed=allowed * factor,
+            )
+            for factor in scales
+        ),
+        key=lambda each: (each.state == "differs", each.error),
+    )
+
+
+def owner(name: str, course: Course) -> str | None:
+    """The trained variable that this is, or is a slot of: slots are named under their variable."""
+    while name:
+        if name in course.unsure:
+            return name
+        name = name.rpartition("/")[0]
+    return None
+
+
+def _departure(course: Course, each: Difference, number: int) -> Departure:
+    name = each.variable
+    before = course.expected[number - 1] if number else course.start
+    ours = course.found[number - 1] if number else course.start
+    way = course.expected[number][name] - before[name]
+    moved = _ratio(way, course.found[number][name] - ours[name])
+    if way.size == 1 and number and moved:
+        moved = None  # of one number, any way is a multiple
+    last = course.expected[-1][name]
+    size = float(np.max(np.abs(last - course.start[name]), initial=0.0))
+    off = float(np.max(np.abs(course.found[-1][name] - last), initial=0.0))
+    return Departure(each, number + 1, moved, off / size if size else np.inf)
+
+
+def _ratio(expected: Array, found: Array) -> float | None:
+    """By what all of one array is to be multiplied for the other; None if by no one number."""
+    square = float(np.vdot(expected, expected))
+    if not square:
+        return None
+    ratio = float(np.vdot(expected, found)) / square
+    left = np.max(np.abs(found - ratio * expected)) / np.max(np.abs(expected))
+    return ratio if left < 1e-3 * max(1.0, abs(ratio)) else None

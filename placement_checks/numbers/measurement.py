@@ -1,0 +1,113 @@
+"""What was measured by running a program and its reference. Needs numpy and no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Arrays = Mapping[str, npt.NDArray[np.float64]]
+
+# The distance from 1 to the next number (IEEE 754; bfloat16 has 7 bits of fraction).
+EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+class Sample(NamedTuple):
+    """The gradients of the reference for some rows of a batch: those of each, by variable."""
+
+    rows: tuple[int, ...]
+    gradients: Arrays
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One batch, given to both programs with equal variables.
+
+    Attributes:
+        rows: of the batch.
+        split: the rows of each tower, as the program is fed; empty where it splits the batch
+            itself.
+        expected, found: the gradients by variable, of the reference and of the program, float64;
+            those that one of them does not have are left out.
+        noise: how far the gradients of the reference move if the rows are put in another order,
+            the largest absolute difference.
+        start: the values of the variables.
+        parts: the reference's gradients on the rows of each tower.
+        each: those on every row by itself; looked at only where something differs.
+        shifted: those with the rows of one input moved against the others, by what was done.
+        stray: what is no number in the program's gradients: the variable, and the first op that
+            yields it, with its source line.
+    """
+
+    rows: int
+    split: Sequence[tuple[int, ...]]
+    expected: Arrays = field(repr=False)
+    found: Arrays = field(repr=False)
+    noise: Mapping[str, float]
+    start: Arrays = field(default_factory=dict, repr=False)
+    parts: Sequence[Sample] = field(default=(), repr=False)
+    each: Sequence[Sample] = field(default=(), repr=False)
+    shifted: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
+    stray: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Course:
+    """Some training steps of both programs, from equal variables, with equal batches.
+
+    Attributes:
+        start: the values of the variables before the first step.
+        expected, found: their values after each step, of the reference and of the program.
+        noise: how far those of the reference move if the rows are put in another order.
+        unsure: the elements whose gradient is so near to zero that its sign may be noise.
+    """
+
+    start: Arrays = field(repr=False)
+    expected: Sequence[Arrays] = field(repr=False)
+    found: Sequence[Arrays] = field(repr=False)
+    noise: Sequence[Mapping[str, float]]
+    unsure: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What running a program and its reference gave.
+
+    Attributes:
+        reference: what the reference is called.
+        devices: ``real`` or ``simulated``.
+        towers: how many towers the program has.
+        dtypes: of the variables, by name.
+        trials: one or more batches; the gradients of each.
+        scale: what the program's gradients were divided by, as it declares.
+        course: some steps; None if none was taken.
+        no_course: why not.
+        unread: variables whose gradient cannot be read, and why.
+        missing: variables that get a gradient in one of the programs only: True if in the
+            reference.
+        changed: variables whose gradient the reference changes before it applies it.
+        optimizers: the types of the ops that apply the gradients.
+        updates: the op of the program that updates a variable, by variable.
+        notes: what a reader should know.
+        saved: the file that replays the case; ``""`` if nothing differed.
+    """
+
+    reference: str
+    devices: str
+    towers: int
+    dtypes: Mapping[str, str]
+    trials: Sequence[Trial]
+    scale: float = 1.0
+    course: Course | None = None
+    no_course: str = ""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, bool] = field(default_factory=dict)
+    changed: frozenset[str] = frozenset()
+    optimizers: frozenset[str] = frozenset()
+    updates: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    saved: str = ""

@@ -1,0 +1,57 @@
+"""How far variables are from the reference's, drawn for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+_MOST = 8  # variables
+_WIDTH = 24
+_DECADES = 9  # a difference as large as the values is some 10^7 eps in float32
+_STYLES = {"equal": "green", "noise": "dim", "blurred": "yellow", "differs": "bold red"}
+
+
+def picture(figures: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """A line for each of the worst variables: ratio, error in eps, and a bar on a log scale.
+
+    The mark in a bar is what the error may be.
+    """
+    worst = sorted(figures, key=lambda each: (each["state"] == "differs", _error(each)))[::-1]
+    shown = worst[:_MOST]
+    width = max(len(each["variable"]) for each in shown)
+    yield Text(f"  {'variable':<{width}}     ratio  error, eps", "dim")
+    for each in shown:
+        style = _STYLES[each["state"]]
+        ratio = "-" if each["ratio"] is None else f"{each['ratio']:.4g}"
+        yield Text.assemble(
+            f"  {each['variable']:<{width}}  {ratio:>8}  {_number(_error(each)):>10}  ",
+            (_bar(each), style),
+            ("  all noise" if each["state"] == "noise" else "", style),
+        )
+    if worst[_MOST:]:
+        yield Text(f"  and {len(worst) - _MOST} more, see --format json", "dim")
+
+
+def _bar(each: Mapping[str, Any]) -> str:
+    length, limit = _place(_error(each)), _place(each["limit"] or 0.0)
+    return "".join(
+        "┃" if place == limit else "━" if place < length else " " for place in range(_WIDTH)
+    )
+
+
+def _place(error: float) -> int:
+    decades = math.log10(1 + error) if math.isfinite(error) else _DECADES
+    return min(_WIDTH - 1, round(_WIDTH * decades / _DECADES))
+
+
+def _error(each: Mapping[str, Any]) -> float:
+    return math.inf if each["error"] is None else float(each["error"])
+
+
+def _number(error: float) -> str:
+    if math.isinf(error):
+        return "no number"
+    return f"{error:.1f}" if error < 1000 else f"{error:.1e}"

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import TYPE_CHECKING
+
+from placement_checks.errors import ConfigError
+from placement_checks.placement import Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
+from placement_checks.words import counted, listed
+
+if TYPE_CHECKING:
+    from placement_checks.numbers import Measurement, Trial
+    from placement_checks.numbers.causes import Cause
+    from placement_checks.numbers.comparing import Difference
+
+
+@dataclass(frozen=True)
+class GradientsEqual(Rule):
+    """The gradient that each variable receives is that of the program for one GPU.
+
+    Both programs run, on GPUs or on CPU devices in their place, from equal variables and on the
+    same rows. Compared is what the optimiser is given, not what it makes of it: Adam hides a sum
+    taken for a mean. The error of a variable is its largest difference over its largest expected
+    value, in eps of its dtype (float32: 1.2e-7); 32 is no difference, and neither is 8 times its
+    noise, which is measured by giving the reference its rows in three other orders. A gradient
+    that is zero in truth is all noise, and is said to be.
+
+    A finding says what explains the difference: the gradients are added up, a tower or the last
+    rows are left out, unequal towers are averaged as if equal, labels of other rows, ...
+
+    What is meant is declared: `scale` if the gradients are so many times the reference's (a sum,
+    with a rate that is divided by the towers; a loss scale); `shares` if towers have parts of
+    different size, such as [3, 1]; `statistics` = "tower" if batch normalisation or clipping
+    looks at the rows of each tower alone; `rows`, the size of the global batch, if batches are
+    always divided evenly (0: a few, and one more). `leave_out` lists variables, or patterns, and
+    `seconds` is what one run may take.
+    """
+
+    name = "gradients-equal"
+    evidence = "executed"
+
+    tolerance: float = 32.0
+    noise: float = 8.0
+    scale: float = 1.0
+    shares: tuple[int, ...] = ()
+    statistics: str = "batch"
+    leave_out: tuple[str, ...] = ()
+    rows: int = 0
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("tolerance", "noise", "seconds"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(name, f"{getattr(self, name)} is not above 0", "give more")
+        if not self.scale:
+            raise ConfigError("scale", "0 leaves no gradient", "give what they are multiplied by")
+        if self.rows < 0 or any(share < 1 for share in self.shares):
+            raise ConfigError("rows, shares", "a part has no rows", "give whole numbers from 1 on")
+        if self.statistics not in ("batch", "tower"):
+            raise ConfigError(
+                "statistics", f"'{self.statistics}' is none", "give 'batch' or 'tower'"
+            )
+
+    def check(self, placement: Placement) -> Verdict:
+        measured = placement.numbers
+        if measured is None:
+            return self.not_checked(placement.unmeasured)
+        findings = [
+            _missing(placement, measured, name, in_reference=in_reference)
+            for name, in_reference in measured.missing.items()
+            if not is_among(name, self.leave_out)
+        ]
+        notes = list(measured.notes)
+        worst: dict[str, Difference] = {}
+        for trial in measured.trials:
+            differences = self._differences(measured, trial)
+            for each in differences:
+                if each.variable not in worst or each.error > worst[each.variable].error:
+                    worst[each.variable] = each
+            off = {each.variable: each for each in differences if each.state == "differs"}
+            why = _causes(measured, trial, off)
+            undone = _undone(measured, why, differences)
+            if undone:
+                notes.append(undone)
+                break
+            findings += [
+                _finding(placement, measured, each, why[each.variable]) for each in off.values()
+            ]
+            if findings:  # other batches show the same mistake
+                break
+        return self._verdict(measured, findings, list(worst.values()), notes)
+
+    def _differences(self, measured: Measurement, trial: Trial) -> list[Difference]:
+        from placement_checks.numbers.comparing import gradients
+
+        differences = gradients(
+            trial, measured.dtypes, tolerance=self.tolerance, times_noise=self.noise
+        )
+        return [each for each in differences if not is_among(each.variable, self.leave_out)]
+
+    def _verdict(
+        self,
+        measured: Measurement,
+        findings: Sequence[Finding],
+        differences: Sequence[Difference],
+        notes: list[str],
+    ) -> Verdict:
+        figures = [each.figures() for each in differences]
+        said = {
+            state: [each.variable for each in differences if each.state == state]
+            for state in ("equal", "noise", "blurred", "differs")
+        }
+        zero = [
+            each.variable for each in differences if each.state == "equal" and each.ratio is None
+        ]
+        if said["noise"]:
+            notes.append(f"all noise: {_some(said['noise'])}")
+        if zero:
+            notes.append(f"zero in the reference: {_some(zero)}")
+        if measured.unread:
+            why = next(iter(measured.unread.values()))
+            notes.append(f"not read: {_some(measured.unread)} ({why})")
+        if findings:
+            count = f"{len(said['differs'])} of {counted(len(differences), 'variable')} differ"
+            verdict = self.verdict(findings, "; ".join([count, *notes]))
+        elif said["blurred"]:
+            verdict = self.not_checked(
+                f"the gradients of {_some(said['blurred'])} are too coarse to tell a hundredth",
+                "build the model in float32 or float64 to compare",
+            )
+        elif len(said["equal"]) == len(zero) and not said["differs"]:
+            verdict = self.not_checked("; ".join(notes) or "no variable is left to compare")
+        else:
+            worst = [] if said["differs"] else [_worst(differences)]
+            verdict = self.verdict((), "; ".join([*worst, *notes]))
+        return replace(verdict, figures=figures)
+
+
+def _causes(measured: Measurement, trial: Trial, off: Collection[str]) -> dict[str, Cause]:
+    from placement_checks.numbers.causes import Cause, causes
+
+    why = causes(measured, trial, [name for name in off if name not in trial.stray])
+    for name, (op, where) in trial.stray.items():
+        at = f", built at {where}" if where else ""
+        why[name] = Cause(
+            f"it is no number; the first op that yields none is {op}{at}",
+            "look at what that op is given, a logarithm or a division by zero",
+            (op,),
+        )
+    return why
+
+
+def _undone(
+    measured: Measurement, why: Mapping[str, Cause], differences: Sequence[Difference]
+) -> str | None:
+    """The note on a factor on all gradients that the rate makes up for: the weights are equal.
+
+    Under an optimiser that divides the gradient by its size, equal weights show nothing.
+    """
+    from placement_checks.numbers.courses import compared, is_proportional
+
+    ratios = {cause.ratio for cause in why.values()}
+    telling = {each.variable for each in differences if each.ratio is not None}
+    if len(ratios) != 1 or None in ratios or not telling <= why.keys():
+        return None
+    if measured.course is None or not is_proportional(measured):
+        return None
+    (ratio,) = ratios
+    assert ratio is not None
+    _, apart = compared(measured, measured.course, scale=measured.scale * ratio)
+    if apart:
+        return None
+    steps = counted(len(measured.course.found), "step")
+    return (
+        f"all gradients are {ratio:.4g} times the reference's, and the rate makes up for it: the "
+        f"weights are equal after {steps}"
+    )
+
+
+def _finding(placement: Placement, measured: Measurement, each: Difference, why: Cause) -> Finding:
+    name = each.variable
+    at = measured.updates.get(name, name)
+    off = f"{each.ratio:.4g} times, " if each.ratio is not None else ""
+    so = (
+        f"is {why.ratio:.4g} times the reference's"
+        if why.ratio is not None
+        else "is not the reference's"
+    )
+    return Finding(
+        object=name,
+        op=placement.ops[name].type,
+        evidence="executed",
+        expected="the reference's gradient",
+        found="no number" if isnan(each.error) else f"{off}off by {each.error:.2g} eps",
+        where=placement.where(at),
+        path=why.shown,
+        message=f"the gradient of {name} {so}: {why.what}{built_at(placement, at)}",
+        cure=why.cure,
+    )
+
+
+def _missing(
+    placement: Placement, measured: Measurement, name: str, *, in_reference: bool
+) -> Finding:
+    at = measured.updates.get(name, name)
+    return Finding(
+        object=name,
+        op=placement.ops[name].type,
+        evidence="executed",
+        expected="the reference's gradient" if in_reference else "no gradient",
+        found="no gradient" if in_reference else "a gradient",
+        where=placement.where(at),
+        message=(
+            f"{name} receives no gradient, and in {measured.reference} it does"
+            if in_reference
+            else f"{name} receives a gradient, and in {measured.reference} it does not"
+        )
+        + built_at(placement, at),
+        cure="give both programs the same variables to train: var_list, trainable, stop_gradient",
+    )
+
+
+def _worst(differences: Sequence[Difference]) -> str:
+    compared = [each for each in differences if each.state == "equal" and each.ratio is not None]
+    error = max((each.error for each in compared), default=0.0)
+    return f"{counted(len(compared), 'variable')}, at most {error:.1f} eps apart"
+
+
+def _some(names: Collection[str]) -> str:
+    """The first of some names."""
+    first = list(names)[:3]
+    more = len(names) - len(first)
+    return listed([*first, *([f"{more} more"] if more else [])])

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from placement_checks.errors import ConfigError
+from placement_checks.placement import Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
+from placement_checks.words import counted
+
+if TYPE_CHECKING:
+    from placement_checks.numbers import Course, Measurement
+    from placement_checks.numbers.courses import Departure
+
+
+@dataclass(frozen=True)
+class WeightsEqual(Rule):
+    """After some training steps all variables have the values that the reference gives them.
+
+    Weights, slots, statistics and the step counter start equal, and both programs take the same
+    steps. That shows what one gradient does not: towers that train copies of their own, updates
+    that are made twice, averages that move once a tower, counters that jump.
+
+    Integers are equal or not. Other variables are compared as in gradients-equal; their noise is
+    that of the reference with its rows in three other orders. Optimisers such as Adam, which
+    divide the gradient by its size, let rounding decide the way of elements whose gradient is next
+    to zero: those are left out, and a fiftieth of what a variable moves is no difference.
+
+    `steps` is how many are taken, at least 3; `leave_out` lists variables, or patterns. What is
+    declared for gradients-equal holds here too.
+    """
+
+    name = "weights-equal"
+    evidence = "executed"
+
+    steps: int = 3
+    tolerance: float = 32.0
+    noise: float = 8.0
+    leave_out: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps < 3:
+            raise ConfigError("steps", f"{self.steps} hide what comes late", "give 3 or more")
+        for name in ("tolerance", "noise"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(name, f"{getattr(self, name)} is not above 0", "give more")
+
+    def check(self, placement: Placement) -> Verdict:
+        from placement_checks.numbers.courses import compared
+
+        measured = placement.numbers
+        if measured is None or measured.course is None:
+            return self.not_checked(measured.no_course if measured else placement.unmeasured)
+        equal, apart = compared(
+            measured,
+            measured.course,
+            tolerance=self.tolerance,
+            times_noise=self.noise,
+            scale=measured.scale,
+        )
+        findings = [
+            _finding(placement, measured, measured.course, each, apart)
+            for each in apart
+            if not is_among(each.difference.variable, self.leave_out)
+        ]
+        steps = len(measured.course.found)
+        note = f"{counted(len(equal), 'variable')} equal after {counted(steps, 'step')}"
+        figures = [each.figures() for each in (*(each.difference for each in apart), *equal)]
+        return replace(self.verdict(findings, note), figures=figures)
+
+
+def _finding(
+    placement: Placement,
+    measured: Measurement,
+    course: Course,
+    each: Departure,
+    apart: Sequence[Departure],
+) -> Finding:
+    name = each.difference.variable
+    at = measured.updates.get(name, name)
+    what, cure = _cause(measured, course, each, apart)
+    steps = counted(each.step, "step")
+    return Finding(
+        object=name,
+        op=placement.ops[name].type,
+        evidence="executed",
+        expected=f"the reference's value after {steps}",
+        found=f"off by {each.off:.2g} of what the reference moves it",
+        where=placement.where(at),
+        message=f"after {steps} {name} is not what the reference has: {what}"
+        f"{built_at(placement, at)}",
+        cure=cure,
+    )
+
+
+def _cause(
+    measured: Measurement, course: Course, each: Departure, apart: Sequence[Departure]
+) -> tuple[str, str]:
+    """What is likely wrong, and the cure."""
+    from placement_checks.numbers.comparing import differing
+    from placement_checks.numbers.courses import owner
+
+    name = each.difference.variable
+    trained = owner(name, course)
+    if trained in differing(measured.trials[0], measured.dtypes):
+        return (
+            "the gradient differs, see gradients-equal",
+            "mend gradients-equal first",
+        )
+    first = min(apart, key=lambda other: other.step)
+    if each.step > first.step:
+        return (
+            f"it follows {first.difference.variable}, which differs after "
+            f"{counted(first.step, 'step')}",
+            "mend that first",
+        )
+    if measured.dtypes[name].startswith(("int", "uint")):
+        ours, theirs = (
+            values[0][name] - course.start[name] for values in (course.found, course.expected)
+        )
+        return (
+            f"a step moves it by {ours.flat[0]:g}, and the reference's by {theirs.flat[0]:g}"
+            if ours.size == 1
+            else "a step moves it otherwise",
+            "let one step count as one, whatever the number of towers and rows",
+        )
+    if each.moved is not None and abs(each.moved) < 1e-3:
+        return (
+            "it stays as it is",
+            "see that the step runs the op that updates it, and that towers share it",
+        )
+    if each.moved is not None and abs(each.moved - 1) > 1e-3:
+        return (
+            f"that step moves it {each.moved:.3g} times as far, though its gradient is equal"
+            if trained == name
+            else f"that step moves it {each.moved:.3g} times as far",
+            "update it once a step, for all towers together, and at the reference's rate",
+        )
+    if each.step > 1:
+        return (
+            "until then it was, so that towers now compute with something that the step does not "
+            "update, such as copies of their own",
+            "let all towers read the variables that the step updates: get_variable in a reused "
+            "scope, and no copies of it",
+        )
+    return (
+        "the step does something else with it",
+        "compare the ops that update it in both programs",
+    )
