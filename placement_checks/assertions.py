@@ -130,4 +130,7 @@ def _message(placement: Placement, verdict: Verdict) -> str:
         f"{verdict.rule} is broken by {placement.program}{machine}: "
         f"{counted(len(verdict.findings), 'finding')}"
     )
-    return "\n".join([headline, *finding_lines(verdict.findings)])
+    lines = [headline, *finding_lines(verdict.findings)]
+    if verdict.evidence == "executed" and placement.numbers and placement.numbers.saved:
+        lines.append(f"  the rows and first values are kept: batch='{placement.numbers.saved}'")
+    return "\n".join(lines)

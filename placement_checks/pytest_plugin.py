@@ -48,10 +48,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Ask for logical CPUs before a conftest can start TensorFlow."""
     gpus = early_config.known_args_namespace.placement_gpus
-    if gpus:
-        from placement_checks.early import ask_on_import
+    if not gpus:
+        return
+    from placement_checks.early import ask_on_import
+    from placement_checks.errors import UsageError
 
-        ask_on_import(gpus)
+    try:
+        ask_on_import(machines.checked_gpus(gpus))
+    except UsageError as error:
+        raise pytest.UsageError(f"--placement-gpus={gpus}: {error}") from None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -120,8 +125,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     def record(placement: Placement, verdict: Verdict) -> None:
         facts = {
             "program": placement.program,
-            "machine": str(placement.machine),
-            "placer": placement.placer,
+            "on": _conditions(placement, verdict),
             "rule": verdict.rule,
             "state": verdict.state,
         }
@@ -138,6 +142,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         assertions.observers.remove(record)
         for leak in _restored(before):
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
+
+
+def _conditions(placement: Placement, verdict: Verdict) -> str:
+    """What a verdict rests on: the machine and its placer, or the devices of a run."""
+    if verdict.evidence == "executed" and placement.numbers:
+        return f"gpu*{placement.numbers.towers} ({placement.numbers.devices})"
+    return f"{placement.machine or 'no machine'} ({placement.placer or 'not placed'})"
 
 
 def _tensorflow_state() -> State | None:
@@ -171,7 +182,7 @@ class _Summary:
             if name == _PROPERTY:
                 facts = json.loads(str(value))
                 self._states[facts["state"]] += 1
-                self._machines[f"{facts['machine']} ({facts['placer'] or 'not placed'})"] += 1
+                self._machines[facts["on"]] += 1
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._states:

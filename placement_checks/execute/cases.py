@@ -23,19 +23,23 @@ class Case:
     def __init__(self, batches: Sequence[Arrays], start: Arrays) -> None:
         self.batches = batches
         self.start = start
-        self._given = 0
+        self._left = list(batches)
 
-    def __call__(self, _rng: np.random.Generator, _rows: int) -> Arrays:
-        """The next batch; it is a batch function."""
-        self._given += 1
-        if self._given > len(self.batches):
-            raise IndexError(f"the case has {len(self.batches)} batches")
-        return self.batches[self._given - 1]
+    def __call__(self, _rng: np.random.Generator, rows: int) -> Arrays:
+        """The next batch of so many rows; a case is a batch function.
+
+        Raises:
+            IndexError: there is none.
+        """
+        for number, batch in enumerate(self._left):
+            if _rows(batch) in (0, rows):
+                return self._left.pop(number)
+        raise IndexError(f"the case has no more batch of {rows} rows")
 
     @property
     def rows(self) -> int:
-        """Of the first batch."""
-        return max((len(array) for array in self.batches[0].values() if array.ndim), default=0)
+        """Of the first batch; 0 if it has none."""
+        return _rows(self.batches[0])
 
     def save(self, program: str) -> str:
         """Write it to a file named after the program; the path, relative to the current folder."""
@@ -74,3 +78,7 @@ class Case:
         if not batches:
             raise InputError(str(path), "holds no batch", "name a file that a run has saved")
         return Case([batches[number] for number in sorted(batches)], start)
+
+
+def _rows(batch: Arrays) -> int:
+    return max((len(array) for array in batch.values() if array.ndim), default=0)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from placement_checks.errors import InputError, PlacementError
+from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Runnable, Unmeasurable
 from placement_checks.words import counted, listed
 
@@ -68,7 +69,8 @@ class Feeding:
             )
         fixed = self._fixed()
         total = sum(self._parts) if not towers.shared else towers.gpus
-        self.rows = rows or fixed or total * -(-max(_FEWEST, _EACH * total) // total)
+        kept = make.rows if isinstance(make, Case) else 0
+        self.rows = rows or fixed or kept or total * -(-max(_FEWEST, _EACH * total) // total)
         if fixed and rows and fixed != rows:
             raise InputError(
                 "gradients-equal.rows", f"is {rows}, and the programs take {fixed}", "leave it out"

@@ -1,4 +1,6 @@
-"""Whether what a run gives means anything: all is fed, nothing is random, towers ran apart."""
+"""Whether what a run gives means anything: the programs are comparable, all is fed, nothing is
+random, and the towers ran apart.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -20,21 +19,20 @@ from placement_checks.execute.fitness import (
     behind,
     nothing_random,
 )
-from placement_checks.execute.programs import Runnable, Unmeasurable, runnable
+from placement_checks.execute.matching import comparable
+from placement_checks.execute.programs import runnable
 from placement_checks.execute.sessions import Running
 from placement_checks.numbers.comparing import differing
 from placement_checks.numbers.courses import compared
 from placement_checks.numbers.measurement import Arrays, Course, Measurement, Sample, Trial
+from placement_checks.numbers.noise import mean_over, noise_of, unsure_in
 from placement_checks.placement import producer_of
 from placement_checks.program import Program
 from placement_checks.wiring import wiring
-from placement_checks.words import counted, listed
+from placement_checks.words import counted
 
 _ORDERS = 3  # other orders of the rows, in which the noise is measured
 _MOST_SINGLE_ROWS = 128  # each is a run of the reference
-# An element whose gradient is not this many times its noise may take a step either way, under an
-# optimiser that divides the gradient by its size.
-_SURE = 100
 
 
 @dataclass(frozen=True)
@@ -84,67 +82,13 @@ def measure(
     """
     program = runnable(towers, gpus, conditions.devices)
     single = runnable(reference, 1, conditions.devices)
-    _one_tower(single)
-    for each in (single, program):
-        _trains(each)
-    _same_variables(program, single)
-    if isinstance(batch, Case) and not conditions.rows:
-        conditions = replace(conditions, rows=batch.rows)
+    comparable(program, single)
     feeding = Feeding(program, single, batch, rows=conditions.rows, shares=conditions.shares)
     with (
         Running(program, conditions.seconds) as running,
         Running(single, conditions.seconds) as alone,
     ):
         return _Comparison(running, alone, feeding, conditions, batch).measurement()
-
-
-def _trains(program: Runnable) -> None:
-    """Refuse a program whose step trains nothing."""
-    if program.received.gradients or program.received.unread:
-        return
-    if program.placement.training.train_op:
-        raise InputError(
-            program.name, "its step trains no variable", "return the op that trains as train_op"
-        )
-    raise Unmeasurable(
-        f"no op of {program.name} is seen to apply a gradient; return the op that trains as "
-        "train_op"
-    )
-
-
-def _one_tower(reference: Runnable) -> None:
-    towers = wiring(reference.placement).towers
-    if len(towers) > 1:
-        raise InputError(
-            reference.name,
-            f"it has {len(towers)} towers, on {listed(towers)}, and a reference has one",
-            "name the program for one GPU as the reference",
-        )
-
-
-def _same_variables(program: Runnable, reference: Runnable) -> None:
-    """Variables are compared by name, so those that are trained must have one name and shape."""
-    shapes = {each.name: each.shape for each in program.placement.variables}
-    trained = [*reference.received.gradients, *reference.received.unread]
-    missing = [name for name in trained if name not in shapes]
-    if missing:
-        near = get_close_matches(missing[0], shapes, n=1)
-        raise Unmeasurable(
-            f"variables are compared by name, and {program.name} has none called {missing[0]}"
-            + (f" ({near[0]} is near)" if near else "")
-            + (
-                f", nor {counted(len(missing) - 1, 'other')} of the reference"
-                if missing[1:]
-                else ""
-            )
-            + "; mend names-portable first"
-        )
-    for each in reference.placement.variables:
-        if each.name in trained and shapes[each.name] != each.shape:
-            raise Unmeasurable(
-                f"variable {each.name} has shape {shapes[each.name]} in {program.name} and "
-                f"{each.shape} in the reference; mend names-portable first"
-            )
 
 
 class _Comparison:
@@ -261,9 +205,9 @@ class _Comparison:
             for name, value in fetched.items()
         }
         whole = self._expected(batch)
-        noise = _noise(whole, [self._expected(batch, order) for order in self._orders(rows)])
+        noise = noise_of(whole, [self._expected(batch, order) for order in self._orders(rows)])
         parts = list(self._samples(batch, self._cut(rows)))
-        expected = _mean(parts, rows) if self._conditions.by_tower and parts else whole
+        expected = mean_over(parts, rows) if self._conditions.by_tower and parts else whole
         self._no_number(whole, batch)
         common = whole.keys() & found.keys()
         trial = Trial(
@@ -406,50 +350,25 @@ class _Comparison:
             self._towers.step(self._feeding.to_towers(batch))
             found.append(_numbers(self._towers.values()))
         noise = [
-            _noise(values, [way[number] for way in others])
+            noise_of(values, [way[number] for way in others])
             for number, values in enumerate(expected)
         ]
-        return Course(start, expected, found, noise, _unsure(gradients)), ""
+        return Course(start, expected, found, noise, unsure_in(gradients)), ""
 
 
 def _differs(measured: Measurement) -> bool:
     """Whether a rule may find a difference."""
     if measured.missing or any(differing(each, measured.dtypes) for each in measured.trials):
         return True
-    return measured.course is not None and bool(compared(measured, measured.course)[1])
+    if measured.course is None:
+        return False
+    _, apart = compared(measured, measured.course, scale=measured.scale)
+    return bool(apart)
 
 
 def _ways(size: int) -> list[int]:
     """By how many rows inputs may be moved: by one, or by the rows of a tower."""
     return sorted({1, -1, size, -size}, key=abs)
-
-
-def _noise(values: Arrays, others: Sequence[Arrays]) -> dict[str, float]:
-    """The largest difference of each array in other orders of the rows."""
-    return {
-        name: max(float(np.max(np.abs(other[name] - value), initial=0.0)) for other in others)
-        for name, value in values.items()
-    }
-
-
-def _unsure(ways: Sequence[Sequence[Arrays]]) -> dict[str, npt.NDArray[np.bool_]]:
-    """The elements whose gradient, at some step, is not well above the noise of its variable."""
-    first, *others = ways
-    unsure: dict[str, npt.NDArray[np.bool_]] = {}
-    for number, gradients in enumerate(first):
-        noise = _noise(gradients, [way[number] for way in others])
-        for name, gradient in gradients.items():
-            faint = (np.abs(gradient) <= _SURE * noise[name]) & (noise[name] > 0)
-            unsure[name] = unsure.get(name, np.zeros_like(faint)) | faint
-    return unsure
-
-
-def _mean(parts: Sequence[Sample], rows: int) -> dict[str, Any]:
-    """The mean over the rows of gradients that are means over parts of them."""
-    return {
-        name: sum(len(part.rows) / rows * part.gradients[name] for part in parts)
-        for name in parts[0].gradients
-    }
 
 
 def _numbers(values: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from placement_checks.capture.build import build
 from placement_checks.capture.graph import Source, name_of, requested
 from placement_checks.errors import InputError
 from placement_checks.execute.devices import session_config, stand_in, stands_in
+from placement_checks.execute.layouts import channels_last
 from placement_checks.execute.received import Received, noting_applied, received
 from placement_checks.placement import VARIABLE_TYPES, Placement
 from placement_checks.program import Program, Step
@@ -148,6 +149,8 @@ def _on_devices(graph_def: Any, gpus: int, devices: str) -> tf.Graph:
                 node.device = stand_in(node.device)
             if SEEDED.match(node.op) and not (node.attr["seed"].i or node.attr["seed2"].i):
                 node.attr["seed2"].i = number + 1  # so that the next run starts alike
+    if simulated:
+        channels_last(copied)
     graph = tf.Graph()
     with graph.as_default():
         tf.graph_util.import_graph_def(copied, name="")

@@ -19,8 +19,12 @@ from placement_checks.execute.programs import Runnable, Unmeasurable
 tf1 = tf.compat.v1
 
 Values = Mapping[str, npt.NDArray[Any]]
-_NO_KERNEL = ("No OpKernel was registered", "only supports NHWC", "CUDA", "NCCL", "cuDNN")
-_AFTER_NODE = re.compile(r"^Node: .*\n(?:.*root error.*\n)?(?:\s*\(0\) \w+: )?(.+)", re.MULTILINE)
+_NO_KERNEL = ("No OpKernel was registered", "NHWC", "CUDA", "NCCL", "cuDNN")
+# The lines around the sentence of an error that says what is wrong.
+_AROUND = re.compile(
+    r"Graph execution error:|Detected at node |\s+File |Node: |\d+ root error|\s*$"
+)
+_NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 _MOST_FETCHED = 2000
 
 
@@ -79,8 +83,9 @@ class Running:
     def _told(self, error: Exception) -> tuple[str, str]:
         """The sentence of an error that tells, and the op at fault with the user's line."""
         message = str(getattr(error, "message", error)).strip()
-        told = _AFTER_NODE.search(message)
-        reason = (told[1] if told else message.splitlines()[0]).strip()
+        lines = message.splitlines()
+        told = next((line for line in lines if not _AROUND.match(line)), lines[0])
+        reason = _NUMBERED.sub("", told).strip()
         op = getattr(error, "op", None)
         if op is None:
             return reason, ""

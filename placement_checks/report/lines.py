@@ -30,7 +30,8 @@ def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _likeness(finding: Finding) -> tuple[object, ...]:
-    sentence = finding.message.replace(finding.object, "")
+    name = rf"(?<![\w/]){re.escape(finding.object)}(?![\w/])"
+    sentence = re.sub(name, "", finding.message)
     return (finding.where, finding.expected, _INSIDE.sub("", sentence))
 
 

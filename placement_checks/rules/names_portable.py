@@ -4,12 +4,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from placement_checks.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.wiring import Wiring, wiring
-from placement_checks.words import counted
+from placement_checks.words import counted, nearest
 
 _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
 
@@ -82,14 +81,14 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
                 "give both the same shape",
             )
         elif name in saved and name not in ours and not is_slot:
-            near = get_close_matches(name, ours.keys() - theirs.keys(), n=1)
+            near = nearest(name, sorted(ours.keys() - theirs.keys()))
             yield _against(
                 placement,
                 reference,
                 name,
                 f"there is no variable {name}, which {reference.program} has",
                 f"the name {name}",
-                near[0] if near else "no such variable",
+                near or "no such variable",
                 "give the variables the same names in both programs",
             )
     for name in ours:

@@ -1,0 +1,66 @@
+"""Whether two programs can be compared: they train the same variables, one of them on one GPU."""
+
+from __future__ import annotations
+
+from placement_checks.errors import InputError
+from placement_checks.execute.programs import Runnable, Unmeasurable
+from placement_checks.wiring import wiring
+from placement_checks.words import counted, listed, nearest
+
+
+def comparable(program: Runnable, reference: Runnable) -> None:
+    """Check that both programs train the same variables, and the reference on one device.
+
+    Raises:
+        InputError: the reference has towers, or a step trains nothing.
+        Unmeasurable: the variables differ, or it is not known what a step is.
+    """
+    towers = wiring(reference.placement).towers
+    if len(towers) > 1:
+        raise InputError(
+            reference.name,
+            f"it has {len(towers)} towers, on {listed(towers)}, and a reference has one",
+            "name the program for one GPU as the reference",
+        )
+    for each in (reference, program):
+        _trains(each)
+    _same_variables(program, reference)
+
+
+def _trains(program: Runnable) -> None:
+    """Refuse a program whose step trains nothing."""
+    if program.received.gradients or program.received.unread:
+        return
+    if program.placement.training.train_op:
+        raise InputError(
+            program.name, "its step trains no variable", "return the op that trains as train_op"
+        )
+    raise Unmeasurable(
+        f"no op of {program.name} is seen to apply a gradient; return the op that trains as "
+        "train_op"
+    )
+
+
+def _same_variables(program: Runnable, reference: Runnable) -> None:
+    """Variables are compared by name, so those that are trained must have one name and shape."""
+    shapes = {each.name: each.shape for each in program.placement.variables}
+    trained = [*reference.received.gradients, *reference.received.unread]
+    missing = [name for name in trained if name not in shapes]
+    if missing:
+        near = nearest(missing[0], shapes)
+        raise Unmeasurable(
+            f"variables are compared by name, and {program.name} has none called {missing[0]}"
+            + (f" ({near} is near)" if near else "")
+            + (
+                f", nor {counted(len(missing) - 1, 'other')} of the reference"
+                if missing[1:]
+                else ""
+            )
+            + "; mend names-portable first"
+        )
+    for each in reference.placement.variables:
+        if each.name in trained and shapes[each.name] != each.shape:
+            raise Unmeasurable(
+                f"variable {each.name} has shape {shapes[each.name]} in {program.name} and "
+                f"{each.shape} in the reference; mend names-portable first"
+            )

@@ -1,0 +1,42 @@
+"""The noise of what is measured: what another order of the rows does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from placement_checks.numbers.measurement import Array, Arrays, Sample
+
+# An element whose gradient is not this many times its noise may take a step either way, under an
+# optimiser that divides the gradient by its size.
+_SURE = 100
+
+
+def noise_of(values: Arrays, others: Sequence[Arrays]) -> dict[str, float]:
+    """The largest difference of each array in other orders of the rows."""
+    return {
+        name: max(float(np.max(np.abs(other[name] - value), initial=0.0)) for other in others)
+        for name, value in values.items()
+    }
+
+
+def unsure_in(ways: Sequence[Sequence[Arrays]]) -> dict[str, npt.NDArray[np.bool_]]:
+    """The elements whose gradient, at some step, is not well above the noise of its variable."""
+    first, *others = ways
+    unsure: dict[str, npt.NDArray[np.bool_]] = {}
+    for number, gradients in enumerate(first):
+        noise = noise_of(gradients, [way[number] for way in others])
+        for name, gradient in gradients.items():
+            faint = (np.abs(gradient) <= _SURE * noise[name]) & (noise[name] > 0)
+            unsure[name] = unsure.get(name, np.zeros_like(faint)) | faint
+    return unsure
+
+
+def mean_over(parts: Sequence[Sample], rows: int) -> dict[str, Array]:
+    """The mean over the rows of gradients that are means over parts of them."""
+    return {
+        name: np.sum([len(part.rows) / rows * part.gradients[name] for part in parts], axis=0)
+        for name in parts[0].gradients
+    }

@@ -1,0 +1,187 @@
+"""``verify --reference --batch``: both programs run, and what the report says of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+NUMERIC = ("--rule", "gradients-equal", "--rule", "weights-equal")
+
+
+@pytest.fixture
+def sources(fixtures: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The fixtures, seen from a folder of its own, in which cases are saved."""
+    (tmp_path / "fixtures").symlink_to(fixtures)
+    monkeypatch.chdir(tmp_path)
+    return fixtures
+
+
+def options(name: str, *parts: str) -> list[str]:
+    given = dict(zip(("--reference", "--batch"), parts, strict=False))
+    return [text for key, part in given.items() for text in (key, f"fixtures/{name}.py:{part}")]
+
+
+@pytest.mark.parametrize(
+    ("towers", "single", "gpus"),
+    [
+        ("build_towers", "build_single", 2),
+        ("build_towers", "build_single", 4),
+        ("build_towers_ref", "build_single_ref", 2),
+        ("build_towers_ref", "build_single_ref", 4),
+        ("build_towers_float64", "build_single_float64", 2),
+        ("build_towers_float64", "build_single_float64", 4),
+    ],
+)
+@pytest.mark.usefixtures("sources")
+def test_the_digits_train_alike_on_one_gpu_and_on_several(
+    run: Run, towers: str, single: str, gpus: int
+) -> None:
+    ran = run(
+        "verify", f"fixtures/mnist.py:{towers}", "--gpus", gpus, "--format", "json",
+        *options("mnist", single, "batch"), *NUMERIC,
+    )  # fmt: skip
+
+    (program,) = json.loads(ran.out)["programs"]
+    assert ran.status == 0
+    assert program["devices"] == "simulated"
+    gradients, weights = program["rules"]
+    assert [rule["state"] for rule in (gradients, weights)] == ["kept", "kept"]
+    assert [rule["evidence"] for rule in (gradients, weights)] == ["executed", "executed"]
+    assert len(gradients["figures"]) == 10
+    assert {each["state"] for each in gradients["figures"]} == {"equal"}
+    assert all(each["error"] <= each["limit"] for each in gradients["figures"])
+    assert len(weights["figures"]) == 32
+
+
+@pytest.mark.usefixtures("sources")
+def test_the_picture_shows_ratio_and_error_of_every_variable_and_the_case_is_kept(
+    run: Run,
+) -> None:
+    target = "fixtures/defects/sum_for_mean.py:build_towers"
+    named = options("defects/sum_for_mean", "build_single", "batch")
+
+    ran = run("verify", target, *named, *NUMERIC)
+    replayed = run("verify", target, *named[:2], "--batch", case(ran.out), *NUMERIC)
+
+    assert ran.status == 1
+    assert (
+        "run beside fixtures/defects/sum_for_mean.py:build_single, on CPU devices in place of GPUs"
+    ) in ran.out
+    assert "  BROKEN       gradients-equal  4 of 4 variables differ\n" in ran.out
+    assert (
+        "fixtures/defects/sum_for_mean.py:20: the gradient of fc1/weights is 2 times the "
+        "reference's: the gradients of 2 towers are added up where their mean is meant\n"
+        "      and likewise fc1/biases, fc2/weights, fc2/biases\n"
+        "    cure: divide the sum by the number of towers; if a sum is meant, with a rate that is "
+        "divided by it, say so: gradients-equal.scale = 2\n"
+    ) in ran.out
+    assert "  fc1/weights         2     8.4e+06  ━━━━┃━━━━" in ran.out
+    assert replayed.out == ran.out
+
+
+def case(report: str) -> str:
+    return report.split("--batch ")[1].split()[0]
+
+
+@pytest.mark.usefixtures("sources")
+def test_a_sum_is_right_where_it_is_declared(run: Run) -> None:
+    target = "fixtures/defects/sum_for_mean.py:build_towers"
+    named = options("defects/sum_for_mean", "build_single", "batch")
+
+    ran = run("verify", target, *named, *NUMERIC, "--set", "gradients-equal.scale=2")
+
+    assert ran.status == 0
+    assert not Path(".placement_checks").exists()
+
+
+@pytest.mark.usefixtures("sources")
+def test_without_a_batch_function_rows_are_made_up(run: Run) -> None:
+    ran = run("verify", "fixtures/mnist.py:build_towers", *options("mnist", "build_single"))
+
+    assert ran.status == 0
+    assert "  KEPT         gradients-equal       10 variables, at most " in ran.out
+
+
+@pytest.mark.usefixtures("sources")
+def test_without_a_reference_the_numbers_are_not_checked(run: Run) -> None:
+    ran = run("verify", "fixtures/mnist.py:build_towers", *NUMERIC)
+    alone = run("verify", "fixtures/mnist.py:build_towers", "--batch", "fixtures/mnist.py:batch")
+
+    assert ran.status == 2
+    assert "no reference is given (--reference TARGET --batch TARGET)" in ran.out
+    assert alone.status == 2
+    assert alone.err == (
+        "placement-checks: --batch fixtures/mnist.py:batch: gives rows for a comparison, and no "
+        "reference is named; name the program for one GPU: --reference train.py:build_single\n"
+    )
+
+
+@pytest.mark.usefixtures("sources")
+def test_a_bad_reference_loses_nothing_of_the_rest(run: Run) -> None:
+    towers = "fixtures/mnist.py:build_towers"
+
+    ran = run("verify", towers, "--reference", towers, "--format", "json")
+    unknown = run("verify", towers, "--reference", "fixtures/mnist.py:build_sinlge")
+
+    document = json.loads(ran.out)
+    (program,) = document["programs"]
+    kept = [rule["rule"] for rule in program["rules"] if rule["state"] == "kept"]
+    assert ran.status == 0  # for one GPU it has one tower
+    assert "gradients-equal" in kept
+    assert unknown.status == 2
+    assert "KEPT         variables-on-host" in unknown.out
+    assert unknown.err == (
+        "placement-checks: fixtures/mnist.py:build_sinlge: there is no function 'build_sinlge' in "
+        "it; did you mean 'build_single'?\n"
+    )
+
+
+@pytest.mark.usefixtures("sources")
+def test_a_reference_with_towers_of_its_own_is_an_error_beside_the_report(run: Run) -> None:
+    ran = run(
+        "verify", "fixtures/defects/sum_for_mean.py:build_towers", "--format", "json",
+        "--reference", "fixtures/autoencoder.py:build_towers", "--rule", "names-portable",
+        "--rule", "gradients-equal",
+    )  # fmt: skip
+
+    document = json.loads(ran.out)
+    names, gradients = document["programs"][0]["rules"]
+    assert (names["state"], gradients["state"]) == ("broken", "not-checked")
+    assert ran.status == 1
+    assert "error" not in document
+    assert "variables are compared by name" in gradients["reason"]
+
+
+@pytest.mark.usefixtures("sources")
+def test_the_naive_port_is_told_by_its_names(run: Run) -> None:
+    ran = run(
+        "verify", "fixtures/defects/autoencoder_naive.py:build_towers",
+        *options("autoencoder", "build_single"), "--format", "json",
+    )  # fmt: skip
+
+    (program,) = json.loads(ran.out)["programs"]
+    states = {rule["rule"]: rule["state"] for rule in program["rules"]}
+    assert ran.status == 1
+    assert states["variables-shared"] == states["names-portable"] == "broken"
+    assert states["gradients-equal"] == states["weights-equal"] == "not-checked"
+
+
+@pytest.mark.usefixtures("sources")
+def test_a_saved_graph_is_not_run(run: Run, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default(), tf.device("/gpu:0"):
+        tf.sqrt(tf.compat.v1.get_variable("w", [2]))
+    (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
+
+    ran = run("verify", "graph.pb", *options("mnist", "build_single"), *NUMERIC)
+
+    assert ran.status == 2
+    assert "graph.pb is a saved graph, and only programs are run" in ran.out

@@ -1,0 +1,340 @@
+"""What cannot be run or compared: each says what is at fault, why, and the cure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pairs
+import pytest
+import tensorflow as tf
+
+from placement_checks.errors import InputError
+from placement_checks.execute.cases import Case
+from placement_checks.execute.measuring import Conditions, measure
+from placement_checks.execute.programs import Unmeasurable
+from placement_checks.program import Program
+
+tf1 = tf.compat.v1
+
+
+def refused(
+    towers: Callable[..., Any] = pairs.towers,
+    single: Callable[..., Any] | None = None,
+    batch: Any = pairs.batch,
+    **conditions: Any,
+) -> str:
+    """The error of a bad pair of programs; without a reference, of the program with itself."""
+    reference = Program("single", single or partial(towers, 1))
+    with pytest.raises((InputError, Unmeasurable)) as error:
+        measure(Program("towers", towers), reference, batch, 2, Conditions(**conditions))
+    return f"{type(error.value).__name__}: {error.value}"
+
+
+def with_loss(loss: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    return partial(pairs.towers, loss=lambda x, y: loss(pairs.predicted(x), y))
+
+
+def mean_of(value: Any) -> Any:
+    return tf.reduce_mean(value**2)
+
+
+def test_a_reference_with_towers_is_none() -> None:
+    assert refused(single=partial(pairs.towers, 2)) == (
+        "InputError: single: it has 2 towers, on /device:GPU:0 and /device:GPU:1, and a reference "
+        "has one; name the program for one GPU as the reference"
+    )
+
+
+def test_variables_of_other_names_and_shapes() -> None:
+    def named(num_gpus: int = 2, **bent: Any) -> dict[str, Any]:
+        loss = lambda x, y: mean_of(pairs.predicted(x, **bent) - y)  # noqa: E731
+        return pairs.towers(num_gpus, loss=loss)
+
+    assert refused(partial(named, names=("weights", "b")), pairs.single) == (
+        "Unmeasurable: variables are compared by name, and towers has none called w; mend "
+        "names-portable first"
+    )
+    assert refused(partial(named, names=("w_1", "b_1")), pairs.single) == (
+        "Unmeasurable: variables are compared by name, and towers has none called w (w_1 is "
+        "near), nor 1 other of the reference; mend names-portable first"
+    )
+    assert refused(partial(named, width=2), pairs.single) == (
+        "Unmeasurable: variable w has shape (4, 2) in towers and (4, 1) in the reference; mend "
+        "names-portable first"
+    )
+
+
+def test_a_step_that_trains_nothing() -> None:
+    def still(num_gpus: int = 2, **says: Any) -> dict[str, Any]:
+        step = pairs.towers(num_gpus)
+        tf1.get_default_graph().clear_collection(tf1.GraphKeys.TRAIN_OP)
+        return {**step, "train_op": tf.no_op(), **says}
+
+    def silent(num_gpus: int = 2) -> dict[str, Any]:
+        with tf.device("/gpu:0"):
+            x, y = tf1.placeholder(tf.float32, [None, 4]), tf1.placeholder(tf.float32, [None, 1])
+            return {"loss": pairs.squared_error(x, y), "inputs": {"x": x, "y": y}}
+
+    assert refused(still, pairs.single) == (
+        "InputError: towers: its step trains no variable; return the op that trains as train_op"
+    )
+    assert refused(pairs.towers, still).startswith("InputError: single: its step trains no")
+    assert refused(silent, pairs.single) == (
+        "Unmeasurable: no op of towers is seen to apply a gradient; return the op that trains as "
+        "train_op"
+    )
+
+
+def test_a_rate_of_zero_changes_nothing() -> None:
+    resting = partial(pairs.towers, optimizer=lambda: tf1.train.GradientDescentOptimizer(0.0))
+
+    assert refused(resting) == (
+        "InputError: single: 3 steps changed none of its variables; return the op that trains as "
+        "train_op"
+    )
+
+
+def test_programs_that_do_not_say_what_to_feed() -> None:
+    def silent(num_gpus: int = 2) -> dict[str, Any]:
+        return {"train_op": pairs.towers(num_gpus)["train_op"]}
+
+    assert refused(silent, pairs.single) == (
+        "Unmeasurable: towers does not say what to feed; return it from the function that builds "
+        "the graph: {'inputs': [{'x': x, 'y': y}, …]}"
+    )
+
+
+def test_placeholders_that_nobody_feeds() -> None:
+    def loss(predicted: Any, y: Any) -> Any:
+        return mean_of(predicted - y) / tf1.placeholder(tf.float32, [], name="temperature")
+
+    message = refused(with_loss(loss))
+
+    assert message.startswith(
+        "Unmeasurable: nothing feeds the placeholder 'temperature' of towers, built at "
+    )
+    assert f"{Path(pairs.__file__).name}:" in message
+    assert message.endswith(
+        "list it in the inputs that its builder returns, and give its value in the batch function"
+    )
+
+
+def test_rows_that_a_pipeline_gives() -> None:
+    def loss(predicted: Any, y: Any) -> Any:
+        rows = tf.data.Dataset.from_tensors([[1.0]]).repeat()
+        return mean_of(predicted - y + tf1.data.make_one_shot_iterator(rows).get_next())
+
+    message = refused(with_loss(loss))
+
+    assert "towers takes rows from 'IteratorGetNext' (IteratorGetNext), built at " in message
+    assert "make it a placeholder_with_default, and list that in its inputs" in message
+
+
+def test_a_random_op_that_is_not_switched_off() -> None:
+    def by_rate(rate: float) -> Callable[..., Any]:
+        return with_loss(lambda predicted, y: mean_of(tf.nn.dropout(predicted, rate) - y))
+
+    def by_default(num_gpus: int = 2) -> dict[str, Any]:
+        keep = tf1.placeholder_with_default(0.5, [], name="keep_prob")
+        return with_loss(
+            lambda predicted, y: mean_of(tf1.nn.dropout(predicted, rate=1 - keep) - y)
+        )(num_gpus)
+
+    def stateless(rate: Any) -> Callable[..., Any]:
+        return with_loss(
+            lambda predicted, y: mean_of(
+                tf.nn.experimental.stateless_dropout(predicted, rate, seed=(1, 2)) - y
+            )
+        )
+
+    for program in (by_rate(0.5), stateless(0.5)):
+        message = refused(program)
+        assert message.startswith("Unmeasurable: the gradients of towers depend on the random op ")
+        assert message.endswith(
+            "let the builder take an argument that leaves it out, such as the rate of a dropout, "
+            "and name a builder that gives it"
+        )
+    assert refused(by_default).endswith(
+        "feed 'keep_prob' with what switches it off: list it in the inputs that the builder "
+        "returns, and give its value in the batch function"
+    )
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_a_random_op_that_is_fed_off_is_none(stateless: bool) -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        rate = tf1.placeholder_with_default(0.5, [], name="rate")
+
+        def loss(x: Any, y: Any) -> Any:
+            drop = tf.nn.experimental.stateless_dropout if stateless else tf.nn.dropout
+            seed = {"seed": (1, 2)} if stateless else {}
+            return mean_of(drop(pairs.predicted(x), rate, **seed) - y)
+
+        step = pairs.towers(num_gpus, loss=loss)
+        inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
+        rated = [{**each, "rate": rate} for each in inputs]
+        return {**step, "inputs": rated if num_gpus > 1 else rated[0]}
+
+    def batch(rng: np.random.Generator, n: int) -> Mapping[str, Any]:
+        return {**pairs.batch(rng, n), "rate": np.float32(0)}
+
+    measured = measure(
+        Program("towers", towers), Program("single", lambda: towers(1)), batch, 2, Conditions()
+    )
+
+    assert measured.trials[0].found.keys() == {"w", "b"}
+
+
+def test_no_number_in_the_reference_names_the_op() -> None:
+    def loss(predicted: Any, y: Any) -> Any:
+        return tf.reduce_mean(tf.sqrt(-tf.abs(predicted), name="root") * y)
+
+    message = refused(with_loss(loss))
+
+    assert message.startswith(
+        "InputError: single: its gradient of w is no number; the first op that yields none is "
+        "root, built at "
+    )
+    assert message.endswith("; give rows with --batch on which the reference can be trained")
+
+
+def test_no_number_in_the_towers_alone_is_told_with_its_op() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        small = tf.cast(tf.shape(x)[0] < 16, tf.float32)
+        return tf.reduce_mean(tf.sqrt(tf.abs(pairs.predicted(x)) * (1 - 2 * small)) * y)
+
+    towers = partial(pairs.towers, loss=loss)
+    measured = measure(
+        Program("towers", towers), Program("s", partial(towers, 1)), pairs.batch, 2, Conditions()
+    )
+
+    op, where = measured.trials[0].stray["w"]
+    assert op == "Sqrt"
+    assert where is not None
+    assert Path(where.partition(":")[0]).name == Path(pairs.__file__).name
+
+
+def array(**arrays: Any) -> Callable[..., Any]:
+    return lambda _rng, n: {
+        name: np.ones([n + extra, *shape], dtype) for name, (extra, shape, dtype) in arrays.items()
+    }
+
+
+X, Y = (0, [4], np.float32), (0, [1], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            lambda _rng, _n: [1],
+            "it returned list; return arrays by the names of the inputs: x and y",
+        ),
+        (
+            array(x=X, label=Y),
+            "it returned no array for the input 'y'; it returned label and x",
+        ),
+        (array(x=X, y_=Y), "it returned no array for the input 'y'; is 'y_' meant?"),
+        (
+            array(x=(1, [4], np.float32), y=Y),
+            "of 16 rows it returned 17 for 'x'; return as many rows as it is asked for; what is "
+            "no row has rank 0",
+        ),
+        (
+            lambda _rng, _n: {}["x"],
+            "batch(rng, 16) raised KeyError: 'x'; it is called with a numpy.random.Generator and "
+            "the rows of the global batch",
+        ),
+    ],
+)
+def test_what_a_batch_function_may_not_do(batch: Any, message: str) -> None:
+    batch.__qualname__ = "batch_of_mine"
+
+    assert refused(batch=batch) == f"InputError: batch_of_mine: {message}"
+
+
+def test_arrays_that_the_placeholders_do_not_take() -> None:
+    assert refused(batch=array(x=(0, [5], np.float32), y=Y)) == (
+        "InputError: input 'x' of towers: the array has shape (8, 5), the placeholder (None, 4); "
+        "let the batch function return what the placeholder takes"
+    )
+    assert refused(batch=array(x=(0, [4], str), y=Y)) == (
+        "InputError: input 'x' of towers: the array holds <U1, the placeholder takes float32; let "
+        "the batch function return what the placeholder takes"
+    )
+
+
+def test_batches_that_cannot_be_cut() -> None:
+    assert refused(rows=7) == (
+        "InputError: towers: 7 rows cannot be cut for its 2 towers; take a multiple of 2: "
+        "gradients-equal.rows = 8"
+    )
+    assert refused(partial(pairs.towers, rows=7), partial(pairs.towers, 1, rows=16)) == (
+        "InputError: single: it takes batches of 16 rows, and towers of 14; build both for the "
+        "same global batch, or with None in the placeholders' shapes"
+    )
+    assert refused(partial(pairs.towers, rows=8), pairs.single, rows=20) == (
+        "InputError: gradients-equal.rows: is 20, and the programs take 16; leave it out"
+    )
+    assert refused(shares=(1, 2, 3)) == (
+        "InputError: gradients-equal.shares: names 3 towers, and towers has inputs for 2; give "
+        "one number a tower"
+    )
+
+
+def test_a_run_over_its_time_limit_is_ended() -> None:
+    def loss(predicted: Any, y: Any) -> Any:
+        endless = tf.while_loop(
+            lambda i, _: i < 10**9, lambda i, value: (i + 1, value * 1.0), [0, predicted]
+        )
+        return mean_of(endless[1] - y)
+
+    begin = time.perf_counter()
+
+    assert refused(with_loss(loss), seconds=1.0) == (
+        "InputError: towers: one run of it took longer than 1 s; give it more with --set "
+        "gradients-equal.seconds=N, or fewer rows with gradients-equal.rows=N"
+    )
+    assert time.perf_counter() - begin < 30
+
+
+def test_an_op_that_fails_is_named_with_its_line() -> None:
+    def loss(predicted: Any, y: Any) -> Any:
+        return mean_of(tf.reshape(predicted - y, [3, -1], name="in_threes"))
+
+    message = refused(with_loss(loss))
+
+    assert message.startswith(
+        "InputError: towers: running it failed: Input to reshape is a tensor with 8 values"
+    )
+    assert "(op in_threes" in message
+    assert ", built at " in message
+    assert f"{Path(pairs.__file__).name}:" in message
+
+
+def test_what_runs_on_gpus_alone() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        blocks = tf.nn.space_to_depth(tf.reshape(x, [-1, 1, 2, 2]), 2, data_format="NCHW")
+        return mean_of(pairs.predicted(tf.reshape(blocks, [-1, 4])) - y)
+
+    message = refused(partial(pairs.towers, loss=loss))
+
+    assert message.startswith("Unmeasurable: single cannot run on CPU devices: ")
+    assert "No OpKernel was registered to support Op 'SpaceToDepth'" in message
+
+
+def test_a_file_that_is_no_case(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", weights=np.ones(3))
+    (tmp_path / "text.npz").write_text("nonsense")
+
+    for name in ("other.npz", "text.npz", "nowhere.npz"):
+        with pytest.raises(InputError) as error:
+            Case.load(tmp_path / name)
+        assert error.value.object == str(tmp_path / name)
+        assert error.value.message.startswith("is no saved case: ")
+        assert error.value.cure == "name a file that a run has saved"

@@ -1,0 +1,102 @@
+"""Eager code, functions and strategies that name GPUs, on logical CPUs: in processes of their own,
+for TensorFlow makes its devices once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EAGER = """
+import tensorflow as tf
+from placement_checks import simulated_gpus
+
+def short(tensor):
+    return tensor.device.rpartition(":")[0][-3:] + tensor.device[-2:]
+
+with simulated_gpus(2, devices="simulated"):
+    with tf.device("/gpu:1"):
+        x = tf.random.normal([3, 3])
+    @tf.function
+    def apart(x):
+        with tf.device("/gpu:0"):
+            y = x @ x
+        with tf.device(tf.DeviceSpec(device_type="GPU", device_index=1)):
+            return y + 1
+    apart(x)
+    strategy = tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])
+    with strategy.scope():
+        w = tf.Variable(tf.ones([3]))
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.device(lambda op: "/gpu:1"):
+        z = tf.compat.v1.placeholder(tf.float32)
+    try:
+        with tf.device("/gpu:7"):
+            tf.constant(1.0) + 1
+    except tf.errors.InvalidArgumentError:
+        print("GPU 7 is none")
+    print(short(x), [short(each) for each in w.values], z.op.device)
+with tf.device("/gpu:1"):
+    print(short(tf.constant(1.0) + 1), tf.config.get_soft_device_placement())
+"""
+
+LATE = """
+import tensorflow as tf
+from placement_checks import PlacementError, simulated_gpus
+
+tf.constant(1) + 1
+try:
+    with simulated_gpus(2, devices="simulated"):
+        pass
+except PlacementError as error:
+    print(error)
+"""
+
+
+def said(program: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=300
+    )
+    return [line for line in done.stdout.splitlines() if not line.startswith("INFO:")]
+
+
+def test_what_names_gpus_runs_on_logical_cpus_and_all_is_as_before_afterwards() -> None:
+    assert said(EAGER) == [
+        "GPU 7 is none",
+        "CPU:2 ['CPU:1', 'CPU:2'] /device:CPU:2",
+        "CPU:0 True",
+    ]
+
+
+def test_too_late_is_an_error_with_its_cure() -> None:
+    assert said(LATE) == [
+        "2 simulated GPUs: TensorFlow has started with 1 logical CPU, and 3 are needed; run "
+        "pytest with --placement-gpus=2, or open simulated_gpus before anything runs"
+    ]
+
+
+def test_the_option_of_the_plugin_comes_before_a_conftest(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("import tensorflow as tf\ntf.constant(1) + 1\n")
+    (tmp_path / "test_it.py").write_text(
+        "import tensorflow as tf\n"
+        "from placement_checks import simulated_gpus\n"
+        "def test_it():\n"
+        "    with simulated_gpus(3, devices='simulated'), tf.device('/gpu:2'):\n"
+        "        assert (tf.constant(1) + 1).device.endswith('CPU:3')\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", str(tmp_path), "-p", "no:cacheprovider"]
+
+    done = subprocess.run(
+        [*command, "--placement-gpus=3"], capture_output=True, text=True, timeout=300, cwd=tmp_path
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("gpus", [-1, 300])
+def test_the_option_takes_a_number_of_gpus(pytester: pytest.Pytester, gpus: int) -> None:
+    result = pytester.runpytest_inprocess(f"--placement-gpus={gpus}")
+
+    result.stderr.fnmatch_lines([f"ERROR: --placement-gpus={gpus}: *"])

@@ -1,0 +1,362 @@
+"""Both programs on simulated devices, from equal variables, on equal rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pairs
+import pytest
+import tensorflow as tf
+
+from placement_checks.execute.cases import Case
+from placement_checks.execute.measuring import Conditions, measure
+from placement_checks.execute.programs import Unmeasurable
+from placement_checks.numbers import Measurement
+from placement_checks.numbers.comparing import differing
+from placement_checks.numbers.courses import compared
+from placement_checks.program import Program
+
+tf1 = tf.compat.v1
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Cases that differ are saved in the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def run(
+    towers: Callable[..., Any],
+    single: Callable[..., Any] = pairs.single,
+    batch: Any = pairs.batch,
+    gpus: int = 2,
+    **conditions: Any,
+) -> Measurement:
+    """Measure two builders."""
+    found = Conditions(**conditions)
+    return measure(Program("towers", towers), Program("single", single), batch, gpus, found)
+
+
+def sound(measured: Measurement) -> bool:
+    assert measured.course is not None
+    return (
+        not any(differing(trial, measured.dtypes) for trial in measured.trials)
+        and not compared(measured, measured.course)[1]
+        and not measured.missing
+        and not measured.saved
+    )
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4])
+def test_sound_towers_have_the_gradients_and_weights_of_one_gpu(gpus: int) -> None:
+    measured = run(pairs.towers, gpus=gpus)
+
+    assert sound(measured)
+    assert measured.devices == "simulated"
+    assert measured.trials[0].found.keys() == {"w", "b"}
+    assert [len(rows) for rows in measured.trials[0].split] == (
+        [] if gpus == 1 else [measured.trials[0].rows // gpus] * gpus
+    )
+    assert len(measured.course.found) == 3
+    assert not np.array_equal(measured.course.found[0]["w"], measured.course.found[2]["w"])
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: tf1.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+        lambda: tf1.train.AdamOptimizer(0.01),
+        lambda: tf1.train.AdagradOptimizer(0.1),
+        lambda: tf1.train.AdadeltaOptimizer(0.1),
+        lambda: tf1.train.RMSPropOptimizer(0.01, momentum=0.9, centered=True),
+        lambda: tf1.train.FtrlOptimizer(0.1),
+        lambda: tf1.train.ProximalGradientDescentOptimizer(0.1),
+    ],
+)
+def test_the_gradient_is_an_input_of_every_apply_op(optimizer: Callable[[], Any]) -> None:
+    towers = partial(pairs.towers, optimizer=optimizer)
+
+    measured = run(towers, partial(towers, 1))
+
+    assert sound(measured)
+    assert measured.trials[0].found.keys() == {"w", "b"}
+    assert not measured.unread
+
+
+def test_keras_optimisers_show_no_gradient_and_what_they_are_called_with_is_read() -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        scope = partial(tf1.variable_scope, tf1.get_variable_scope())
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        inputs, gradients = [], []
+        for i in range(num_gpus):
+            with tf.device(f"/gpu:{i}"), scope(reuse=i > 0):
+                x, y = (
+                    tf1.placeholder(tf.float32, [None, 4]),
+                    tf1.placeholder(tf.float32, [None, 1]),
+                )
+                loss = pairs.squared_error(x, y)
+                variables = tf1.trainable_variables()
+                gradients.append(tf.gradients(loss, variables))
+            inputs.append({"x": x, "y": y})
+        mean = [tf.add_n(each) / num_gpus for each in zip(*gradients, strict=True)]
+        graph = tf1.get_default_graph()
+        before = graph.version
+        optimizer.apply_gradients(zip(mean, variables, strict=True))  # Keras 3 returns no op
+        made = graph.get_operations()[before:]
+        train_op = [
+            op for op in made if op.type.startswith("Assign") and op.type != "AssignVariableOp"
+        ]
+        return {"train_op": train_op, "inputs": inputs if num_gpus > 1 else inputs[0]}
+
+    measured = run(towers, lambda: towers(1))
+
+    assert sound(measured)
+    assert measured.trials[0].found.keys() == {"w", "b"}
+    assert measured.optimizers == {"SGD"}
+
+
+def test_gradients_that_no_op_shows_are_those_that_the_builder_returns() -> None:
+    def towers(num_gpus: int = 2, *, say: bool = True) -> dict[str, Any]:
+        step = pairs.towers(num_gpus, optimizer=Noted)
+        descent = [variable.assign_sub(0.1 * gradient) for gradient, variable in Noted.mean]
+        said = {"gradients": Noted.mean} if say else {}
+        return {**step, "train_op": tf.group(*descent), **said}
+
+    class Noted(tf1.train.GradientDescentOptimizer):
+        """Applies nothing."""
+
+        mean: list[Any] = []  # noqa: RUF012
+
+        def __init__(self) -> None:
+            super().__init__(0.1)
+
+        def apply_gradients(self, pairs: Any, *_: Any, **__: Any) -> Any:
+            Noted.mean = list(pairs)
+            return tf.no_op()
+
+    said = run(towers, lambda: towers(1))
+    silent = run(lambda num_gpus: towers(num_gpus, say=False), lambda: towers(1, say=False))
+
+    assert sound(said)
+    assert said.trials[0].found.keys() == {"w", "b"}
+    assert not silent.trials[0].found
+    assert silent.unread["w"].startswith("AssignSubVariableOp")
+    assert "return {'gradients': [(gradient, variable), …]}" in silent.unread["w"]
+    assert not compared(silent, silent.course)[1]
+
+
+def test_slices_are_made_dense_and_rows_that_occur_twice_count_twice() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        with tf.device("/cpu:0"):
+            table = tf1.get_variable("table", [6, 4], initializer=tf1.random_normal_initializer())
+        words = tf.cast(tf.abs(x) * 2, tf.int32) % 6
+        rows = tf.nn.embedding_lookup(table, words)
+        return tf.reduce_mean((tf.reduce_sum(rows, [1, 2])[:, None] - y) ** 2)
+
+    def sparse(num_gpus: int = 2) -> dict[str, Any]:
+        optimizer = tf1.train.AdagradOptimizer(0.1)
+        inputs, gradients = [], []
+        for i in range(num_gpus):
+            with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+                x, y = (
+                    tf1.placeholder(tf.float32, [None, 4]),
+                    tf1.placeholder(tf.float32, [None, 1]),
+                )
+                ((slices, table),) = optimizer.compute_gradients(loss(x, y))
+                gradients.append(slices)
+            inputs.append({"x": x, "y": y})
+        values = tf.concat([each.values / num_gpus for each in gradients], 0)
+        indices = tf.concat([each.indices for each in gradients], 0)
+        mean = tf.IndexedSlices(values, indices, gradients[0].dense_shape)
+        train_op = optimizer.apply_gradients([(mean, table)])
+        return {"train_op": train_op, "inputs": inputs if num_gpus > 1 else inputs[0]}
+
+    measured = run(sparse, lambda: sparse(1))
+
+    assert sound(measured)
+    assert measured.trials[0].found["table"].shape == (6, 4)
+    assert "Sparse" in next(iter(measured.optimizers))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_every_precision_is_compared_in_its_own_eps(dtype: str) -> None:
+    def batch(rng: np.random.Generator, n: int) -> dict[str, Any]:
+        return {
+            name: value.astype(tf.dtypes.as_dtype(dtype).as_numpy_dtype)
+            for name, value in pairs.batch(rng, n).items()
+        }
+
+    towers = partial(pairs.towers, dtype=tf.dtypes.as_dtype(dtype))
+    measured = run(towers, partial(towers, 1), batch)
+
+    assert measured.dtypes == {"w": dtype, "b": dtype}
+    assert not differing(measured.trials[0], measured.dtypes)
+    assert measured.trials[0].found["w"].dtype == np.float64
+
+
+def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
+    start = run(pairs.towers, gpus=2).course.start
+
+    assert start["b"].shape == (1,)  # of one number, nothing can differ
+    wide = partial(
+        pairs.towers, loss=lambda x, y: tf.reduce_mean((pairs.predicted(x, width=3) - y) ** 2)
+    )
+    start = run(wide, partial(wide, 1)).course.start
+    assert len(set(start["b"])) == 3
+    assert np.all(start["b"] > 0)
+
+
+def test_two_runs_give_the_same_numbers() -> None:
+    first, second = run(pairs.towers), run(pairs.towers)
+
+    for one, other in zip(first.course.found, second.course.found, strict=True):
+        assert {name: value.tolist() for name, value in one.items()} == {
+            name: value.tolist() for name, value in other.items()
+        }
+
+
+def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
+    summed = partial(pairs.towers, loss=lambda x, y: 2 * pairs.squared_error(x, y))
+
+    first = run(summed)
+    again = run(summed, batch=Case.load(Path(first.saved)))
+
+    assert differing(first.trials[0], first.dtypes) == {"w", "b"}
+    assert (Path(first.saved).parent / ".gitignore").read_text() == "*\n"
+    for name, value in first.trials[0].found.items():
+        assert np.array_equal(value, again.trials[0].found[name])
+    for one, other in zip(first.course.found, again.course.found, strict=True):
+        assert all(np.array_equal(value, other[name]) for name, value in one.items())
+
+
+def test_rows_are_made_up_where_no_batch_function_is_given() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        labels = tf1.placeholder(tf.int32, [None])
+        given.append(labels)
+        logits = pairs.predicted(x, width=3)
+        return tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits) * y[:, 0]
+        )
+
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        given.clear()
+        step = pairs.towers(num_gpus, loss=loss)
+        inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
+        labelled = [{**each, "labels": y} for each, y in zip(inputs, given, strict=True)]
+        return {**step, "inputs": labelled if num_gpus > 1 else labelled[0]}
+
+    given: list[Any] = []
+    assert sound(run(towers, lambda: towers(1), None))
+
+
+def test_parts_of_different_size_are_those_of_the_placeholders_or_as_declared() -> None:
+    def towers(num_gpus: int = 2, sizes: tuple[Any, ...] = (12, 4)) -> dict[str, Any]:
+        with tf1.device(lambda op: "/cpu:0" if op.type == "VarHandleOp" else op.device):
+            optimizer = tf1.train.GradientDescentOptimizer(0.1)
+            inputs, gradients = [], []
+            for i, size in enumerate(sizes):
+                with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+                    x, y = (
+                        tf1.placeholder(tf.float32, [size, 4]),
+                        tf1.placeholder(tf.float32, [size, 1]),
+                    )
+                    gradients.append(optimizer.compute_gradients(pairs.squared_error(x, y)))
+                inputs.append({"x": x, "y": y})
+            mean = [
+                (0.75 * first + 0.25 * second, variable)
+                for (first, variable), (second, _) in zip(*gradients, strict=True)
+            ]
+            return {"train_op": optimizer.apply_gradients(mean), "inputs": inputs}
+
+    assert sound(run(towers))
+    any_size = partial(towers, sizes=(None, None))
+    assert sound(run(any_size, shares=(3, 1)))
+    assert differing(run(any_size).trials[0], {"w": "float32", "b": "float32"}) == {"w", "b"}
+
+
+def test_a_program_that_splits_the_batch_itself_gets_an_odd_one_too() -> None:
+    def towers(num_gpus: int = 2, *, split: bool = False) -> dict[str, Any]:
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        with tf.device("/cpu:0"):
+            x, y = tf1.placeholder(tf.float32, [None, 4]), tf1.placeholder(tf.float32, [None, 1])
+            n = tf.shape(x)[0]
+            cuts = [i * n // num_gpus for i in range(num_gpus + 1)]
+            if split:
+                parts = list(zip(tf.split(x, num_gpus), tf.split(y, num_gpus), strict=True))
+            else:
+                parts = [(x[a:b], y[a:b]) for a, b in pairwise(cuts)]
+        gradients = []
+        for i, part in enumerate(parts):
+            with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+                weight = tf.cast(tf.shape(part[0])[0] / n, tf.float32)
+                gradients.append(optimizer.compute_gradients(weight * pairs.squared_error(*part)))
+        total = [
+            (tf.add_n([g for g, _ in each]), each[0][1]) for each in zip(*gradients, strict=True)
+        ]
+        return {"train_op": optimizer.apply_gradients(total), "inputs": {"x": x, "y": y}}
+
+    weighted = run(towers)
+    evenly = run(partial(towers, split=True))
+
+    assert sound(weighted)
+    assert [trial.rows for trial in weighted.trials] == [16, 17]
+    assert [trial.rows for trial in evenly.trials] == [16]
+    assert list(evenly.notes) == ["towers takes no batch of 17 rows"]
+    assert [trial.rows for trial in run(towers, rows=8).trials] == [8]
+
+
+def test_local_variables_are_made_of_the_values_that_both_programs_start_with() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        error = pairs.squared_error(x, y)
+        with tf1.variable_scope("", reuse=True), tf.device("/cpu:0"):
+            w = tf1.get_variable("w", [4, 1])
+            copy = tf1.Variable(
+                w.read_value(), trainable=False, collections=[tf1.GraphKeys.LOCAL_VARIABLES]
+            )
+        return error + tf.reduce_sum(copy * w)
+
+    copying = partial(pairs.towers, loss=loss)
+    once = run(copying, partial(copying, 1))
+
+    assert not differing(once.trials[0], once.dtypes)
+
+
+def test_what_ran_on_one_device_is_no_evidence() -> None:
+    with pytest.raises(Unmeasurable) as refused:
+        run(partial(pairs.towers, device=lambda _: "/gpu:0"))
+
+    assert str(refused.value) == (
+        "the run shows nothing: towers has inputs for 2 towers, and all of them ran on "
+        "/device:GPU:0"
+    )
+
+
+def test_hidden_copies_show_after_the_first_step() -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        def loss(x: Any, y: Any) -> Any:
+            with tf.device("/cpu:0"), tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
+                w = tf1.get_variable("w", [4, 1], initializer=tf1.random_normal_initializer())
+                copy = tf1.Variable(
+                    w.read_value(), trainable=False, collections=[tf1.GraphKeys.LOCAL_VARIABLES]
+                )
+            return tf.reduce_mean((tf.matmul(x, w + copy - tf.stop_gradient(w)) - y) ** 2)
+
+        return pairs.towers(num_gpus, loss=loss)
+
+    def single() -> dict[str, Any]:
+        def loss(x: Any, y: Any) -> Any:
+            w = tf1.get_variable("w", [4, 1], initializer=tf1.random_normal_initializer())
+            return tf.reduce_mean((tf.matmul(x, w) - y) ** 2)
+
+        return pairs.towers(1, loss=loss)
+
+    measured = run(towers, single)
+
+    assert not differing(measured.trials[0], measured.dtypes)
+    (departure,) = compared(measured, measured.course)[1]
+    assert (departure.difference.variable, departure.step) == ("w", 2)

@@ -1,0 +1,107 @@
+"""The assertions on numbers, as a test of a user's calls them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pairs
+import pytest
+import tensorflow as tf
+
+from placement_checks import assert_gradients_equal, assert_training_equal
+from placement_checks.errors import ConfigError, InputError
+
+tf1 = tf.compat.v1
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Cases that differ are saved in the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def twice(num_gpus: int = 2, **options: object) -> dict[str, object]:
+    """Towers whose gradients are twice what they should be."""
+    return pairs.towers(num_gpus, loss=lambda x, y: 2 * pairs.squared_error(x, y), **options)
+
+
+def hidden(num_gpus: int = 2) -> dict[str, object]:
+    return twice(num_gpus, optimizer=lambda: tf1.train.AdamOptimizer(0.1))
+
+
+adam = partial(pairs.towers, 1, optimizer=lambda: tf1.train.AdamOptimizer(0.1))
+
+
+@pytest.mark.parametrize("batch", [pairs.batch, None])
+def test_sound_towers_pass(batch: object) -> None:
+    assert_gradients_equal(pairs.towers, pairs.single, batch, gpus=3)
+    assert_training_equal(pairs.towers, pairs.single, batch, steps=4)
+
+
+def test_a_difference_is_told_with_ratio_cause_line_cure_and_case() -> None:
+    with pytest.raises(AssertionError) as error:
+        assert_gradients_equal(hidden, adam, pairs.batch)
+
+    headline, finding, likewise, cure, kept = str(error.value).splitlines()
+    assert headline == "gradients-equal is broken by hidden: 2 findings"
+    assert (
+        ": the gradient of w is 2 times the reference's: the gradients of 2 towers are added up "
+        "where their mean is meant (built at "
+    ) in finding
+    assert likewise == "      and likewise b"
+    assert cure.startswith("    cure: divide the sum by the number of towers")
+    assert kept == "  the rows and first values are kept: batch='.placement_checks/hidden.npz'"
+    with pytest.raises(AssertionError, match="is 2 times the reference's"):
+        assert_gradients_equal(hidden, adam, ".placement_checks/hidden.npz")
+
+
+def test_what_is_declared_is_right() -> None:
+    assert_gradients_equal(hidden, adam, pairs.batch, scale=2)
+    assert_training_equal(hidden, adam, pairs.batch, scale=2)
+    assert_gradients_equal(hidden, adam, pairs.batch, leave_out=["w"], scale=2)
+
+
+def test_the_policy_of_the_program_counts_and_the_call_comes_first() -> None:
+    def declared(num_gpus: int = 2) -> dict[str, object]:
+        return {**hidden(num_gpus), "policy": {"gradients-equal": {"scale": 2}}}
+
+    assert_gradients_equal(declared, adam, pairs.batch)
+    with pytest.raises(AssertionError, match="is 2 times the reference's"):
+        assert_gradients_equal(declared, adam, pairs.batch, scale=1)
+
+
+def test_training_finds_what_the_gradients_do_not_show() -> None:
+    def counted_by(step: int, num_gpus: int = 2) -> dict[str, object]:
+        made = pairs.towers(num_gpus)
+        counter = tf1.train.get_or_create_global_step()
+        with tf.device("/cpu:0"):
+            counting = counter.assign_add(tf.constant(step, tf.int64))
+        return {**made, "train_op": tf.group(made["train_op"], counting)}
+
+    by_towers, single = partial(counted_by, 2), partial(counted_by, 1, 1)
+
+    assert_gradients_equal(by_towers, single, pairs.batch)
+    with pytest.raises(AssertionError) as error:
+        assert_training_equal(by_towers, single, pairs.batch)
+    assert (
+        "after 1 step global_step is not what the reference has: a step moves it by 2, and the "
+        "reference's by 1"
+    ) in str(error.value)
+
+
+def test_nothing_to_compare_is_no_pass() -> None:
+    def silent(num_gpus: int = 2) -> dict[str, object]:
+        return {"train_op": pairs.towers(num_gpus)["train_op"]}
+
+    with pytest.raises(AssertionError, match="gradients-equal could not be checked on"):
+        assert_gradients_equal(silent, pairs.single, pairs.batch)
+
+
+def test_bad_calls() -> None:
+    with pytest.raises(ConfigError, match=r"gradients-equal\.scael: .*did you mean 'scale'"):
+        assert_gradients_equal(pairs.towers, pairs.single, pairs.batch, scael=2)
+    with pytest.raises(ConfigError, match="2 hide what comes late; give 3 or more"):
+        assert_training_equal(pairs.towers, pairs.single, pairs.batch, steps=2)
+    with pytest.raises(InputError, match=r"batch\.txt: is no saved case"):
+        assert_gradients_equal(pairs.towers, pairs.single, Path("batch.txt"))
