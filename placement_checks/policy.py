@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -142,7 +143,12 @@ def _fits(value: Any, wanted: str) -> bool:
         listed = isinstance(value, list | tuple)
         return listed and all(_fits(each, "a whole number") for each in value)
     if wanted.endswith("number"):
-        return isinstance(value, int if "whole" in wanted else int | float)
+        return isinstance(value, int if "whole" in wanted else int | float) and _is_finite(value)
     if isinstance(value, list | tuple) and "list" in wanted:
         return all(isinstance(each, str) for each in value)
     return isinstance(value, str)
+
+
+def _is_finite(value: float) -> bool:
+    """Whether a number is one that a float can be; TOML writes whole numbers of any length."""
+    return abs(value) <= sys.float_info.max

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import tensorflow as tf
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
@@ -28,6 +29,9 @@ def told(step: Step, source: Source) -> Training:
         if isinstance(value, list | tuple):
             for each in value:
                 yield from names(key, each)
+            return
+        if isinstance(value, tf.__internal__.CompositeTensor):  # such as a sparse placeholder
+            yield from names(key, tf.nest.flatten(value, expand_composites=True))
             return
         name = value if isinstance(value, str) else getattr(value, "name", None)
         strange = getattr(value, "graph", source.live) is not source.live

@@ -51,7 +51,7 @@ class Case:
         path = FOLDER / f"{name}{SUFFIX}"
         arrays = {f"start/{key}": value for key, value in self.start.items()}
         for number, batch in enumerate(self.batches):
-            arrays |= {f"{number}/{key}": value for key, value in batch.items()}
+            arrays |= {f"{number}/{key}": _plain(value) for key, value in batch.items()}
         np.savez(path, **arrays)  # type: ignore[arg-type]
         return str(path)
 
@@ -82,3 +82,8 @@ class Case:
 
 def _rows(batch: Arrays) -> int:
     return max((len(array) for array in batch.values() if array.ndim), default=0)
+
+
+def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Texts without their objects, which a file could not be read back with."""
+    return np.array(array.tolist()) if array.dtype.kind == "O" else array

@@ -29,6 +29,7 @@ class Feeding:
 
     Attributes:
         rows: of a global batch that can be cut evenly.
+        made_up: whether nobody gives the rows.
         odd: of one that cannot, for a program that splits the batch itself and is not said to
             take batches of one size; else 0.
         split: the rows of each tower, for a batch of `rows`; empty where the program splits.
@@ -58,6 +59,7 @@ class Feeding:
         self._towers = towers
         self._reference = reference
         self._make = make
+        self.made_up = make is None
         self._name = getattr(make, "__qualname__", "the batch function")
         self._parts = list(shares) or [1] * len(towers.inputs)
         if len(self._parts) != len(towers.inputs):

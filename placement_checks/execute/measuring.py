@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from placement_checks.errors import InputError
+from placement_checks.execute.alone import Alone
+from placement_checks.execute.backwards import changed, precisions
 from placement_checks.execute.cases import Case
 from placement_checks.execute.feeding import Batch, BatchFunction, Feeding
 from placement_checks.execute.fitness import (
@@ -20,19 +21,17 @@ from placement_checks.execute.fitness import (
     nothing_random,
 )
 from placement_checks.execute.matching import comparable
-from placement_checks.execute.programs import runnable
-from placement_checks.execute.sessions import Running
+from placement_checks.execute.programs import Unmeasurable, runnable
+from placement_checks.execute.sessions import Running, Values
 from placement_checks.numbers.comparing import differing
-from placement_checks.numbers.courses import compared
-from placement_checks.numbers.measurement import Arrays, Course, Measurement, Sample, Trial
+from placement_checks.numbers.courses import compared, made_up_for, stale
+from placement_checks.numbers.measurement import EPS, Arrays, Course, Measurement, Trial
 from placement_checks.numbers.noise import mean_over, noise_of, unsure_in
 from placement_checks.placement import producer_of
 from placement_checks.program import Program
-from placement_checks.wiring import wiring
 from placement_checks.words import counted
 
 _ORDERS = 3  # other orders of the rows, in which the noise is measured
-_MOST_SINGLE_ROWS = 128  # each is a run of the reference
 
 
 @dataclass(frozen=True)
@@ -104,6 +103,7 @@ class _Comparison:
     ) -> None:
         self._towers = towers
         self._reference = reference
+        self._alone = Alone(reference, feeding, towers.program.gpus)
         self._feeding = feeding
         self._conditions = conditions
         self._case = batch if isinstance(batch, Case) else None
@@ -111,6 +111,7 @@ class _Comparison:
         self._batches: list[Batch] = []
         self._start: Mapping[str, npt.NDArray[Any]] = {}
         self._notes: list[str] = []
+        self._precisions = _coarser(precisions(towers.program), precisions(reference.program))
 
     def measurement(self) -> Measurement:
         """Everything that is measured."""
@@ -128,7 +129,7 @@ class _Comparison:
         nothing_random(self._towers, self._feeding.to_towers(batch))
         nothing_random(self._reference, self._feeding.to_reference(batch))
         trials = [self._trial(batch, rows)]
-        if self._feeding.odd:
+        if self._feeding.odd and not self._conditions.by_tower:
             trials += self._odd_trial(program.name)
         course, no_course = self._course()
         measured = Measurement(
@@ -136,13 +137,14 @@ class _Comparison:
             devices="simulated" if program.simulated else "real",
             towers=program.gpus,
             dtypes=program.variables,
+            precisions=self._precisions,
             trials=trials,
             scale=self._conditions.scale,
             course=course,
             no_course=no_course,
             unread={**single.received.unread, **program.received.unread},
             missing=dict(self._missing()),
-            changed=frozenset(self._changed()),
+            changed=frozenset(changed(single)),
             optimizers=frozenset(program.received.optimizers),
             updates=program.received.updates,
             notes=self._notes,
@@ -157,7 +159,10 @@ class _Comparison:
         if self._case and self._case.start:
             self._start = self._case.start
         else:
-            values = self._reference.values()
+            first = self._reference.program.initializers
+            values = {
+                name: value for name, value in self._reference.values().items() if name in first
+            }
             trained = self._reference.program.received.gradients
             self._start = {
                 name: self._uneven(value) if name in trained else value
@@ -189,75 +194,49 @@ class _Comparison:
             return
         yield self._trial(batch, rows)
 
-    def _expected(self, batch: Batch, rows: Sequence[int] | None = None) -> dict[str, Any]:
-        """The gradients of the reference, for some rows in the order given."""
-        found = self._reference.gradients(self._feeding.to_reference(batch, rows))
-        return {name: np.asarray(value, np.float64) for name, value in found.items()}
-
     def _orders(self, rows: int) -> list[list[int]]:
         return [self._rng.permutation(rows).tolist() for _ in range(_ORDERS)]
 
-    def _trial(self, batch: Batch, rows: int) -> Trial:
-        """The gradients of both programs on one batch; if they differ, also what explains it."""
+    def _pair(self, batch: Batch, rows: int) -> Trial:
+        """The gradients of both programs on one batch."""
         fetched = self._towers.gradients(self._feeding.to_towers(batch))
-        found = {
-            name: np.asarray(value, np.float64) / self._conditions.scale
-            for name, value in fetched.items()
-        }
-        whole = self._expected(batch)
-        noise = noise_of(whole, [self._expected(batch, order) for order in self._orders(rows)])
-        parts = list(self._samples(batch, self._cut(rows)))
-        expected = mean_over(parts, rows) if self._conditions.by_tower and parts else whole
-        self._no_number(whole, batch)
-        common = whole.keys() & found.keys()
-        trial = Trial(
+        expected = self._alone.gradients(batch)
+        common = [name for name in expected if name in fetched]
+        return Trial(
             rows,
             self._feeding.split if rows == self._feeding.rows else (),
-            {name: expected[name] for name in whole if name in common},
-            {name: found[name] for name in whole if name in common},
-            noise,
-            {name: np.asarray(self._start[name], np.float64) for name in common},
-            parts,
+            {name: expected[name] for name in common},
+            {
+                name: np.asarray(fetched[name], np.float64) / self._conditions.scale
+                for name in common
+            },
+            noise_of(
+                expected, [self._alone.gradients(batch, order) for order in self._orders(rows)]
+            ),
         )
-        stray = [name for name in common if not np.all(np.isfinite(found[name]))]
+
+    def _trial(self, batch: Batch, rows: int) -> Trial:
+        """The gradients of both programs on one batch; if they differ, also what explains it."""
+        trial = self._pair(batch, rows)
+        self._no_number(trial.expected, batch)
+        parts = self._alone.on_parts(batch, rows)
+        expected = mean_over(parts, rows) if self._conditions.by_tower and parts else {}
+        trial = replace(
+            trial,
+            expected={name: expected.get(name, value) for name, value in trial.expected.items()},
+            start={name: np.asarray(self._start[name], np.float64) for name in trial.expected},
+            parts=parts,
+        )
+        stray = [name for name, value in trial.found.items() if not np.all(np.isfinite(value))]
         if stray:
             return replace(trial, stray=dict(self._strays(stray, batch)))
-        if not differing(trial, self._towers.program.variables):
+        if not differing(trial, self._precisions):
             return trial
-        singles = [(row,) for row in range(rows)] if rows <= _MOST_SINGLE_ROWS else []
         return replace(
             trial,
-            each=list(self._samples(batch, singles)),
-            shifted=dict(self._shifted(batch, rows)),
+            each=self._alone.on_each(batch, rows),
+            shifted=dict(self._alone.shifted(batch, rows)),
         )
-
-    def _cut(self, rows: int) -> list[tuple[int, ...]]:
-        """The rows of each tower, those that are left over last."""
-        if self._feeding.split and rows == self._feeding.rows:
-            return list(self._feeding.split)
-        size = rows // self._towers.program.gpus
-        return [tuple(range(begin, min(begin + size, rows))) for begin in range(0, rows, size)]
-
-    def _samples(self, batch: Batch, parts: Sequence[tuple[int, ...]]) -> Iterator[Sample]:
-        """The reference's gradients on parts of a batch; none if it does not take such parts."""
-        with contextlib.suppress(InputError):
-            for rows in parts:
-                yield Sample(rows, self._expected(batch, rows))
-
-    def _shifted(self, batch: Batch, rows: int) -> Iterator[tuple[str, Arrays]]:
-        """The reference's gradients with one input's rows moved against those of the others."""
-        names = sorted(name for name, array in batch.items() if array.ndim)
-        size = max(1, rows // self._towers.program.gpus)
-        order = np.arange(rows)
-        moves = {f"the rows of '{{}}' moved by {by}": np.roll(order, by) for by in _ways(size)}
-        if rows % size == 0:
-            for by in (1, -1):
-                within = np.roll(order.reshape(-1, size), by, axis=1).ravel()
-                moves[f"the rows of '{{}}' moved by {by} within each tower"] = within
-        for name in names[1:] if len(names) == 2 else names if len(names) > 2 else ():
-            for how, moved in moves.items():
-                with contextlib.suppress(InputError):
-                    yield how.format(name), self._expected({**batch, name: batch[name][moved]})
 
     def _missing(self) -> Iterator[tuple[str, bool]]:
         program, single = self._towers.program, self._reference.program
@@ -270,31 +249,25 @@ class _Comparison:
             if untrained and name in single.variables:
                 yield name, False
 
-    def _changed(self) -> Iterator[str]:
-        """The variables whose gradient the reference changes before it is applied."""
-        single = self._reference.program
-        backward = wiring(single.placement).backward
-        number = wiring(single.placement).flow.number
-        for name, gradient in single.received.gradients.items():
-            if not backward.ops[number[producer_of(gradient.values)]]:
-                yield name
-
     def _no_number(self, expected: Arrays, batch: Batch) -> None:
         """Refuse a reference whose gradient is no number.
 
         Raises:
-            InputError: it is so.
+            InputError: it is so, on rows of the user's.
+            Unmeasurable: it is so, on rows that were made up.
         """
         stray = next((name for name in expected if not np.all(np.isfinite(expected[name]))), None)
         if stray is None:
             return
         op, where = self._stray(self._reference, stray, self._feeding.to_reference(batch))
         at = f", built at {where}" if where else ""
-        raise InputError(
-            self._reference.program.name,
-            f"its gradient of {stray} is no number; the first op that yields none is {op}{at}",
-            "give rows with --batch on which the reference can be trained",
+        message = (
+            f"its gradient of {stray} is no number; the first op that yields none is {op}{at}"
         )
+        cure = "give rows with --batch on which the reference can be trained"
+        if self._feeding.made_up:
+            raise Unmeasurable(f"{self._reference.program.name}: {message}; {cure}")
+        raise InputError(self._reference.program.name, message, cure)
 
     def _strays(
         self, names: Sequence[str], batch: Batch
@@ -307,6 +280,14 @@ class _Comparison:
         op = running.first_stray(behind(running.program, [gradient], feeds), feeds)
         op = op or producer_of(gradient)
         return op, running.program.placement.where(op)
+
+    def _values(self, running: Running) -> dict[str, Any]:
+        """The variables that are numbers; local ones, such as a metric's, are not compared."""
+        return {
+            name: np.asarray(value, np.float64)
+            for name, value in running.values().items()
+            if name in running.program.initializers and np.asarray(value).dtype.kind not in "OSU"
+        }
 
     def _course(self) -> tuple[Course | None, str]:
         """Some steps of both programs, or why there are none."""
@@ -327,17 +308,25 @@ class _Comparison:
         orders = [list(range(self._feeding.rows)), *self._orders(self._feeding.rows)]
         ways = []
         gradients = []
+        ends: Values = {}
         for order in orders:
             self._reference.load(self._start)
             values, slopes = [], []
             for batch in batches:
-                slopes.append(self._expected(batch, order))
+                slopes.append(self._alone.gradients(batch, order))
                 self._reference.step(self._feeding.to_reference(batch, order))
-                values.append(_numbers(self._reference.values()))
+                values.append(self._values(self._reference))
             ways.append(values)
             gradients.append(slopes)
+            ends = ends or self._reference.values()
         expected, *others = ways
-        start = _numbers(self._start)
+        start = {name: np.asarray(self._start[name], np.float64) for name in expected[0]}
+        strange = [name for name in start if not np.all(np.isfinite(expected[-1][name]))]
+        if strange:
+            return None, (
+                f"after {counted(len(batches), 'step')} of the reference {strange[0]} holds what "
+                "is no number"
+            )
         if all(np.array_equal(expected[-1][name], start[name]) for name in start):
             raise InputError(
                 self._reference.program.name,
@@ -348,33 +337,41 @@ class _Comparison:
         found = []
         for batch in batches:
             self._towers.step(self._feeding.to_towers(batch))
-            found.append(_numbers(self._towers.values()))
+            found.append(self._values(self._towers))
         noise = [
             noise_of(values, [way[number] for way in others])
             for number, values in enumerate(expected)
         ]
-        return Course(start, expected, found, noise, unsure_in(gradients)), ""
+        return Course(start, expected, found, noise, unsure_in(gradients), self._late(ends)), ""
+
+    def _late(self, ends: Values) -> Trial:
+        """The gradients after the last step, with the reference's variables in both programs.
+
+        What else a program computes with, such as copies that no step refreshes, is as its own
+        steps have left it.
+        """
+        self._reference.load(ends)
+        self._towers.load(ends)
+        return self._pair(self._batch(self._feeding.rows), self._feeding.rows)
+
+
+def _coarser(some: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """Of each variable the dtype with the larger eps."""
+    return {
+        name: max(some[name], others[name], key=lambda dtype: EPS.get(dtype, 0.0))
+        for name in some.keys() & others.keys()
+    }
 
 
 def _differs(measured: Measurement) -> bool:
     """Whether a rule may find a difference."""
-    if measured.missing or any(differing(each, measured.dtypes) for each in measured.trials):
+    if measured.missing or (
+        made_up_for(measured) == 1
+        and any(differing(each, measured.precisions) for each in measured.trials)
+    ):
         return True
     if measured.course is None:
         return False
-    _, apart = compared(measured, measured.course, scale=measured.scale)
-    return bool(apart)
-
-
-def _ways(size: int) -> list[int]:
-    """By how many rows inputs may be moved: by one, or by the rows of a tower."""
-    return sorted({1, -1, size, -size}, key=abs)
-
-
-def _numbers(values: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Those values that are numbers, as float64."""
-    return {
-        name: np.asarray(value, np.float64)
-        for name, value in values.items()
-        if np.asarray(value).dtype.kind not in "OSU"
-    }
+    scale = measured.scale * made_up_for(measured)
+    _, apart = compared(measured, measured.course, scale=scale)
+    return bool(apart or stale(measured))

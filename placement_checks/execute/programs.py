@@ -119,8 +119,26 @@ def _inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
             f"its inputs are {step.inputs!r:.80}",
             "return one mapping of names to placeholders for each tower",
         )
-    named = [{str(key): tensor.name for key, tensor in each.items()} for each in listed]
+    named = [
+        {str(key): _tensor(tensor, str(key), program) for key, tensor in each.items()}
+        for each in listed
+    ]
     return named, shared or len(named) == 1
+
+
+def _tensor(value: Any, key: str, program: str) -> str:
+    """The name of the tensor that an input is."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tf.Tensor):
+        return str(value.name)
+    if isinstance(value, tf.__internal__.CompositeTensor):
+        raise Unmeasurable(
+            f"the input '{key}' of {program} is a {type(value).__name__}; rows are given as arrays"
+        )
+    raise InputError(
+        program, f"its input '{key}' is {value!r:.60}", "return the placeholder itself"
+    )
 
 
 def _initialisers(source: Source, key: str) -> dict[str, str]:

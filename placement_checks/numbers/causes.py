@@ -78,16 +78,17 @@ class _Case:
         self._measured = measured
         self._trial = trial
         self._variables = variables
-        self._sizes = {
-            name: float(np.max(np.abs(trial.expected[name]), initial=0.0)) or 1.0
-            for name in variables
-        }
+        self._sizes = {name: _largest(trial.expected[name]) or 1.0 for name in variables}
         self._expected = self._joined(trial.expected)
         self._found = self._joined(trial.found)
-        eps = max(EPS.get(measured.dtypes.get(name, ""), EPS["float32"]) for name in variables)
+        eps = max(EPS.get(measured.precisions.get(name, ""), 0.0) for name in variables)
         noise = max(trial.noise.get(name, 0.0) / self._sizes[name] for name in variables)
-        # A fit of sound gradients adds up as many roundings as there are terms.
-        self._near = max(200 * eps, 16 * noise) * max(1.0, float(np.max(np.abs(self._found))))
+        # A fit of sound gradients adds up as many roundings as there are terms, and an explanation
+        # must be far nearer than the reference itself is.
+        self._near = min(
+            max(200 * eps, 16 * noise) * max(1.0, _largest(self._found)),
+            0.1 * _largest(self._found - self._expected),
+        )
 
     def _joined(self, gradients: Arrays) -> Array:
         return np.concatenate(
@@ -95,7 +96,7 @@ class _Case:
         )
 
     def _is_near(self, values: Array, others: Array) -> bool:
-        return bool(np.max(np.abs(values - others), initial=0.0) <= self._near)
+        return _largest(values - others) <= self._near
 
     def scaled(self) -> Cause | None:
         """All gradients are the reference's times one number."""
@@ -103,7 +104,7 @@ class _Case:
         if not square:
             return None
         ratio = float(np.vdot(self._expected, self._found)) / square
-        telling = np.count_nonzero(self._expected) > 1 or _whole(ratio) or _whole(1 / ratio)
+        telling = np.count_nonzero(self._expected) > 1 or _whole(ratio) or _whole_part(ratio)
         if telling and self._is_near(ratio * self._expected, self._found):
             return _scaled(ratio, self._measured)
         return None
@@ -116,7 +117,7 @@ class _Case:
             return None
         share = np.array([len(sample.rows) for sample in samples]) / self._trial.rows
         right = self._due(samples, share)
-        if np.allclose(weights, right, rtol=_CLOSE / 10):
+        if np.allclose(weights, right, rtol=_CLOSE / 100):
             return self._by_tower()
         return _by_rows(self._times(samples, weights / right), self._trial, self._measured.towers)
 
@@ -191,9 +192,12 @@ class _Case:
         for other, gradient in self._trial.expected.items():
             if other == own or gradient.shape != self._trial.found[own].shape:
                 continue
-            size = float(np.max(np.abs(gradient), initial=0.0))
-            off = np.max(np.abs(gradient - self._trial.found[own]), initial=0.0)
-            if size and off <= self._near * size:
+            size = _largest(gradient)
+            eps = EPS.get(self._measured.precisions.get(other, ""), 0.0)
+            close = max(200 * eps * size, 16 * self._trial.noise.get(other, 0.0))
+            off = _largest(gradient - self._trial.found[own])
+            apart = _largest(self._trial.expected[own] - self._trial.found[own])
+            if size and off <= min(close, 0.1 * apart):
                 return Cause(
                     f"it is the gradient of {other}: gradients and variables are paired wrongly",
                     "keep each gradient with its variable; where lists are joined with zip, both "
@@ -233,11 +237,14 @@ class _Case:
         )
 
 
-def _scaled(ratio: float, measured: Measurement) -> Cause | None:
-    if np.isclose(ratio, 1, rtol=1e-4):
-        return None
+def _scaled(ratio: float, measured: Measurement) -> Cause:
     towers = measured.towers
-    declared = f"gradients-equal.scale = {_number(ratio * measured.scale)}"
+    declared = f"gradients-equal.scale = {_exact(ratio * measured.scale)}"
+    if abs(ratio) < 1e-6:
+        return Cause(
+            "nothing of it arrives",
+            "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
+        )
     if towers > 1 and np.isclose(ratio, towers, rtol=_CLOSE / 10):
         what = f"the gradients of {towers} towers are added up where their mean is meant"
         cure = (
@@ -276,15 +283,17 @@ def _by_rows(times: Array, trial: Trial, towers: int) -> Cause:
             f"{trial.rows // towers * towers}",
             shown,
         )
-    sizes = np.array([end - begin for begin, end, _ in blocks])
-    weights = np.array([value for *_, value in blocks])
-    if len(blocks) > 1 and np.allclose(weights * sizes, weights[0] * sizes[0], rtol=_CLOSE):
+    sizes = list(_sizes(blocks, trial.rows, towers))
+    if len(sizes) == towers and len(set(sizes)) > 1:
         return Cause(
             f"towers of {listed(sizes)} rows are averaged as if they were equal",
             "weight each tower by its rows, n_i / n: placement_checks.average_gradients("
             "tower_grads, weights=rows)",
             shown,
         )
+    split = [part.rows for part in trial.parts]
+    if len(split) == towers and all(np.ptp(times[list(rows)]) < _CLOSE for rows in split):
+        return _by_towers(times, split, shown)
     return Cause(
         "rows do not count alike",
         "see that every row is in one tower, and that towers are weighted by their rows",
@@ -292,11 +301,24 @@ def _by_rows(times: Array, trial: Trial, towers: int) -> Cause:
     )
 
 
+def _sizes(blocks: Sequence[tuple[int, int, float]], rows: int, towers: int) -> Iterator[int]:
+    """The rows of each tower, if every tower counts as one of so many; none if that is not so.
+
+    The mean over a tower's n_i rows counts each of them rows / (towers * n_i) times.
+    """
+    for begin, end, value in blocks:
+        size = rows / (towers * value) if value > _CLOSE else 0.0
+        if not size or abs(size - round(size)) > _CLOSE * size or (end - begin) % round(size):
+            return
+        yield from [round(size)] * ((end - begin) // round(size))
+
+
 def _by_towers(times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str, ...]) -> Cause:
     of = [times[list(rows)] for rows in split]
     lost = [number for number, rows in enumerate(of) if np.all(np.abs(rows) < _CLOSE)]
     kept = [number for number in range(len(of)) if number not in lost]
-    if lost and len(kept) == 1 and np.allclose(of[kept[0]], len(of), rtol=_CLOSE):
+    whole = len(times) / len(of[kept[0]]) if len(kept) == 1 else 0.0
+    if lost and whole and np.allclose(of[kept[0]], whole, rtol=_CLOSE):
         last = ", the last," if kept[0] == len(of) - 1 else ""
         others = "the other's" if len(of) == 2 else "those of the others"
         return Cause(
@@ -312,14 +334,27 @@ def _by_towers(times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str,
             "look for a stop_gradient, a mask, a list of variables or an index that leaves it out",
             shown,
         )
-    shares = [float(np.mean(rows)) * len(rows) for rows in of]
-    least = min(abs(share) for share in shares)
+    shares = _shares([float(np.mean(rows)) * len(rows) for rows in of])
+    meant = (
+        "; if the towers are meant for parts of different size, say so: gradients-equal.shares = "
+        f"{shares}"
+    )
     return Cause(
         "the towers do not count alike",
-        "weight each tower by its rows; if the towers are meant for parts of different size, say "
-        f"so: gradients-equal.shares = [{', '.join(_number(share / least) for share in shares)}]",
+        f"weight each tower by its rows{meant if shares else ''}",
         shown,
     )
+
+
+def _shares(weights: Sequence[float]) -> list[int]:
+    """Small whole numbers in the ratio of the weights; empty if there are none."""
+    if min(weights) <= 0:
+        return []
+    for times in range(1, 13):
+        shares = [times * weight / min(weights) for weight in weights]
+        if all(abs(share - round(share)) < _CLOSE / 10 * times for share in shares):
+            return [round(share) for share in shares]
+    return []
 
 
 def _blocks(times: Array) -> Iterator[tuple[int, int, float]]:
@@ -341,6 +376,23 @@ def _whole(number: float) -> bool:
     return bool(abs(number) > 1.5 and np.isclose(number, round(number), rtol=1e-4))
 
 
+def _whole_part(number: float) -> bool:
+    """Whether it is a half, a third and so on, or nothing."""
+    return abs(number) < 1e-6 or _whole(1 / number)
+
+
+def _exact(ratio: float) -> str:
+    """A ratio to declare: the whole number or part that is meant but for rounding, or 9 digits."""
+    for meant in (float(round(ratio)), 1 / round(1 / ratio) if 0 < abs(ratio) < 1 else 0.0):
+        if meant and np.isclose(ratio, meant, rtol=1e-5):
+            return f"{meant:.16g}"
+    return f"{ratio:.9g}"
+
+
 def _number(value: float) -> str:
     """Four digits; what is zero but for rounding is zero."""
     return f"{0.0 if abs(value) < 1e-4 else value:.4g}"
+
+
+def _largest(values: Array) -> float:
+    return float(np.max(np.abs(values), initial=0.0))

@@ -6,7 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placement_checks.numbers.comparing import Difference, difference
+from placement_checks.numbers.comparing import (
+    COARSEST,
+    Difference,
+    difference,
+    differing,
+    gradients,
+)
 from placement_checks.numbers.measurement import EPS, Array, Course, Measurement
 
 # Optimisers whose step is as large as the gradient. The others divide the gradient by its size:
@@ -50,6 +56,9 @@ def compared(
 ) -> tuple[list[Difference], list[Departure]]:
     """The variables that both programs have: those that stay equal, and those that do not.
 
+    Variables whose gradient is zero in truth, and their slots, go where rounding takes them, and
+    are left out.
+
     Args:
         measured: what is known of both programs.
         course: the steps.
@@ -58,25 +67,17 @@ def compared(
         scale: what the gradients are multiplied by; it is found in the slots, once or squared.
     """
     equal, apart = [], []
-    names = [name for name in course.start if name in course.found[0]]
-    for name in names:
-        each: Difference | None = None
+    noisy = _noisy(measured)
+    for name in course.start:
+        if name not in course.found[0] or owner(name, course) in noisy:
+            continue
         for number in range(len(course.found)):
-            each = _after(
-                measured,
-                course,
-                name,
-                number,
-                tolerance=tolerance,
-                times_noise=times_noise,
-                scale=scale,
-            )
+            each = _after(measured, course, name, number, tolerance, times_noise, scale)
             if each.state == "differs":
                 apart.append(_departure(course, each, number))
                 break
         else:
-            if each is not None:
-                equal.append(each)
+            equal.append(each)
     return equal, apart
 
 
@@ -85,21 +86,24 @@ def _after(
     course: Course,
     name: str,
     number: int,
-    *,
     tolerance: float,
     times_noise: float,
     scale: float,
 ) -> Difference:
     """The difference of one variable after a step."""
     expected, found = course.expected[number][name], course.found[number][name]
-    dtype = measured.dtypes[name]
     trained = owner(name, course)
-    proportional = is_proportional(measured)
+    dtype = measured.dtypes[name]
     allowed = 0.0
-    if dtype in EPS and not proportional:
-        allowed = _DRIFT * float(np.max(np.abs(expected - course.start[name]), initial=0.0))
-        if trained is not None and course.unsure[trained].shape == expected.shape:
-            sure = ~course.unsure[trained]
+    if dtype in EPS:
+        # Gradients may be coarser than the variables that they move.
+        coarsest = max((EPS.get(each, 0.0) for each in measured.precisions.values()), default=0.0)
+        if tolerance * coarsest > COARSEST:
+            dtype = next(kind for kind in EPS if EPS[kind] == coarsest)
+        part = tolerance * coarsest if is_proportional(measured) else _DRIFT
+        allowed = part * float(np.max(np.abs(expected - course.start[name]), initial=0.0))
+        sure = ~course.unsure[trained] if trained is not None else None
+        if not is_proportional(measured) and sure is not None and sure.shape == expected.shape:
             expected, found = expected[sure], found[sure]
     scales = {1.0, scale, scale**2} if trained not in (None, name) else {1.0}
     return min(
@@ -109,15 +113,58 @@ def _after(
                 expected * factor,
                 found,
                 dtype=dtype,
-                noise=course.noise[number][name] * factor,
+                noise=course.noise[number][name] * abs(factor),
                 tolerance=tolerance,
                 times_noise=times_noise,
-                allowed=allowed * factor,
+                allowed=allowed * abs(factor),
             )
             for factor in scales
         ),
         key=lambda each: (each.state == "differs", each.error),
     )
+
+
+def _noisy(measured: Measurement) -> set[str]:
+    """The variables whose gradient is zero in truth, or too noisy to compare."""
+    return {
+        each.variable
+        for trial in measured.trials
+        for each in gradients(trial, measured.precisions)
+        if each.state == "noise"
+    }
+
+
+def stale(measured: Measurement) -> set[str]:
+    """The variables whose gradient differs after the steps, from equal variables again.
+
+    Then the program computes with something else than the variables that both have.
+    """
+    if measured.course is None or measured.course.late is None:
+        return set()
+    before = differing(measured.trials[0], measured.precisions) | _noisy(measured)
+    return differing(measured.course.late, measured.precisions) - before
+
+
+def made_up_for(measured: Measurement) -> float:
+    """The number that all gradients are multiplied by and the rate is divided by; 1 if by none.
+
+    That is so where the weights stay equal, under an optimiser whose step grows with the gradient.
+    """
+    if measured.course is None or not is_proportional(measured):
+        return 1.0
+    ratios = [
+        each.ratio
+        for each in gradients(measured.trials[0], measured.precisions)
+        if each.state != "noise" and each.ratio is not None
+    ]
+    if (
+        not ratios
+        or np.isclose(ratios[0], 1, rtol=1e-5)
+        or not np.allclose(ratios, ratios[0], rtol=1e-4)
+    ):
+        return 1.0
+    _, apart = compared(measured, measured.course, scale=measured.scale * ratios[0])
+    return 1.0 if apart else float(ratios[0])
 
 
 def owner(name: str, course: Course) -> str | None:

@@ -64,6 +64,7 @@ class Course:
         expected, found: their values after each step, of the reference and of the program.
         noise: how far those of the reference move if the rows are put in another order.
         unsure: the elements whose gradient is so near to zero that its sign may be noise.
+        late: one more batch after the last step, from the variables of the reference.
     """
 
     start: Arrays = field(repr=False)
@@ -71,6 +72,7 @@ class Course:
     found: Sequence[Arrays] = field(repr=False)
     noise: Sequence[Mapping[str, float]]
     unsure: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
+    late: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Measurement:
         devices: ``real`` or ``simulated``.
         towers: how many towers the program has.
         dtypes: of the variables, by name.
+        precisions: the coarsest dtype in which the gradient of a variable is computed.
         trials: one or more batches; the gradients of each.
         scale: what the program's gradients were divided by, as it declares.
         course: some steps; None if none was taken.
@@ -100,6 +103,7 @@ class Measurement:
     devices: str
     towers: int
     dtypes: Mapping[str, str]
+    precisions: Mapping[str, str]
     trials: Sequence[Trial]
     scale: float = 1.0
     course: Course | None = None

@@ -22,21 +22,21 @@ def picture(figures: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
     worst = sorted(figures, key=lambda each: (each["state"] == "differs", _error(each)))[::-1]
     shown = worst[:_MOST]
     width = max(len(each["variable"]) for each in shown)
-    yield Text(f"  {'variable':<{width}}     ratio  error, eps", "dim")
+    yield Text(f"  {'variable':<{width}}       ratio  error, eps", "dim")
     for each in shown:
         style = _STYLES[each["state"]]
         ratio = "-" if each["ratio"] is None else f"{each['ratio']:.4g}"
         yield Text.assemble(
-            f"  {each['variable']:<{width}}  {ratio:>8}  {_number(_error(each)):>10}  ",
+            f"  {each['variable']:<{width}}  {ratio:>10}  {_number(_error(each)):>10}  ",
             (_bar(each), style),
-            ("  all noise" if each["state"] == "noise" else "", style),
+            ("  noise" if each["state"] == "noise" else "", style),
         )
     if worst[_MOST:]:
         yield Text(f"  and {len(worst) - _MOST} more, see --format json", "dim")
 
 
 def _bar(each: Mapping[str, Any]) -> str:
-    length, limit = _place(_error(each)), _place(each["limit"] or 0.0)
+    length, limit = _place(_error(each)), min(_WIDTH - 1, _place(each["limit"] or 0.0))
     return "".join(
         "┃" if place == limit else "━" if place < length else " " for place in range(_WIDTH)
     )
@@ -44,7 +44,7 @@ def _bar(each: Mapping[str, Any]) -> str:
 
 def _place(error: float) -> int:
     decades = math.log10(1 + error) if math.isfinite(error) else _DECADES
-    return min(_WIDTH - 1, round(_WIDTH * decades / _DECADES))
+    return min(_WIDTH, round(_WIDTH * decades / _DECADES))
 
 
 def _error(each: Mapping[str, Any]) -> float:
@@ -53,5 +53,5 @@ def _error(each: Mapping[str, Any]) -> float:
 
 def _number(error: float) -> str:
     if math.isinf(error):
-        return "no number"
+        return "-"
     return f"{error:.1f}" if error < 1000 else f"{error:.1e}"

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import isnan
+from math import inf, isnan
 from typing import TYPE_CHECKING
 
 from placement_checks.errors import ConfigError
@@ -73,18 +73,25 @@ class GradientsEqual(Rule):
             if not is_among(name, self.leave_out)
         ]
         notes = list(measured.notes)
+        factor = _factor(measured)
+        if factor != 1:
+            steps = counted(len(measured.course.found) if measured.course else 0, "step")
+            notes.append(
+                f"all gradients are {factor:.4g} times the reference's, and the rate makes up for "
+                f"it: the weights are equal after {steps}"
+            )
         worst: dict[str, Difference] = {}
         for trial in measured.trials:
             differences = self._differences(measured, trial)
             for each in differences:
-                if each.variable not in worst or each.error > worst[each.variable].error:
+                if _badness(each) > _badness(worst.get(each.variable)):
                     worst[each.variable] = each
+            if factor != 1:
+                undone = {name: found / factor for name, found in trial.found.items()}
+                trial = replace(trial, found=undone)
+                differences = self._differences(measured, trial)
             off = {each.variable: each for each in differences if each.state == "differs"}
             why = _causes(measured, trial, off)
-            undone = _undone(measured, why, differences)
-            if undone:
-                notes.append(undone)
-                break
             findings += [
                 _finding(placement, measured, each, why[each.variable]) for each in off.values()
             ]
@@ -96,7 +103,7 @@ class GradientsEqual(Rule):
         from placement_checks.numbers.comparing import gradients
 
         differences = gradients(
-            trial, measured.dtypes, tolerance=self.tolerance, times_noise=self.noise
+            trial, measured.precisions, tolerance=self.tolerance, times_noise=self.noise
         )
         return [each for each in differences if not is_among(each.variable, self.leave_out)]
 
@@ -116,18 +123,21 @@ class GradientsEqual(Rule):
             each.variable for each in differences if each.state == "equal" and each.ratio is None
         ]
         if said["noise"]:
-            notes.append(f"all noise: {_some(said['noise'])}")
+            notes.append(f"too noisy to compare: {_some(said['noise'])}")
         if zero:
             notes.append(f"zero in the reference: {_some(zero)}")
         if measured.unread:
             why = next(iter(measured.unread.values()))
             notes.append(f"not read: {_some(measured.unread)} ({why})")
         if findings:
-            count = f"{len(said['differs'])} of {counted(len(differences), 'variable')} differ"
+            number = len(said["differs"])
+            verb = "differs" if number == 1 else "differ"
+            count = f"{number} of {counted(len(differences), 'variable')} {verb}"
             verdict = self.verdict(findings, "; ".join([count, *notes]))
         elif said["blurred"]:
             verdict = self.not_checked(
-                f"the gradients of {_some(said['blurred'])} are too coarse to tell a hundredth",
+                f"the gradients of {_some(said['blurred'])} are computed in "
+                f"{measured.precisions[said['blurred'][0]]}, too coarse to tell a hundredth",
                 "build the model in float32 or float64 to compare",
             )
         elif len(said["equal"]) == len(zero) and not said["differs"]:
@@ -142,7 +152,8 @@ def _causes(measured: Measurement, trial: Trial, off: Collection[str]) -> dict[s
     from placement_checks.numbers.causes import Cause, causes
 
     why = causes(measured, trial, [name for name in off if name not in trial.stray])
-    for name, (op, where) in trial.stray.items():
+    for name in trial.stray.keys() & off:
+        op, where = trial.stray[name]
         at = f", built at {where}" if where else ""
         why[name] = Cause(
             f"it is no number; the first op that yields none is {op}{at}",
@@ -152,37 +163,23 @@ def _causes(measured: Measurement, trial: Trial, off: Collection[str]) -> dict[s
     return why
 
 
-def _undone(
-    measured: Measurement, why: Mapping[str, Cause], differences: Sequence[Difference]
-) -> str | None:
-    """The note on a factor on all gradients that the rate makes up for: the weights are equal.
+def _factor(measured: Measurement) -> float:
+    from placement_checks.numbers.courses import made_up_for
 
-    Under an optimiser that divides the gradient by its size, equal weights show nothing.
-    """
-    from placement_checks.numbers.courses import compared, is_proportional
+    return made_up_for(measured)
 
-    ratios = {cause.ratio for cause in why.values()}
-    telling = {each.variable for each in differences if each.ratio is not None}
-    if len(ratios) != 1 or None in ratios or not telling <= why.keys():
-        return None
-    if measured.course is None or not is_proportional(measured):
-        return None
-    (ratio,) = ratios
-    assert ratio is not None
-    _, apart = compared(measured, measured.course, scale=measured.scale * ratio)
-    if apart:
-        return None
-    steps = counted(len(measured.course.found), "step")
-    return (
-        f"all gradients are {ratio:.4g} times the reference's, and the rate makes up for it: the "
-        f"weights are equal after {steps}"
-    )
+
+def _badness(difference: Difference | None) -> tuple[bool, float]:
+    """What sorts the differences of one variable on several batches."""
+    if difference is None:
+        return False, -1.0
+    error = difference.error
+    return difference.state == "differs", inf if isnan(error) else error
 
 
 def _finding(placement: Placement, measured: Measurement, each: Difference, why: Cause) -> Finding:
     name = each.variable
     at = measured.updates.get(name, name)
-    off = f"{each.ratio:.4g} times, " if each.ratio is not None else ""
     so = (
         f"is {why.ratio:.4g} times the reference's"
         if why.ratio is not None
@@ -193,12 +190,18 @@ def _finding(placement: Placement, measured: Measurement, each: Difference, why:
         op=placement.ops[name].type,
         evidence="executed",
         expected="the reference's gradient",
-        found="no number" if isnan(each.error) else f"{off}off by {each.error:.2g} eps",
+        found=_found(each),
         where=placement.where(at),
         path=why.shown,
         message=f"the gradient of {name} {so}: {why.what}{built_at(placement, at)}",
         cure=why.cure,
     )
+
+
+def _found(each: Difference) -> str:
+    if each.ratio is None:
+        return "no number" if isnan(each.error) else "not zero"
+    return f"{each.ratio:.4g} times, off by {each.error:.2g} eps"
 
 
 def _missing(

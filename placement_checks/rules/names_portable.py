@@ -10,6 +10,8 @@ from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_amo
 from placement_checks.wiring import Wiring, wiring
 from placement_checks.words import counted, nearest
 
+Shape = tuple[int | None, ...] | None
+
 _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
 
 
@@ -70,7 +72,7 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
     trained = placement.collected.get(TRAINABLE, frozenset())
     for name, variable in theirs.items():
         is_slot = name.rpartition("/")[0] in theirs.keys() - ours.keys()
-        if name in ours and ours[name].shape != variable.shape:
+        if name in ours and not _alike(ours[name].shape, variable.shape):
             yield _against(
                 placement,
                 reference,
@@ -102,6 +104,16 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
                 name,
                 "give the variables the same names in both programs",
             )
+
+
+def _alike(shape: Shape, other: Shape) -> bool:
+    """Whether two shapes may be one; what is not known may be anything."""
+    if shape is None or other is None:
+        return True
+    return len(shape) == len(other) and all(
+        None in (size, another) or size == another
+        for size, another in zip(shape, other, strict=True)
+    )
 
 
 def _against(

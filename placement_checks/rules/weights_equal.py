@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 from placement_checks.errors import ConfigError
@@ -12,6 +13,16 @@ from placement_checks.words import counted
 if TYPE_CHECKING:
     from placement_checks.numbers import Course, Measurement
     from placement_checks.numbers.courses import Departure
+    from placement_checks.numbers.measurement import Array, Arrays
+
+
+_COPIES = (
+    "towers compute with something that the step does not update, such as copies of their own"
+)
+_NO_COPIES = (
+    "let all towers read the variables that the step updates: get_variable in a reused scope, and "
+    "no copies of it"
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ class WeightsEqual(Rule):
                 raise ConfigError(name, f"{getattr(self, name)} is not above 0", "give more")
 
     def check(self, placement: Placement) -> Verdict:
-        from placement_checks.numbers.courses import compared
+        from placement_checks.numbers.courses import compared, made_up_for, stale
 
         measured = placement.numbers
         if measured is None or measured.course is None:
@@ -57,17 +68,27 @@ class WeightsEqual(Rule):
             measured.course,
             tolerance=self.tolerance,
             times_noise=self.noise,
-            scale=measured.scale,
+            scale=measured.scale * made_up_for(measured),
         )
-        findings = [
-            _finding(placement, measured, measured.course, each, apart)
-            for each in apart
-            if not is_among(each.difference.variable, self.leave_out)
+        apart = [each for each in apart if not is_among(each.difference.variable, self.leave_out)]
+        findings = [_finding(placement, measured, measured.course, each, apart) for each in apart]
+        findings += [
+            _stale(placement, measured, measured.course, name)
+            for name in sorted(stale(measured) - {each.difference.variable for each in apart})
+            if not is_among(name, self.leave_out)
         ]
-        steps = len(measured.course.found)
-        note = f"{counted(len(equal), 'variable')} equal after {counted(steps, 'step')}"
+        blurred = [each.variable for each in equal if each.state == "blurred"]
         figures = [each.figures() for each in (*(each.difference for each in apart), *equal)]
-        return replace(self.verdict(findings, note), figures=figures)
+        steps = counted(len(measured.course.found), "step")
+        if blurred and not findings:
+            verdict = self.not_checked(
+                f"the precision is too coarse to tell a hundredth of {blurred[0]}",
+                "build the model in float32 or float64 to compare",
+            )
+        else:
+            note = f"{counted(len(equal) - len(blurred), 'variable')} equal after {steps}"
+            verdict = self.verdict(findings, note)
+        return replace(verdict, figures=figures)
 
 
 def _finding(
@@ -86,11 +107,34 @@ def _finding(
         op=placement.ops[name].type,
         evidence="executed",
         expected=f"the reference's value after {steps}",
-        found=f"off by {each.off:.2g} of what the reference moves it",
+        found=_off(each),
         where=placement.where(at),
         message=f"after {steps} {name} is not what the reference has: {what}"
         f"{built_at(placement, at)}",
         cure=cure,
+    )
+
+
+def _off(each: Departure) -> str:
+    if isfinite(each.off):
+        return f"off by {each.off:.2g} of what the reference moves it"
+    return "no number" if isnan(each.difference.error) else "moved, and the reference's is not"
+
+
+def _stale(placement: Placement, measured: Measurement, course: Course, name: str) -> Finding:
+    """The finding on a variable whose gradient differs though all variables are equal."""
+    at = measured.updates.get(name, name)
+    steps = counted(len(course.found), "step")
+    return Finding(
+        object=name,
+        op=placement.ops[name].type,
+        evidence="executed",
+        expected="the reference's gradient from equal variables",
+        found=f"another one after {steps}",
+        where=placement.where(at),
+        message=f"after {steps} the gradient of {name} is not the reference's, from equal "
+        f"variables: {_COPIES}{built_at(placement, at)}",
+        cure=_NO_COPIES,
     )
 
 
@@ -99,15 +143,16 @@ def _cause(
 ) -> tuple[str, str]:
     """What is likely wrong, and the cure."""
     from placement_checks.numbers.comparing import differing
-    from placement_checks.numbers.courses import owner
+    from placement_checks.numbers.courses import owner, stale
 
     name = each.difference.variable
     trained = owner(name, course)
-    if trained in differing(measured.trials[0], measured.dtypes):
-        return (
-            "the gradient differs, see gradients-equal",
-            "mend gradients-equal first",
-        )
+    wrong = differing(measured.trials[0], measured.precisions)
+    if trained in wrong:
+        return "the gradient differs, see gradients-equal", "mend gradients-equal first"
+    is_count = measured.dtypes[name].startswith(("int", "uint"))
+    if trained is None and wrong and not is_count:
+        return f"the gradient of {min(wrong)} differs, which it may follow", "mend that first"
     first = min(apart, key=lambda other: other.step)
     if each.step > first.step:
         return (
@@ -115,15 +160,19 @@ def _cause(
             f"{counted(first.step, 'step')}",
             "mend that first",
         )
-    if measured.dtypes[name].startswith(("int", "uint")):
-        ours, theirs = (
-            values[0][name] - course.start[name] for values in (course.found, course.expected)
-        )
+    if is_count:
+        both = (course.found, course.expected)
+        ours, theirs = (_moved(values, course, name, each.step) for values in both)
         return (
             f"a step moves it by {ours.flat[0]:g}, and the reference's by {theirs.flat[0]:g}"
             if ours.size == 1
             else "a step moves it otherwise",
             "let one step count as one, whatever the number of towers and rows",
+        )
+    if trained in stale(measured):
+        return (
+            _COPIES,
+            _NO_COPIES,
         )
     if each.moved is not None and abs(each.moved) < 1e-3:
         return (
@@ -137,14 +186,12 @@ def _cause(
             else f"that step moves it {each.moved:.3g} times as far",
             "update it once a step, for all towers together, and at the reference's rate",
         )
-    if each.step > 1:
-        return (
-            "until then it was, so that towers now compute with something that the step does not "
-            "update, such as copies of their own",
-            "let all towers read the variables that the step updates: get_variable in a reused "
-            "scope, and no copies of it",
-        )
     return (
         "the step does something else with it",
         "compare the ops that update it in both programs",
     )
+
+
+def _moved(values: Sequence[Arrays], course: Course, name: str, step: int) -> Array:
+    """How far a variable moves in a step."""
+    return values[step - 1][name] - (values[step - 2] if step > 1 else course.start)[name]

@@ -338,3 +338,30 @@ def test_a_file_that_is_no_case(tmp_path: Path) -> None:
         assert error.value.object == str(tmp_path / name)
         assert error.value.message.startswith("is no saved case: ")
         assert error.value.cure == "name a file that a run has saved"
+
+
+def test_inputs_that_are_no_placeholders() -> None:
+    def with_input(value: Any) -> Callable[..., Any]:
+        def towers(num_gpus: int = 2) -> dict[str, Any]:
+            step = pairs.towers(num_gpus)
+            inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
+            wrong = [{**each, "x": value()} for each in inputs]
+            return {**step, "inputs": wrong if num_gpus > 1 else wrong[0]}
+
+        return towers
+
+    assert refused(with_input(lambda: None), pairs.single) == (
+        "InputError: towers: its input 'x' is None; return the placeholder itself"
+    )
+    assert refused(with_input(lambda: tf1.sparse_placeholder(tf.float32)), pairs.single) == (
+        "Unmeasurable: the input 'x' of towers is a SparseTensor; rows are given as arrays"
+    )
+
+
+def test_rows_that_are_made_up_may_not_suit_a_sound_program() -> None:
+    message = refused(
+        with_loss(lambda predicted, y: tf.reduce_mean(tf.math.sqrt(y) * predicted**2)), batch=None
+    )
+
+    assert message.startswith("Unmeasurable: single: its gradient of w is no number; ")
+    assert message.endswith("; give rows with --batch on which the reference can be trained")

@@ -111,4 +111,4 @@ def test_towers_with_channels_first_are_compared() -> None:
     )
 
     assert measured.trials[0].found.keys() == {"kernel"}
-    assert not differing(measured.trials[0], measured.dtypes)
+    assert not differing(measured.trials[0], measured.precisions)

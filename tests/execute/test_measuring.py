@@ -45,7 +45,7 @@ def run(
 def sound(measured: Measurement) -> bool:
     assert measured.course is not None
     return (
-        not any(differing(trial, measured.dtypes) for trial in measured.trials)
+        not any(differing(trial, measured.precisions) for trial in measured.trials)
         and not compared(measured, measured.course)[1]
         and not measured.missing
         and not measured.saved
@@ -195,7 +195,7 @@ def test_every_precision_is_compared_in_its_own_eps(dtype: str) -> None:
     measured = run(towers, partial(towers, 1), batch)
 
     assert measured.dtypes == {"w": dtype, "b": dtype}
-    assert not differing(measured.trials[0], measured.dtypes)
+    assert not differing(measured.trials[0], measured.precisions)
     assert measured.trials[0].found["w"].dtype == np.float64
 
 
@@ -226,7 +226,7 @@ def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
     first = run(summed)
     again = run(summed, batch=Case.load(Path(first.saved)))
 
-    assert differing(first.trials[0], first.dtypes) == {"w", "b"}
+    assert differing(first.trials[0], first.precisions) == {"w", "b"}
     assert (Path(first.saved).parent / ".gitignore").read_text() == "*\n"
     for name, value in first.trials[0].found.items():
         assert np.array_equal(value, again.trials[0].found[name])
@@ -323,7 +323,7 @@ def test_local_variables_are_made_of_the_values_that_both_programs_start_with() 
     copying = partial(pairs.towers, loss=loss)
     once = run(copying, partial(copying, 1))
 
-    assert not differing(once.trials[0], once.dtypes)
+    assert not differing(once.trials[0], once.precisions)
 
 
 def test_what_ran_on_one_device_is_no_evidence() -> None:
@@ -357,6 +357,100 @@ def test_hidden_copies_show_after_the_first_step() -> None:
 
     measured = run(towers, single)
 
-    assert not differing(measured.trials[0], measured.dtypes)
+    assert not differing(measured.trials[0], measured.precisions)
     (departure,) = compared(measured, measured.course)[1]
     assert (departure.difference.variable, departure.step) == ("w", 2)
+
+
+@pytest.mark.parametrize(
+    ("of", "within", "coarsest"),
+    [
+        ("float32", "bfloat16", "bfloat16"),
+        ("float32", "float16", "float16"),
+        ("float64", "float32", "float32"),
+        ("float32", "float64", "float32"),
+    ],
+)
+def test_a_gradient_is_as_precise_as_what_it_is_computed_in(
+    of: str, within: str, coarsest: str
+) -> None:
+    def loss(x: Any, y: Any) -> Any:
+        w = tf1.get_variable("w", [4, 1], of, tf1.random_normal_initializer())
+        predicted = tf.matmul(tf.cast(x, within), tf.cast(w, within))
+        return tf.reduce_mean((tf.cast(predicted, of) - tf.cast(y, of)) ** 2)
+
+    towers = partial(pairs.towers, loss=loss)
+    measured = run(towers, partial(towers, 1))
+
+    assert measured.precisions == {"w": coarsest}
+    assert sound(measured)
+
+
+def test_local_variables_such_as_those_of_metrics_are_not_compared() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        error = pairs.squared_error(x, y)
+        with tf.device("/cpu:0"):
+            _, update = tf1.metrics.mean(tf.stop_gradient(error), name="metric")
+            with tf.control_dependencies([update]):
+                return tf.identity(error)
+
+    towers = partial(pairs.towers, loss=loss)
+    measured = run(towers, partial(towers, 1))
+
+    assert sound(measured)
+    assert measured.course.start.keys() == {"w", "b"}
+
+
+def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        mean, variance = tf.nn.moments(x, [0])
+        return pairs.squared_error((x - mean) * tf.math.rsqrt(variance + 1e-3), y)
+
+    towers = partial(pairs.towers, loss=loss)
+    whole, apart = (run(towers, partial(towers, 1), by_tower=each) for each in (False, True))
+
+    assert differing(whole.trials[0], whole.precisions) == {"w"}
+    assert not differing(apart.trials[0], apart.precisions)
+    assert apart.course is None
+    assert apart.no_course == (
+        "the statistics are those of each tower's rows, which the reference takes no step with"
+    )
+
+
+def test_what_is_no_number_after_some_steps_is_not_compared() -> None:
+    towers = partial(
+        pairs.towers,
+        loss=lambda x, y: 1e20 * pairs.squared_error(x, y),
+        optimizer=lambda: tf1.train.AdamOptimizer(0.1),
+    )
+
+    measured = run(towers, partial(towers, 1))
+
+    assert not differing(measured.trials[0], measured.precisions)
+    assert measured.no_course == "after 3 steps of the reference w holds what is no number"
+
+
+def test_texts_of_a_case_are_kept() -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        def loss(x: Any, y: Any) -> Any:
+            with tf.device("/cpu:0"):
+                words.append(tf1.placeholder(tf.string, [None]))
+                sizes = tf.cast(tf.strings.length(words[-1]), tf.float32)
+            return num_gpus * pairs.squared_error(x * sizes[:, None], y)
+
+        words: list[Any] = []
+        step = pairs.towers(num_gpus, loss=loss)
+        inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
+        named = [{**each, "words": word} for each, word in zip(inputs, words, strict=True)]
+        return {**step, "inputs": named if num_gpus > 1 else named[0]}
+
+    def batch(rng: np.random.Generator, n: int) -> dict[str, Any]:
+        texts = np.array(["a" * int(size) for size in rng.integers(1, 5, n)], object)
+        return {**pairs.batch(rng, n), "words": texts}
+
+    first = run(towers, partial(towers, 1), batch)
+    again = run(towers, partial(towers, 1), Case.load(Path(first.saved)))
+
+    assert differing(first.trials[0], first.precisions) == {"w", "b"}
+    for name, value in first.trials[0].found.items():
+        assert np.array_equal(value, again.trials[0].found[name])

@@ -237,3 +237,169 @@ def test_needs_no_placer_and_no_train_op():
 @without_two_towers
 def test_not_checked_without_two_towers(graph, reason):
     assert NamesPortable().check(graph) == Verdict("names-portable", "not-checked", None, reason)
+
+
+# Beside a reference.
+
+
+def reference(*ops, variables=("w",), saved=None, **more):
+    """The program for one GPU: its variables, and the names that it saves."""
+    collections = {} if saved is None else {"variables": saved}
+    return program(
+        *ops,
+        gpus=[0],
+        variables=variables,
+        program="train.py:single",
+        collections=collections,
+        **more,
+    )
+
+
+def beside(other, *ops, trained=(), **more):
+    collections = {"trainable_variables": trained}
+    return program(*ops, reference=other, collections=collections, **more)
+
+
+@pytest.mark.parametrize("gpus", [(0,), (0, 1), (0, 1, 2, 3)])
+@pytest.mark.parametrize("saved", [None, (), ("w", "step")])
+def test_named_as_in_the_reference(gpus, saved):
+    graph = beside(reference(saved=saved), gpus=gpus, trained=["w"])
+
+    assert NamesPortable().check(graph) == Verdict(
+        "names-portable", "kept", "requested", findings=[], note="2 variables"
+    )
+
+
+def test_a_name_that_the_towers_do_not_have():
+    other = reference(
+        variables=["fc/weights"], lines={"fc/weights": "single.py:3 net.py:9", "w": "x.py:1"}
+    )
+    graph = beside(other, variables=["model/weights"])
+
+    verdict = NamesPortable().check(graph)
+
+    assert (verdict.state, verdict.note) == ("broken", "2 variables")
+    assert verdict.findings == [
+        Finding(
+            object="fc/weights",
+            op="VarHandleOp",
+            evidence="requested",
+            expected="the name fc/weights",
+            found="model/weights",
+            where="single.py:3",
+            message="there is no variable fc/weights, which train.py:single has "
+            "(built at single.py:3 > net.py:9)",
+            cure="give the variables the same names in both programs",
+        )
+    ]
+
+
+def test_a_name_that_nothing_is_near():
+    (finding,) = NamesPortable().check(beside(reference(variables=["fc"]))).findings
+
+    assert (finding.object, finding.found) == ("fc", "no such variable")
+
+
+def test_a_near_name_that_is_the_references_as_well_is_another_variable():
+    (finding,) = NamesPortable().check(beside(reference(variables=["w", "w1"]))).findings
+
+    assert (finding.object, finding.found) == ("w1", "no such variable")
+
+
+def test_a_name_that_the_reference_does_not_have():
+    other = reference(lines={"w": "single.py:3"})
+    graph = beside(
+        other, variables=["w", "v"], trained=["v", "w"], lines={"v": "main.py:8 net.py:2"}
+    )
+
+    (finding,) = NamesPortable().check(graph).findings
+
+    assert finding == Finding(
+        object="v",
+        op="VarHandleOp",
+        evidence="requested",
+        expected="a name that train.py:single has",
+        found="v",
+        where="main.py:8",
+        message="variable v is trained, and train.py:single has none of that name "
+        "(built at main.py:8 > net.py:2)",
+        cure="give the variables the same names in both programs",
+    )
+
+
+def test_what_is_not_trained_may_be_the_towers_own():
+    """Queues, counters of towers, moving averages: none of the reference's business."""
+    assert objects(beside(reference(), variables=["w", "v"], trained=["w"])) == []
+
+
+def test_another_shape():
+    other = reference(shapes={"w": (3, 4)})
+    graph = beside(other, shapes={"w": (4, 3)}, lines={"w": "main.py:8"})
+
+    (finding,) = NamesPortable().check(graph).findings
+
+    assert finding == Finding(
+        object="w",
+        op="VarHandleOp",
+        evidence="requested",
+        expected="(3, 4)",
+        found="(4, 3)",
+        where="main.py:8",
+        message="variable w has another shape than in train.py:single",
+        cure="give both the same shape",
+    )
+
+
+def test_another_shape_counts_whether_it_is_saved_or_not():
+    graph = beside(reference(shapes={"w": (3, 4)}, saved=["step"]))
+
+    assert objects(graph) == ["w"]
+
+
+def test_only_what_the_reference_saves_is_looked_for():
+    variables = ["w", "local/total", "fc"]
+
+    assert objects(beside(reference(variables=variables, saved=["w", "fc"]))) == ["fc"]
+    assert objects(beside(reference(variables=variables))) == ["local/total", "fc"]
+
+
+def test_slots_of_the_reference_go_with_their_variables():
+    other = reference(variable("fc/Adam"), variable("w/Adam"), variables=["w", "fc"])
+
+    assert objects(beside(other)) == ["fc", "w/Adam"]
+
+
+def test_variables_of_the_reference_that_are_kept():
+    graph = beside(
+        reference(variables=["old/a", "w"], shapes={"w": (1,)}),
+        variables=["w", "v"],
+        trained=["v"],
+    )
+
+    assert objects(graph) == ["old/a", "w", "v"]
+    assert objects(graph, keep=("old/*",)) == ["w", "v"]
+    assert objects(graph, keep=("old/a", "v")) == ["w"]
+    assert objects(graph, keep=("?", "old/?")) == []
+
+
+def test_a_tower_in_a_name_is_said_before_that_the_reference_has_none():
+    """One finding a variable; and the name that the reference has is missed."""
+    graph = beside(reference(), variables=["tower_0/w"], trained=["tower_0/w"])
+
+    first, second = NamesPortable().check(graph).findings
+
+    assert "is named after the tower on /device:GPU:0" in first.message
+    assert (first.object, second.object) == ("tower_0/w", "w")
+    assert second.message == "there is no variable w, which train.py:single has"
+
+
+def test_one_tower_is_judged_by_the_reference():
+    graph = beside(reference(variables=["fc"]), gpus=[0], variables=["tower_0/w"])
+
+    assert objects(graph) == ["fc"]
+
+
+def test_many_missing_names_are_a_finding_each():
+    names = [f"layer_{n}/w" for n in range(12)]
+
+    assert objects(beside(reference(variables=names), variables=["x"])) == names

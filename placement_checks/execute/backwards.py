@@ -1,0 +1,60 @@
+"""What lies between the loss and a gradient: how precisely it is computed, and what changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from placement_checks.execute.programs import Runnable
+from placement_checks.numbers.measurement import EPS
+from placement_checks.placement import producer_of
+from placement_checks.wiring import wiring
+
+# Ops that add gradients up or scale them all, and so do the same to every row of a batch.
+_LINEAR = frozenset(
+    [
+        *("Add", "AddV2", "AddN", "AccumulateNV2", "Sum", "Mean", "Mul", "RealDiv", "Div", "Neg"),
+        *("ConcatV2", "Pack", "Unpack", "ExpandDims", "Squeeze", "Reshape", "Transpose", "Cast"),
+        *("Identity", "IdentityN", "Const", "Fill", "ZerosLike", "Range", "Shape", "Size"),
+        *("StridedSlice", "Split", "SplitV", "UnsortedSegmentSum", "MulNoNan", "DivNoNan"),
+        *("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "ReadVariableOp", "VariableV2"),
+    ]
+)
+
+
+def precisions(program: Runnable) -> dict[str, str]:
+    """The coarsest dtype in which the gradient of each variable is computed.
+
+    That of the variable tells nothing where the model computes in another, as in mixed precision.
+    """
+    known = wiring(program.placement)
+    names = sorted(EPS, key=EPS.__getitem__)
+    coarsest = [0] * len(known.flow.names)
+    for op, producers in enumerate(known.flow.values):
+        own = [
+            names.index(each.dtype)
+            for each in (
+                program.placement.details.outputs(known.flow.names[op])
+                if known.backward.ops[op]
+                else ()
+            )
+            if each.dtype in EPS
+        ]
+        coarsest[op] = max([*own, *(coarsest[producer] for producer in producers)], default=0)
+    found = {}
+    for variable, gradient in program.received.gradients.items():
+        dtype = program.variables[variable]
+        behind = names[coarsest[known.flow.number[producer_of(gradient.values)]]]
+        found[variable] = max(dtype, behind, key=lambda name: EPS.get(name, 0.0))
+    return found
+
+
+def changed(program: Runnable) -> Iterator[str]:
+    """The variables whose gradient is clipped, or else changed, before it is applied."""
+    known = wiring(program.placement)
+    for variable, gradient in program.received.gradients.items():
+        start = known.flow.number[producer_of(gradient.values)]
+        between = known.flow.cone([start], lambda op: not known.backward.ops[op])
+        if any(
+            known.flow.types[op] not in _LINEAR for op in between if not known.backward.ops[op]
+        ):
+            yield variable

@@ -1,0 +1,1034 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from measurements import SHAPES, Problem, measurement, problem, runs, spread
+
+from placement_checks.numbers.causes import Cause, causes
+from placement_checks.numbers.comparing import differing
+from placement_checks.numbers.measurement import Array, Arrays, Sample, Trial
+from placement_checks.policy import policy_errors
+
+UNKNOWN = "no mistake that is known explains it"
+FROZEN = "look for a stop_gradient, a mask, a list of variables or an index that leaves it out"
+
+SLOW = settings(deadline=None, max_examples=50)
+
+SPLIT_OF_SIX = runs(3, 3)
+
+seeds = st.integers(0, 2**32 - 1)
+# Of 2, 3 or 4 towers the rows.
+splits = st.tuples(st.integers(2, 4), st.integers(2, 5)).map(
+    lambda each: runs(*[each[1]] * each[0])
+)
+uneven = st.lists(st.integers(2, 6), min_size=2, max_size=4).map(lambda sizes: runs(*sizes))
+
+
+def explained(trial: Trial, towers: int = 2, **more: Any) -> dict[str, Cause]:
+    """What is said of the variables whose gradients differ."""
+    numbers = measurement(trial, towers=towers, **more)
+    off = differing(trial, numbers.dtypes)
+    return causes(numbers, trial, [name for name in trial.expected if name in off])
+
+
+def common(trial: Trial, towers: int = 2, **more: Any) -> Cause:
+    """The one mistake that all variables share."""
+    found = explained(trial, towers, **more)
+    assert found.keys() == trial.expected.keys()
+    (cause,) = set(found.values())
+    return cause
+
+
+def counted(
+    times: Array, split: Sequence[tuple[int, ...]], seed: int = 0, *, is_sum: bool = False
+) -> Trial:
+    """A batch whose rows count so many times; each tower has the rows of a part."""
+    given = problem(seed, len(times), is_sum=is_sum)
+    return given.trial(given.times(times), split)
+
+
+def tail(sizes: Sequence[int], times: Array, seed: int = 0, *, in_parts: bool = True) -> Trial:
+    """The same where the program splits the batch, as measured: what is left over comes last."""
+    given = problem(seed, len(times))
+    parts = given.samples(runs(*sizes)) if in_parts else []
+    return given.trial(given.times(times), parts=parts)
+
+
+def test_no_variable_has_no_cause() -> None:
+    trial = problem().trial({})
+
+    assert causes(measurement(trial), trial, []) == {}
+
+
+# One number.
+
+
+def test_summed() -> None:
+    given = problem()
+    cause = common(given.trial(given.times(np.full(12, 2.0)), runs(6, 6)))
+
+    assert cause._replace(ratio=None) == Cause(
+        "the gradients of 2 towers are added up where their mean is meant",
+        "divide the sum by the number of towers; if a sum is meant, with a rate that is divided "
+        "by it, say so: gradients-equal.scale = 2",
+    )
+    assert cause.ratio == pytest.approx(2)
+
+
+def test_divided_twice() -> None:
+    given = problem()
+    cause = common(given.trial(given.times(np.full(12, 0.25)), runs(3, 3, 3, 3)), 4)
+
+    assert cause._replace(ratio=None) == Cause(
+        "it is divided by the number of towers, 4, once too often",
+        "divide the losses by the number of towers or take the mean of the gradients, not both; "
+        "where the loss is a sum over rows, add the gradients up; if it is meant, say so: "
+        "gradients-equal.scale = 0.25",
+    )
+    assert cause.ratio == pytest.approx(1 / 4)
+
+
+def test_another_factor() -> None:
+    given = problem()
+    cause = common(given.trial(given.times(np.full(12, 128.0)), runs(6, 6)))
+
+    assert cause._replace(ratio=None) == Cause(
+        "all of it is multiplied by one number",
+        "if it is a loss scale, undo it before the gradients are applied; if it is meant, say so: "
+        "gradients-equal.scale = 128",
+    )
+    assert cause.ratio == pytest.approx(128)
+
+
+factors = st.floats(0.01, 500) | st.floats(-500, -0.01)
+
+
+@SLOW
+@given(seeds, splits, factors | st.integers(2, 4).map(float), st.booleans())
+def test_all_gradients_are_multiplied_by_one_number(
+    seed: int, split: list[tuple[int, ...]], ratio: float, is_sum: bool
+) -> None:
+    """A sum over towers, a mean taken twice, or else; with parts that the reference takes not."""
+    towers = len(split)
+    rows = sum(map(len, split))
+    assume(abs(ratio - 1) > 0.001)
+    given = problem(seed, rows, is_sum=is_sum)
+    trial = given.trial(given.times(np.full(rows, ratio)), split)
+
+    for each in (trial, replace(trial, parts=[], each=[])):
+        cause = common(each, towers)
+        assert cause.ratio == pytest.approx(ratio, rel=1e-5)
+        assert cause.shown == ()
+        assert ("are added up" in cause.what) == (abs(ratio / towers - 1) <= 0.001)
+        assert ("once too often" in cause.what) == (abs(ratio * towers - 1) <= 0.001)
+
+
+def test_ratios_next_to_the_number_of_towers_are_its_own() -> None:
+    """Fitted numbers are off a little; one that is off by a hundredth is another."""
+    given = problem()
+    for ratio, what in [
+        (2.001, "the gradients of 2 towers are added up where their mean is meant"),
+        (2.02, "all of it is multiplied by one number"),
+        (0.5004, "it is divided by the number of towers, 2, once too often"),
+        (0.51, "all of it is multiplied by one number"),
+        (-2.0, "all of it is multiplied by one number"),
+    ]:
+        assert common(given.trial(given.times(np.full(12, ratio)), runs(6, 6))).what == what
+
+
+def test_one_tower_has_no_sum_over_towers() -> None:
+    given = problem()
+
+    cause = common(given.trial(given.times(np.full(12, 0.5))), 1)
+
+    assert cause.what == "all of it is multiplied by one number"
+
+
+def test_the_scale_that_is_declared_counts() -> None:
+    given = problem()
+
+    cause = common(given.trial(given.times(np.full(12, 2.0)), runs(6, 6)), scale=128.0)
+
+    assert cause.cure.endswith("say so: gradients-equal.scale = 256")
+
+
+@pytest.mark.parametrize(
+    "ratio",
+    [
+        2.0,
+        0.25,
+        1024.0,
+        1 / 3,
+        -1 / 7,
+        2**15,
+        0.123456789,
+        123456.789,
+    ],
+)
+def test_the_scale_to_declare_makes_the_gradients_equal(ratio: float) -> None:
+    given = problem()
+    trial = given.trial(given.times(np.full(12, ratio)), runs(6, 6))
+
+    cause = common(trial)
+
+    scale = float(cause.cure.rpartition("gradients-equal.scale = ")[2])
+    assert not policy_errors({"gradients-equal": {"scale": scale}})
+    declared = replace(trial, found={name: each / scale for name, each in trial.found.items()})
+    assert explained(declared) == {}
+
+
+def test_nothing_arrives() -> None:
+    """A scale of 0 cannot be declared, so none is offered."""
+    given = problem()
+
+    assert common(given.trial(given.times(np.zeros(12)), runs(6, 6))) == Cause(
+        "nothing of it arrives",
+        "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
+    )
+
+
+# Towers.
+
+
+@pytest.mark.parametrize(
+    ("tower", "towers", "what"),
+    [
+        (0, 2, "tower 0 count: the other's are lost"),
+        (1, 2, "tower 1, the last, count: the other's are lost"),
+        (0, 3, "tower 0 count: those of the others are lost"),
+        (1, 3, "tower 1 count: those of the others are lost"),
+        (2, 3, "tower 2, the last, count: those of the others are lost"),
+    ],
+)
+def test_only_one_tower_counts(tower: int, towers: int, what: str) -> None:
+    split = runs(*[4] * towers)
+    weights = [0.0] * towers
+    weights[tower] = towers
+
+    cause = common(counted(spread(weights, split), split), towers)
+
+    assert cause.what == f"only the rows of {what}, or computed on the same rows"
+    assert cause.cure == (
+        "take the mean over the gradients of all towers, each computed on its own rows"
+    )
+    assert cause.ratio is None
+    rows = f"rows {4 * tower} to {4 * tower + 3} count {towers} times"
+    assert rows in cause.shown
+    assert set(cause.shown) - {rows} <= {
+        "rows 0 to 3 count 0 times",
+        "rows 4 to 7 count 0 times",
+        "rows 8 to 11 count 0 times",
+        "rows 0 to 7 count 0 times",
+        "rows 4 to 11 count 0 times",
+    }
+
+
+@SLOW
+@given(seeds, splits, st.data())
+def test_only_one_of_some_towers_counts(
+    seed: int, split: list[tuple[int, ...]], data: st.DataObject
+) -> None:
+    towers = len(split)
+    tower = data.draw(st.integers(0, towers - 1))
+    times = spread([towers if k == tower else 0 for k in range(towers)], split)
+
+    what = common(counted(times, split, seed), towers).what
+
+    assert f"only the rows of tower {tower}" in what
+    assert (", the last," in what) == (tower == towers - 1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "who"),
+    [
+        ([1, 0], "tower 1"),
+        ([0, 1], "tower 0"),
+        ([1, 0, 1], "tower 1"),
+        ([1.5, 0, 1.5], "tower 1"),
+        ([1, 0, 0], "towers 1 and 2"),
+        ([0, 1, 0, 0], "towers 0, 2 and 3"),
+        ([2, 0, 1, 1], "tower 1"),
+    ],
+)
+def test_towers_that_are_lost(weights: list[float], who: str) -> None:
+    """Whether the mean is taken over those that are left, or over all."""
+    split = runs(*[3] * len(weights))
+
+    cause = common(counted(spread(weights, split), split), len(weights))
+
+    assert cause.what == f"nothing of it comes from {who}, as if it were frozen there"
+    assert cause.cure == FROZEN
+
+
+def test_a_tower_that_is_lost_shows_its_rows() -> None:
+    split = runs(4, 4, 4)
+
+    cause = common(counted(spread([1, 0, 1], split), split), 3)
+
+    assert cause.shown == (
+        "rows 0 to 3 count 1 times",
+        "rows 4 to 7 count 0 times",
+        "rows 8 to 11 count 1 times",
+    )
+
+
+@SLOW
+@given(seeds, splits, st.booleans(), st.data())
+def test_towers_are_lost_in_means_and_in_sums(
+    seed: int, split: list[tuple[int, ...]], is_sum: bool, data: st.DataObject
+) -> None:
+    towers = len(split)
+    lost = data.draw(st.sets(st.integers(0, towers - 1), min_size=1, max_size=towers - 1))
+    times = spread([k not in lost for k in range(towers)], split)
+
+    cause = common(counted(times, split, seed, is_sum=is_sum), towers)
+
+    assert "nothing of it comes from" in cause.what
+    numbers = cause.what.partition(",")[0] if len(lost) < 3 else cause.what
+    assert [k for k in range(towers) if str(k) in numbers] == sorted(lost)
+
+
+def test_towers_that_do_not_count_alike() -> None:
+    split = runs(6, 6)
+
+    cause = common(counted(spread([1.5, 0.5], split), split))
+
+    assert cause == Cause(
+        "the towers do not count alike",
+        "weight each tower by its rows; if the towers are meant for parts of different size, say "
+        "so: gradients-equal.shares = [3, 1]",
+        ("rows 0 to 5 count 1.5 times", "rows 6 to 11 count 0.5 times"),
+    )
+
+
+@SLOW
+@given(
+    seeds,
+    splits.flatmap(
+        lambda split: st.tuples(
+            st.just(split),
+            st.lists(st.integers(1, 4), min_size=len(split), max_size=len(split)),
+        )
+    ),
+    st.booleans(),
+)
+def test_the_shares_to_declare_are_the_weights(
+    seed: int, weighted: tuple[list[tuple[int, ...]], list[int]], is_sum: bool
+) -> None:
+    split, shares = weighted
+    shares = [1, *shares[1:]]
+    assume(len(set(shares)) > 1)
+    towers = len(split)
+    times = spread([share * towers / sum(shares) for share in shares], split)
+
+    cause = common(counted(times, split, seed, is_sum=is_sum), towers)
+
+    assert cause.what == "the towers do not count alike"
+    assert cause.cure.endswith(f"say so: gradients-equal.shares = {shares}")
+
+
+@pytest.mark.parametrize(
+    ("weights", "shares"),
+    [([0.8, 1.2], [2, 3]), ([1.5, 0.9, 0.6], [5, 3, 2]), ([10 / 9, 8 / 9], [5, 4])],
+)
+def test_the_shares_to_declare_are_whole(weights: list[float], shares: list[int]) -> None:
+    split = runs(*[5] * len(weights))
+
+    cause = common(counted(spread(weights, split), split), len(weights))
+
+    assert cause.cure.endswith(f"say so: gradients-equal.shares = {shares}")
+
+
+@pytest.mark.parametrize("ratio", [1.004, 1.37])
+def test_shares_to_declare_make_the_gradients_equal_or_are_none(ratio: float) -> None:
+    split = runs(6, 6)
+    weights = [2 / (1 + ratio), 2 * ratio / (1 + ratio)]
+
+    cause = common(counted(spread(weights, split), split))
+
+    assert (cause.what, cause.cure) == (
+        "the towers do not count alike",
+        "weight each tower by its rows",
+    )
+
+
+@pytest.mark.parametrize("weights", [[3.0, -1.0], [-1.0, -2.0], [1.0, 1.0, -1.0]])
+def test_negative_weights_have_no_shares_to_declare(weights: list[float]) -> None:
+    split = runs(*[4] * len(weights))
+
+    cause = common(counted(spread(weights, split), split), len(weights))
+
+    assert (cause.what, cause.cure) == (
+        "the towers do not count alike",
+        "weight each tower by its rows",
+    )
+
+
+@SLOW
+@given(seeds, uneven)
+def test_declared_parts_of_other_size_that_are_not_weighted(
+    seed: int, split: list[tuple[int, ...]]
+) -> None:
+    """Each part's mean counts alike, which is meant where the parts are of one size."""
+    towers, rows = len(split), sum(map(len, split))
+    assume(len(set(map(len, split))) > 1)
+    times = spread([rows / towers / len(part) for part in split], split)
+
+    cause = common(counted(times, split, seed), towers)
+
+    assert cause.what == "the towers do not count alike"
+    assert cause.cure.endswith(f"gradients-equal.shares = {[1] * towers}")
+
+
+def test_rows_of_a_tower_need_not_follow_each_other() -> None:
+    split = [tuple(range(0, 12, 2)), tuple(range(1, 12, 2))]
+    given = problem()
+    times = np.tile([2.0, 0.0], 6)
+
+    cause = common(given.trial(given.times(times), split))
+
+    assert cause.what.startswith("only the rows of tower 0 count")
+    assert cause.shown[:2] == ("row 0 counts 2 times", "row 1 counts 0 times")
+
+
+# Batches that the program splits by itself.
+
+
+@pytest.mark.parametrize("in_parts", [True, False])
+def test_the_last_row_is_dropped(in_parts: bool) -> None:
+    times = np.append(np.full(12, 13 / 12), 0)
+
+    cause = common(tail([6, 6, 1], times, in_parts=in_parts))
+
+    assert cause == Cause(
+        "of a batch of 13 rows the last row counts for nothing",
+        "give what is left over to a tower, and weight the towers by their rows; or feed batches "
+        "that 2 divides, and say so: gradients-equal.rows = 12",
+        ("rows 0 to 11 count 1.083 times", "row 12 counts 0 times"),
+    )
+
+
+@SLOW
+@given(seeds, st.integers(2, 4), st.integers(2, 5), st.booleans(), st.data())
+def test_what_is_left_over_is_dropped(
+    seed: int, towers: int, size: int, in_parts: bool, data: st.DataObject
+) -> None:
+    """The mean is over the rows that are left, or over all."""
+    left = data.draw(st.integers(1, towers - 1))
+    kept = towers * size
+    by = data.draw(st.sampled_from([1.0, (kept + left) / kept]))
+    times = np.append(np.full(kept, by), np.zeros(left))
+
+    # Parts of one size, as measured: what is left over has no fewer only where it is one.
+    cause = common(tail([*[size] * towers, left], times, seed, in_parts=in_parts), towers)
+
+    rows = "row counts" if left == 1 else f"{left} rows count"
+    assert cause.what == f"of a batch of {kept + left} rows the last {rows} for nothing"
+    assert f"batches that {towers} divides" in cause.cure
+    assert cause.cure.endswith(f"gradients-equal.rows = {kept}")
+
+
+def test_as_many_rows_as_towers_are_no_tail() -> None:
+    times = np.append(np.full(10, 1.2), np.zeros(2))
+
+    assert common(tail([6, 6], times)).what == "rows do not count alike"
+
+
+def test_unequal_parts_that_are_not_weighted() -> None:
+    split = runs(7, 6)
+
+    cause = common(tail([6, 6, 1], spread([13 / 14, 13 / 12], split)))
+
+    assert cause == Cause(
+        "towers of 7 and 6 rows are averaged as if they were equal",
+        "weight each tower by its rows, n_i / n: placement_checks.average_gradients(tower_grads, "
+        "weights=rows)",
+        ("rows 0 to 6 count 0.9286 times", "rows 7 to 12 count 1.083 times"),
+    )
+
+
+@SLOW
+@given(
+    seeds,
+    st.lists(st.integers(2, 8), min_size=2, max_size=4, unique=True),
+    st.booleans(),
+)
+def test_towers_of_different_size_that_are_not_weighted(
+    seed: int, sizes: list[int], in_parts: bool
+) -> None:
+    rows, towers = sum(sizes), len(sizes)
+    times = spread([rows / towers / size for size in sizes], runs(*sizes))
+
+    size = rows // towers
+    cut = [size] * towers + ([rows % towers] if rows % towers else [])
+    cause = common(tail(cut, times, seed, in_parts=in_parts), towers)
+
+    *first, last = map(str, sizes)
+    assert cause.what == (
+        f"towers of {', '.join(first)} and {last} rows are averaged as if they were equal"
+    )
+
+
+@SLOW
+@given(seeds, st.lists(st.integers(2, 6), min_size=3, max_size=4), st.booleans())
+def test_neighbours_of_one_size_are_towers_of_their_own(
+    seed: int, sizes: list[int], in_parts: bool
+) -> None:
+    assume(len(set(sizes)) > 1)
+    rows, towers = sum(sizes), len(sizes)
+    times = spread([rows / towers / size for size in sizes], runs(*sizes))
+    cut = [rows // towers] * towers + ([rows % towers] if rows % towers else [])
+
+    cause = common(tail(cut, times, seed, in_parts=in_parts), towers)
+
+    *first, last = map(str, sizes)
+    assert cause.what == (
+        f"towers of {', '.join(first)} and {last} rows are averaged as if they were equal"
+    )
+
+
+def test_towers_of_a_batch_that_the_program_splits() -> None:
+    """Whose rows are known where every tower has as many."""
+    split = runs(6, 6)
+
+    assert common(tail([6, 6], spread([2, 0], split))).what == (
+        "only the rows of tower 0 count: the other's are lost, or computed on the same rows"
+    )
+    assert common(tail([6, 6], spread([1.5, 0.5], split))).cure.endswith("shares = [3, 1]")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"), [([5, 4, 4], "5, 4 and 4"), ([4, 4, 3, 3], "4, 4, 3 and 3")]
+)
+def test_towers_as_array_split_cuts_them(sizes: list[int], said: str) -> None:
+    rows, towers = sum(sizes), len(sizes)
+    times = spread([rows / towers / size for size in sizes], runs(*sizes))
+    size = rows // towers
+
+    cause = common(tail([size] * towers + [rows % towers], times), towers)
+
+    assert cause.what == f"towers of {said} rows are averaged as if they were equal"
+
+
+@pytest.mark.parametrize("is_sum", [False, True])
+def test_rows_that_count_otherwise(is_sum: bool) -> None:
+    given = problem(rows=13, is_sum=is_sum)
+
+    cause = common(given.trial(given.times(spread([1, 3, 1], runs(3, 2, 8)))))
+
+    assert cause == Cause(
+        "rows do not count alike",
+        "see that every row is in one tower, and that towers are weighted by their rows",
+        (
+            "rows 0 to 2 count 1 times",
+            "rows 3 to 4 count 3 times",
+            "rows 5 to 12 count 1 times",
+        ),
+    )
+
+
+def test_rows_that_all_count_otherwise_explain_nothing() -> None:
+    given = problem(rows=12)
+    times = 1 + np.arange(12) / 4
+
+    assert common(given.trial(given.times(times), parts=[])).what == UNKNOWN
+
+
+def test_more_parts_than_towers_and_a_tail_explain_nothing() -> None:
+    given = problem(rows=12)
+    times = spread([1, 2, 1, 2], runs(3, 3, 3, 3))
+
+    assert common(given.trial(given.times(times), parts=[])).what == UNKNOWN
+    assert common(given.trial(given.times(times), parts=[]), 3).what == "rows do not count alike"
+
+
+def test_more_rows_than_elements_explain_nothing() -> None:
+    """Any gradient is then made up of those of the rows."""
+    given = problem(rows=12, shapes={"a": (3, 2)})
+    times = np.append(np.full(10, 1.2), np.zeros(2))
+
+    assert common(given.trial(given.times(times), parts=[])).what == UNKNOWN
+
+
+def test_rows_that_are_alike_explain_nothing() -> None:
+    """Where all rows give nearly the same gradient, no fit tells them apart."""
+    given = problem(rows=6)
+    first = {name: np.repeat(each[:1], 6, axis=0) for name, each in given.slopes.items()}
+    alike = Problem(first, given.start)
+    trial = alike.trial({name: 1.7 * each**2 for name, each in alike.of([0]).items()}, runs(3, 3))
+
+    assert {cause.what for cause in explained(trial).values()} == {UNKNOWN}
+
+
+def test_towers_that_are_nearly_alike_explain_nothing() -> None:
+    """What is small beside both is made up of them all the same: thousands of their difference."""
+    given = problem(rows=6)
+    nearly = Problem(
+        {name: each[:1] + 1e-6 * each for name, each in given.slopes.items()}, given.start
+    )
+    one, other = (nearly.of(rows) for rows in SPLIT_OF_SIX)
+    found = {
+        name: each + 3000 * (one[name] - other[name]) for name, each in nearly.of(range(6)).items()
+    }
+
+    assert common(nearly.trial(found, SPLIT_OF_SIX)).what == UNKNOWN
+
+
+# Labels, pairs, penalties.
+
+
+def moved(given: Problem) -> Problem:
+    """The same rows with other labels."""
+    other = problem(99, given.rows)
+    return Problem({name: slope[::-1] for name, slope in other.slopes.items()}, given.start)
+
+
+def test_labels_of_other_rows() -> None:
+    given = problem()
+    labels, images = (moved(given).of(rows) for rows in (range(12), range(11)))
+    ways = {"the rows of 'x' moved by 1": images, "the rows of 'y' moved by 6": labels}
+
+    cause = common(given.trial(labels, runs(6, 6), shifted=ways))
+
+    assert cause == Cause(
+        "it is what the reference gives with the rows of 'y' moved by 6",
+        "cut all inputs of a tower at the same rows, in the same order",
+    )
+
+
+@SLOW
+@given(seeds, splits, st.integers(1, 5))
+def test_labels_of_other_rows_of_any_batch(
+    seed: int, split: list[tuple[int, ...]], by: int
+) -> None:
+    """What a row gives is the product of its input and its error, or the error alone."""
+    rows = sum(map(len, split))
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(0, 1, (rows, 6)), rng.normal(0, 1, (rows, 4))
+
+    def of(labels: Array) -> Problem:
+        slopes = {"w": x[:, :, None] * labels[:, None, :], "b": labels}
+        return Problem(slopes, {"w": np.ones((6, 4)), "b": np.ones(4)})
+
+    given = of(y)
+    ways = {f"moved by {k}": of(np.roll(y, k, axis=0)).of(range(rows)) for k in (by, -by)}
+    assume(by % rows and 2 * by % rows)
+    trial = given.trial(ways[f"moved by {-by}"], split, shifted=ways)
+
+    found = explained(trial, len(split))
+
+    assert found.keys() == {"w"}  # the mean error is the same
+    assert found["w"].what == f"it is what the reference gives with moved by {-by}"
+
+
+def test_gradients_of_each_others_variable() -> None:
+    given = problem()
+    expected = given.of(range(12))
+    swapped = {"a": expected["d"], "d": expected["a"]}
+
+    found = explained(given.trial(swapped, runs(6, 6)))
+
+    assert found == {
+        own: Cause(
+            f"it is the gradient of {other}: gradients and variables are paired wrongly",
+            "keep each gradient with its variable; where lists are joined with zip, both must "
+            "leave out the same entries",
+        )
+        for own, other in (("a", "d"), ("d", "a"))
+    }
+
+
+@SLOW
+@given(seeds, st.permutations("abcdef"))
+def test_gradients_that_are_paired_wrongly(seed: int, order: Sequence[str]) -> None:
+    assert said_of_pairs(seed, order, alike=True) == {
+        own: other for own, other in zip("abcdef", order, strict=True) if own != other
+    }
+
+
+def test_gradients_of_other_sizes_that_are_paired_wrongly() -> None:
+    """The gradient of e is a thousand times as large as that of a, and b's almost as large."""
+    assert said_of_pairs(15692638, "ebcdaf", alike=False) == {"a": "e", "e": "a"}
+
+
+def said_of_pairs(seed: int, order: Sequence[str], *, alike: bool) -> dict[str, str]:
+    """Whose gradient each is said to be; `alike` gives all one size."""
+    given = problem(seed, 8, {**dict.fromkeys("abcdef", (2, 3)), "g": (6,)})
+    if alike:
+        sized = {name: each / np.max(np.abs(each)) for name, each in given.slopes.items()}
+        given = Problem(sized, given.start)
+    expected = given.of(range(8))
+    swapped = {own: expected[other] for own, other in zip("abcdef", order, strict=True)}
+    found = explained(given.trial(swapped, runs(4, 4)))
+    return {
+        own: cause.what.removeprefix("it is the gradient of ").partition(":")[0]
+        for own, cause in found.items()
+    }
+
+
+def test_a_pair_is_more_likely_than_two_factors() -> None:
+    """Of one number, that of another variable may be a multiple."""
+    pair = Problem({"s": np.full((4, 1), 1.0), "t": np.full((4, 1), 2.0)}, {})
+
+    found = explained(pair.trial({"s": np.array([2.0]), "t": np.array([1.0])}, runs(2, 2)))
+
+    assert found["s"].what.startswith("it is the gradient of t:")
+    assert found["t"].what.startswith("it is the gradient of s:")
+
+
+def test_a_pair_has_one_shape() -> None:
+    """a is 3 by 4 and c 4 by 3: no optimiser takes the gradient of the other."""
+    given = problem()
+    reshaped = given.of(range(12))["c"].reshape(3, 4)
+
+    assert explained(given.trial({"a": reshaped}))["a"].what == UNKNOWN
+
+
+def test_a_gradient_that_is_far_too_large_is_not_any_others_of_that_size() -> None:
+    given = problem(shapes={"a": (3, 4), "b": (3, 4)})
+    sizes = {"a": 1e-6, "b": 1.0}
+    small = Problem(
+        {name: sizes[name] / np.ptp(each) * each for name, each in given.slopes.items()},
+        given.start,
+    )
+    other = np.random.default_rng(1).normal(0, 1, (3, 4))
+
+    assert explained(small.trial({"a": other}))["a"].what == UNKNOWN
+
+
+def penalised(times: float, towers: int = 2) -> dict[str, Cause]:
+    given = problem(rows=4 * towers)
+    expected = given.of(range(given.rows))
+    off = {name: times * given.start[name] for name in ("a", "b")}
+    split = runs(*[4] * towers)
+    return explained(
+        given.trial({name: expected[name] + off[name] for name in off}, split), towers
+    )
+
+
+def test_a_penalty_that_counts_in_every_tower() -> None:
+    found = penalised(0.25, towers=3)
+
+    assert found == dict.fromkeys(
+        ["a", "b"],
+        Cause(
+            "what is added to it is a multiple of the variable itself, as a weight penalty's "
+            "gradient is: the penalty counts more than once, in each of the 3 towers perhaps",
+            "let the penalty count once: add it in one tower, or divide it by the number of "
+            "towers where gradients are added up",
+            ("found - expected = 0.25 x the variable",),
+        ),
+    )
+
+
+def test_a_penalty_that_is_missing() -> None:
+    assert penalised(-0.25)["a"] == Cause(
+        "what it lacks is a multiple of the variable itself, as a weight penalty's gradient is: "
+        "the penalty counts less than once, or not at all",
+        "add the penalty to the loss of every tower whose gradients are averaged",
+        ("expected - found = 0.25 x the variable",),
+    )
+
+
+@SLOW
+@given(seeds, splits, st.floats(0.01, 2), st.booleans())
+def test_penalties_of_any_size(
+    seed: int, split: list[tuple[int, ...]], decay: float, added: bool
+) -> None:
+    """As large as the gradient, or a hundredth of it."""
+    given = problem(seed, sum(map(len, split)))
+    expected = given.of(range(given.rows))
+    size = np.max(np.abs(expected["a"])) / np.max(np.abs(given.start["a"]))
+    times = decay * size * (1 if added else -1)
+
+    (cause,) = explained(
+        given.trial({"a": expected["a"] + times * given.start["a"]}, split), len(split)
+    ).values()
+
+    assert ("more than once" in cause.what) == added
+    assert ("less than once" in cause.what) != added
+    (line,) = cause.shown
+    assert float(line.split()[4]) == pytest.approx(abs(times), rel=1e-2, abs=1e-4)
+
+
+def test_what_is_added_to_weights_that_are_all_alike_is_no_penalty() -> None:
+    """It may be any constant."""
+    given = problem()
+    ones = {name: np.ones(shape) for name, shape in SHAPES.items()}
+    found = {"a": given.of(range(12))["a"] + np.ptp(given.of(range(12))["a"])}
+
+    for start in (ones, {"a": np.zeros((3, 4))}, {}, {"a": given.start["a"][:2]}):
+        assert explained(given.trial(found, start=start))["a"].what == UNKNOWN
+
+
+# What is no sum over rows.
+
+
+def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
+    """The mean of what the reference gives on each tower's rows; it is no sum over them."""
+    given = problem(seed, sum(map(len, split)))
+    whole = given.trial({}, split)
+
+    def with_statistics(gradients: Arrays) -> dict[str, Array]:
+        return {
+            name: (each / np.sqrt(np.mean(each**2))).astype(np.float32).astype(np.float64)
+            for name, each in gradients.items()
+        }
+
+    def on(samples: Sequence[Sample]) -> list[Sample]:
+        return [Sample(each.rows, with_statistics(each.gradients)) for each in samples]
+
+    parts = on(whole.parts)
+    found = {
+        name: sum(len(part.rows) / given.rows * part.gradients[name] for part in parts)
+        for name in given.slopes
+    }
+    return replace(
+        whole,
+        expected=with_statistics(whole.expected),
+        found=found,
+        parts=parts,
+        each=on(whole.each),
+    )
+
+
+def test_statistics_of_each_towers_rows() -> None:
+    assert common(by_tower(0, runs(6, 6))) == Cause(
+        "it is the mean over towers of what the reference gives on each tower's rows alone: "
+        "statistics of the batch, as batch normalisation takes, are those of a tower's rows",
+        "if that is meant, say so: gradients-equal.statistics = 'tower'; else take them over all "
+        "towers",
+    )
+
+
+def test_clipped_in_each_tower() -> None:
+    assert common(by_tower(0, runs(6, 6)), changed=frozenset("a")) == Cause(
+        "each tower changes its gradients, by clipping for example, before the mean is taken, the "
+        "reference after it",
+        "clip the averaged gradients; if it is meant, say so: gradients-equal.statistics = "
+        "'tower'",
+    )
+
+
+@SLOW
+@given(seeds, uneven, st.booleans())
+def test_what_is_right_on_each_towers_rows(
+    seed: int, split: list[tuple[int, ...]], changed: bool
+) -> None:
+    towers = len(split)
+
+    cause = common(
+        by_tower(seed, split), towers, changed=frozenset("abcd") if changed else frozenset()
+    )
+
+    assert cause.cure.count("gradients-equal.statistics = 'tower'") == 1
+    assert ("clip" in cause.what) == changed
+
+
+def test_only_the_gradients_that_differ_are_looked_at_for_changes() -> None:
+    assert "clip" not in common(by_tower(0, runs(6, 6)), changed=frozenset("z")).what
+
+
+@SLOW
+@given(seeds, splits)
+def test_what_nothing_explains(seed: int, split: list[tuple[int, ...]]) -> None:
+    given = problem(seed, sum(map(len, split)))
+    rng = np.random.default_rng(seed + 1)
+    found = {name: rng.normal(0, 1, shape) for name, shape in SHAPES.items()}
+    ways = {"moved": moved(given).of(range(given.rows))}
+
+    assert common(given.trial(found, split, shifted=ways), len(split)) == Cause(
+        UNKNOWN,
+        "compare the two programs on this batch; if the difference is meant, leave the variable "
+        "out: gradients-equal.leave_out",
+    )
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_a_small_difference_is_not_explained_by_what_would_give_none(parts: bool) -> None:
+    """A hundred eps of something: the mean over the parts is the reference's own."""
+    given = problem()
+    rng = np.random.default_rng(1)
+    found = {
+        name: each + 100 * 2.0**-23 * np.max(np.abs(each)) * rng.uniform(-1, 1, each.shape)
+        for name, each in given.of(range(12)).items()
+    }
+    trial = given.trial(found, runs(6, 6) if parts else ())
+    assert len(differing(trial, dict.fromkeys(SHAPES, "float32"))) == 4
+
+    assert common(trial).what == UNKNOWN
+
+
+def test_a_ratio_next_to_one_is_not_the_statistics_of_towers() -> None:
+    given = problem()
+
+    trial = given.trial(given.times(np.full(12, 1.00005)), runs(6, 6))
+
+    assert "statistics" not in common(trial).what
+
+
+# Several variables.
+
+
+def test_one_mistake_is_one_cause() -> None:
+    split = runs(6, 6)
+    found = explained(counted(spread([2, 0], split), split))
+
+    assert len({id(cause) for cause in found.values()}) == 1
+
+
+@SLOW
+@given(seeds, splits, st.sets(st.sampled_from("abcd"), min_size=1, max_size=3))
+def test_nothing_is_said_of_what_does_not_differ(
+    seed: int, split: list[tuple[int, ...]], wrong: set[str]
+) -> None:
+    """And the others' mistake is told from those that do alone."""
+    given = problem(seed, sum(map(len, split)))
+    times = spread([len(split), *[0] * (len(split) - 1)], split)
+    frozen = given.times(times)
+
+    found = explained(given.trial({name: frozen[name] for name in wrong}, split), len(split))
+
+    assert found.keys() == wrong
+    assert all(cause.what.startswith("only the rows of tower 0") for cause in found.values())
+
+
+def test_each_variable_has_its_own_mistake() -> None:
+    given = problem()
+    split = runs(6, 6)
+    expected = given.of(range(12))
+    wrong: Mapping[str, Array] = {
+        "a": given.times(np.full(12, 2.0))["a"],
+        "b": given.times(spread([1, 0], split))["b"],
+        "c": expected["c"] + 3 * given.start["c"],
+        "d": expected["a"],
+    }
+
+    found = explained(given.trial(wrong, split))
+
+    assert {name: cause.what.partition(":")[0] for name, cause in found.items()} == {
+        "a": "the gradients of 2 towers are added up where their mean is meant",
+        "b": "nothing of it comes from tower 1, as if it were frozen there",
+        "c": "what is added to it is a multiple of the variable itself, as a weight penalty's "
+        "gradient is",
+        "d": "it is the gradient of a",
+    }
+
+
+def test_rows_of_single_variables() -> None:
+    """Whose own elements are enough: 12 for 13 rows are not, 14 are."""
+    shapes = {"a": (3, 4), "e": (14,)}
+    given = problem(rows=13, shapes=shapes)
+    wrong = {
+        "a": given.times(np.append(np.full(12, 13 / 12), 0))["a"],
+        "e": given.times(spread([1, 3, 1], runs(3, 2, 8)))["e"],
+    }
+
+    found = explained(given.trial(wrong))
+
+    assert found["a"].what == UNKNOWN
+    assert found["e"].what == "rows do not count alike"
+
+
+# One element.
+
+
+@pytest.mark.parametrize(
+    ("ratio", "what"),
+    [
+        (2.0, "the gradients of 2 towers are added up where their mean is meant"),
+        (0.5, "it is divided by the number of towers, 2, once too often"),
+        (128.0, "all of it is multiplied by one number"),
+        (-3.0, "all of it is multiplied by one number"),
+        (1 / 128, "all of it is multiplied by one number"),
+        (1.37, UNKNOWN),
+        (0.73, UNKNOWN),
+        (-1.0, UNKNOWN),
+    ],
+)
+def test_one_number_is_a_multiple_of_any(ratio: float, what: str) -> None:
+    """So only whole factors mean something."""
+    given = problem(shapes={"scale": ()})
+
+    cause = common(given.trial(given.times(np.full(12, ratio)), runs(6, 6)))
+
+    assert cause.what == what
+
+
+def test_one_number_among_others() -> None:
+    """The others tell what it is."""
+    given = problem(shapes={**SHAPES, "scale": ()})
+    split = runs(6, 6)
+
+    found = explained(given.trial(given.times(spread([1, 0], split)), split))
+
+    assert found.keys() == {*SHAPES, "scale"}
+    assert len(set(found.values())) == 1
+
+
+def test_one_number_that_becomes_zero() -> None:
+    given = problem(shapes={"scale": ()})
+
+    cause = common(given.trial({"scale": np.zeros(())}, runs(6, 6)))
+
+    assert cause.what
+
+
+# Next to nothing.
+
+
+def test_what_is_zero_in_the_reference_has_no_known_cause() -> None:
+    given = problem()
+    zero = Problem({name: 0 * each for name, each in given.slopes.items()}, given.start)
+
+    assert common(zero.trial(given.of(range(12)), runs(6, 6))).what == UNKNOWN
+
+
+@SLOW
+@given(seeds, st.sampled_from([2, 3]), st.floats(1e-3, 1e3))
+def test_variables_may_be_of_any_size(seed: int, towers: int, size: float) -> None:
+    given = problem(seed, 12)
+    sized = Problem({name: size * each for name, each in given.slopes.items()}, given.start)
+    split = runs(*[12 // towers] * towers)
+    times = spread([towers, *[0] * (towers - 1)], split)
+
+    assert (
+        "only the rows of tower 0" in common(sized.trial(sized.times(times), split), towers).what
+    )
+
+
+def test_noise_widens_what_is_near() -> None:
+    """The reference itself is off so much if its rows come in another order."""
+    given = problem()
+    split = runs(6, 6)
+    rng = np.random.default_rng(1)
+    half = given.times(spread([1, 0], split))
+    noise = {name: 1e-4 * float(np.max(np.abs(each))) for name, each in half.items()}
+    blurred = {
+        name: each + noise[name] * rng.uniform(-1, 1, each.shape) for name, each in half.items()
+    }
+
+    assert common(given.trial(blurred, split)).what == UNKNOWN
+    cause = common(given.trial(blurred, split, noise=noise))
+    assert cause.what.startswith("nothing of it comes from tower 1")
+
+
+def test_float64_is_fitted_as_its_eps_allows() -> None:
+    """A penalty of some 1e-6 of the gradient is nothing in float32, and a finding in float64."""
+    given = problem(rows=8)
+    expected = given.of(range(8))
+    times = 1e-6 * np.max(np.abs(expected["a"]))
+    trial = given.trial(
+        {"a": expected["a"] + times * given.start["a"]}, noise=dict.fromkeys(SHAPES, 0.0)
+    )
+
+    found = explained(trial, dtypes=dict.fromkeys(SHAPES, "float64"))
+
+    assert list(found) == ["a"]
+    assert "a multiple of the variable itself" in found["a"].what

@@ -1,0 +1,801 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measurements import SHAPES, Problem, course, measurement, problem, runs, spread
+from towers import program
+
+from placement_checks import Finding, Placement, Verdict
+from placement_checks.numbers import Course, Measurement, Trial
+from placement_checks.policy import policy_errors
+from placement_checks.rules import GradientsEqual
+
+SPLIT = runs(6, 6)
+TWICE = np.full(12, 2.0)
+ONE = 2.0**-23  # eps of float32
+
+
+def checked(
+    numbers: Measurement | None, lines: Mapping[str, str] | None = None, **fields: Any
+) -> Verdict:
+    return GradientsEqual(**fields).check(built(numbers, lines))
+
+
+def built(numbers: Measurement | None, lines: Mapping[str, str] | None = None) -> Placement:
+    names = [*(numbers.dtypes if numbers else SHAPES)]
+    return program(variables=names, numbers=numbers, lines=lines or {})
+
+
+def batch(found: Mapping[str, Any], given: Problem | None = None, **more: Any) -> Trial:
+    return (given or problem()).trial(found, SPLIT, **more)
+
+
+def objects(verdict: Verdict) -> list[str]:
+    assert verdict.state != "not-checked", verdict.reason
+    return [each.object for each in verdict.findings]
+
+
+def one(size: float = 1.0) -> dict[str, Any]:
+    """What a gradient of one number is, with its noise, as a trial has it."""
+    return {"w": np.array([size, size])}
+
+
+def of_one(expected: float, found: Any, noise: float = 0.0) -> Trial:
+    return Trial(4, (), one(expected), {"w": np.array([found, found])}, {"w": noise})
+
+
+# States.
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_kept(count: int) -> None:
+    numbers = measurement(problem().trial({}, runs(*[12 // count] * count)), towers=count)
+
+    verdict = checked(numbers)
+
+    assert verdict == Verdict(
+        "gradients-equal",
+        "kept",
+        "executed",
+        findings=(),
+        note="4 variables, at most 0.0 eps apart",
+        figures=verdict.figures,
+    )
+    assert [(each["variable"], each["state"]) for each in verdict.figures] == [
+        (name, "equal") for name in "abcd"
+    ]
+
+
+def test_broken() -> None:
+    numbers = measurement(batch(problem().times(TWICE)), updates={"a": "update/a"})
+
+    verdict = checked(numbers, {"update/a": "main.py:40 net.py:3", "b": "main.py:9"})
+
+    assert (verdict.state, verdict.evidence, verdict.note) == (
+        "broken",
+        "executed",
+        "4 of 4 variables differ",
+    )
+    assert objects(verdict) == [*"abcd"]
+    cure = (
+        "divide the sum by the number of towers; if a sum is meant, with a rate that is divided "
+        "by it, say so: gradients-equal.scale = 2"
+    )
+    assert verdict.findings[0] == Finding(
+        object="a",
+        op="VarHandleOp",
+        evidence="executed",
+        expected="the reference's gradient",
+        found="2 times, off by 8.4e+06 eps",
+        where="main.py:40",
+        path=(),
+        message="the gradient of a is 2 times the reference's: the gradients of 2 towers are "
+        "added up where their mean is meant (built at main.py:40 > net.py:3)",
+        cure=cure,
+    )
+    assert verdict.findings[1].where == "main.py:9"
+    assert verdict.findings[1].message == (
+        "the gradient of b is 2 times the reference's: the gradients of 2 towers are added up "
+        "where their mean is meant"
+    )
+
+
+def test_what_shows_a_mistake_is_the_path() -> None:
+    given = problem()
+    numbers = measurement(batch({"c": given.times(spread([1, 0], SPLIT))["c"]}))
+
+    (finding,) = checked(numbers, {"c": "main.py:9"}).findings
+
+    assert finding.message == (
+        "the gradient of c is not the reference's: nothing of it comes from tower 1, as if it "
+        "were frozen there"
+    )
+    assert finding.path == ("rows 0 to 5 count 1 times", "rows 6 to 11 count 0 times")
+    assert "times, off by" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("times", "said", "towers"),
+    [
+        (np.full(12, 0.25), "is 0.25 times the reference's: it is divided by the number", 4),
+        (np.full(12, 128.0), "is 128 times the reference's: all of it is multiplied", 2),
+        (spread([2, 0], SPLIT), "is not the reference's: only the rows of tower 0 count", 2),
+        (spread([0, 2], SPLIT), "is not the reference's: only the rows of tower 1, the last,", 2),
+        (spread([1.5, 0.5], SPLIT), "is not the reference's: the towers do not count alike", 2),
+    ],
+)
+def test_mistakes_of_all_variables(times: Any, said: str, towers: int) -> None:
+    given = problem()
+
+    verdict = checked(measurement(batch(given.times(times)), towers=towers))
+
+    assert objects(verdict) == [*"abcd"]
+    for each in verdict.findings:
+        assert each.message.startswith(f"the gradient of {each.object} {said}")
+        assert each.cure
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32 - 1), st.sets(st.sampled_from("abcd")))
+def test_only_what_differs_is_found(seed: int, wrong: set[str]) -> None:
+    given = problem(seed)
+    off = given.times(spread([1.5, 0.5], SPLIT))
+
+    verdict = checked(measurement(batch({name: off[name] for name in wrong}, given)))
+
+    assert objects(verdict) == sorted(wrong)
+    assert {each["variable"] for each in verdict.figures if each["state"] == "differs"} == wrong
+    verb = "differs" if len(wrong) == 1 else "differ"
+    assert verdict.note == (
+        f"{len(wrong)} of 4 variables {verb}" if wrong else "4 variables, at most 0.0 eps apart"
+    )
+
+
+def test_the_worst_is_in_the_note() -> None:
+    given = problem()
+    expected = given.of(range(12))
+    found = {"b": expected["b"] + 12.34 * ONE * np.max(np.abs(expected["b"]))}
+
+    verdict = checked(measurement(batch(found)))
+
+    assert verdict.note == "4 variables, at most 12.3 eps apart"
+
+
+def test_one_variable() -> None:
+    numbers = measurement(of_one(1, 1))
+
+    assert checked(numbers).note == "1 variable, at most 0.0 eps apart"
+
+
+# What is not checked, or said beside.
+
+
+def test_no_numbers() -> None:
+    graph = program(unmeasured="no reference is given")
+
+    assert GradientsEqual().check(graph) == Verdict(
+        "gradients-equal", "not-checked", None, "no reference is given"
+    )
+
+
+def test_all_is_noise() -> None:
+    numbers = measurement(of_one(1e-9, 3e-9, noise=1e-8))
+
+    verdict = checked(numbers)
+
+    assert (verdict.state, verdict.reason, verdict.note) == (
+        "not-checked",
+        "too noisy to compare: w",
+        None,
+    )
+    (figure,) = verdict.figures
+    assert figure["state"] == "noise"
+
+
+def test_some_is_noise() -> None:
+    given = problem()
+    trial = batch({"b": -given.of(range(12))["b"]})
+    loud = replace(trial, noise={**trial.noise, "b": float(np.max(np.abs(trial.expected["b"])))})
+
+    verdict = checked(measurement(loud))
+
+    assert (verdict.state, verdict.findings) == ("kept", ())
+    assert verdict.note == "3 variables, at most 0.0 eps apart; too noisy to compare: b"
+
+
+def test_many_names_are_cut() -> None:
+    names = [f"v{n}" for n in range(5)]
+    trial = Trial(
+        2,
+        (),
+        {name: np.ones(2) for name in [*names, "w"]},
+        {name: np.ones(2) for name in [*names, "w"]},
+        {**dict.fromkeys(names, 1.0), "w": 0.0},
+    )
+
+    assert checked(measurement(trial)).note == (
+        "1 variable, at most 0.0 eps apart; too noisy to compare: v0, v1, v2 and 2 more"
+    )
+
+
+def test_zero_in_both() -> None:
+    given = problem()
+    zero = Problem({**given.slopes, "b": 0 * given.slopes["b"]}, given.start)
+
+    verdict = checked(measurement(batch({}, zero)))
+
+    assert verdict.state == "kept"
+    assert verdict.note == "3 variables, at most 0.0 eps apart; zero in the reference: b"
+
+
+def test_zero_in_all() -> None:
+    verdict = checked(measurement(of_one(0, 0)))
+
+    assert (verdict.state, verdict.reason) == ("not-checked", "zero in the reference: w")
+
+
+def test_zero_in_the_reference_alone() -> None:
+    (finding,) = checked(measurement(of_one(0, 1))).findings
+
+    assert finding.message == (
+        "the gradient of w is not the reference's: no mistake that is known explains it"
+    )
+    assert finding.found == "not zero"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_too_coarse(dtype: str) -> None:
+    numbers = measurement(of_one(1, 1), dtypes={"w": dtype})
+
+    verdict = checked(numbers)
+
+    assert verdict == Verdict(
+        "gradients-equal",
+        "not-checked",
+        None,
+        f"the gradients of w are computed in {dtype}, too coarse to tell a hundredth",
+        note="build the model in float32 or float64 to compare",
+        figures=verdict.figures,
+    )
+    assert [each["state"] for each in verdict.figures] == ["blurred"]
+
+
+def test_some_are_too_coarse_and_others_differ() -> None:
+    given = problem()
+    trial = batch({"a": given.times(TWICE)["a"]})
+    numbers = measurement(trial, dtypes={**dict.fromkeys("acd", "float32"), "b": "bfloat16"})
+
+    assert objects(checked(numbers)) == ["a"]
+    assert checked(numbers, leave_out=("a",)).reason == (
+        "the gradients of b are computed in bfloat16, too coarse to tell a hundredth"
+    )
+
+
+def test_variables_are_finer_than_their_gradients() -> None:
+    """Float32 variables of a model that computes in bfloat16."""
+    trial = batch({"a": problem().times(TWICE)["a"]})
+    numbers = measurement(trial, precisions=dict.fromkeys(SHAPES, "bfloat16"))
+
+    assert objects(checked(numbers)) == ["a"]
+    verdict = checked(replace(numbers, trials=[batch({})]))
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        "the gradients of a, b, c and 1 more are computed in bfloat16, too coarse to tell a "
+        "hundredth",
+    )
+
+
+def test_the_eps_is_that_of_the_gradients() -> None:
+    """Float64 variables whose gradients are computed in float32."""
+    trial = of_one(1, 1 + 20 * ONE)
+    numbers = measurement(trial, dtypes={"w": "float64"}, precisions={"w": "float32"})
+
+    verdict = checked(numbers)
+
+    assert (verdict.state, verdict.note) == ("kept", "1 variable, at most 20.0 eps apart")
+    assert objects(checked(replace(numbers, precisions=numbers.dtypes))) == ["w"]
+    assert objects(checked(replace(numbers, trials=[of_one(1, 1 + 40 * ONE)]))) == ["w"]
+
+
+@pytest.mark.parametrize(("off", "state"), [(31, "kept"), (33, "broken")])
+def test_zeros_are_rounded_as_the_largest_gradient_is(off: float, state: str) -> None:
+    """Those of a bias before a normalisation, in eps of the other's."""
+    trial = Trial(
+        4,
+        (),
+        {"w": np.ones(2), "bias": np.full(2, 1e-9)},
+        {"w": np.ones(2), "bias": np.array([1e-9, off * ONE])},
+        {"w": 0.0, "bias": 1e-9},
+    )
+
+    verdict = checked(measurement(trial))
+
+    assert verdict.state == state
+    assert objects(verdict) == (["bias"] if off > 32 else [])
+    assert ("too noisy to compare: bias" in str(verdict.note)) == (state == "kept")
+
+
+def test_variables_whose_gradient_cannot_be_read() -> None:
+    unread = {"u": "it is computed in a loop", "v": "another"}
+
+    verdict = checked(measurement(batch({}), unread=unread))
+
+    assert verdict.state == "kept"
+    assert verdict.note == (
+        "4 variables, at most 0.0 eps apart; not read: u and v (it is computed in a loop)"
+    )
+
+
+def test_no_gradient_can_be_read() -> None:
+    trial = Trial(4, (), {}, {}, {})
+    numbers = measurement(trial, dtypes={"w": "float32"}, unread={"w": "it is in a loop"})
+
+    verdict = checked(numbers)
+
+    assert (verdict.state, verdict.reason) == ("not-checked", "not read: w (it is in a loop)")
+
+
+def test_no_variable() -> None:
+    verdict = checked(measurement(Trial(4, (), {}, {}, {}), dtypes={"w": "float32"}))
+
+    assert (verdict.state, verdict.reason) == ("not-checked", "no variable is left to compare")
+
+
+def test_the_notes_of_the_run_are_said() -> None:
+    numbers = measurement(batch({}), notes=["train.py:build takes no batch of 13 rows"])
+
+    assert checked(numbers).note == (
+        "4 variables, at most 0.0 eps apart; train.py:build takes no batch of 13 rows"
+    )
+    broken = replace(numbers, trials=[batch(problem().times(spread([1, 0], SPLIT)))])
+    assert checked(broken).note == (
+        "4 of 4 variables differ; train.py:build takes no batch of 13 rows"
+    )
+    assert list(numbers.notes) == ["train.py:build takes no batch of 13 rows"]
+
+
+# Gradients that one program lacks.
+
+
+def test_missing_in_the_towers() -> None:
+    numbers = measurement(batch({}), missing={"b": True}, updates={"b": "update/b"})
+
+    verdict = checked(numbers, {"b": "main.py:9 net.py:3", "update/b": "main.py:40 net.py:5"})
+
+    assert verdict.note == "0 of 4 variables differ"
+    assert verdict.findings == [
+        Finding(
+            object="b",
+            op="VarHandleOp",
+            evidence="executed",
+            expected="the reference's gradient",
+            found="no gradient",
+            where="main.py:40",
+            message="b receives no gradient, and in train.py:single it does "
+            "(built at main.py:40 > net.py:5)",
+            cure="give both programs the same variables to train: var_list, trainable, "
+            "stop_gradient",
+        )
+    ]
+
+
+def test_missing_in_the_reference() -> None:
+    (finding,) = checked(measurement(batch({}), missing={"b": False})).findings
+
+    assert (finding.object, finding.expected, finding.found, finding.message) == (
+        "b",
+        "no gradient",
+        "a gradient",
+        "b receives a gradient, and in train.py:single it does not",
+    )
+
+
+def test_missing_ones_are_found_beside_what_differs() -> None:
+    given = problem()
+    trial = batch({"a": given.times(spread([1, 0], SPLIT))["a"]})
+
+    assert objects(checked(measurement(trial, missing={"b": True}))) == ["b", "a"]
+
+
+def test_missing_ones_may_be_left_out() -> None:
+    numbers = measurement(batch({}), missing={"b": True, "c": False})
+
+    assert objects(checked(numbers, leave_out=("b",))) == ["c"]
+    assert objects(checked(numbers, leave_out=("b", "c"))) == []
+
+
+# No numbers.
+
+
+def strayed(where: str | None, *more: str, stray: float = math.nan) -> Measurement:
+    given = problem()
+    found = {"b": np.full(6, stray)}
+    if more:
+        found |= {name: given.times(TWICE)[name] for name in more}
+    return measurement(batch(found, stray={"b": ("tower_1/Log", where)}))
+
+
+def test_no_number() -> None:
+    verdict = checked(strayed("net.py:12"), {"b": "main.py:9"})
+
+    assert verdict.findings == [
+        Finding(
+            object="b",
+            op="VarHandleOp",
+            evidence="executed",
+            expected="the reference's gradient",
+            found="no number",
+            where="main.py:9",
+            path=("tower_1/Log",),
+            message="the gradient of b is not the reference's: it is no number; the first op that "
+            "yields none is tower_1/Log, built at net.py:12",
+            cure="look at what that op is given, a logarithm or a division by zero",
+        )
+    ]
+    assert verdict.note == "1 of 4 variables differs"
+    assert [each["error"] for each in verdict.figures if each["variable"] == "b"] == [None]
+
+
+def test_no_number_from_an_unknown_line() -> None:
+    (finding,) = checked(strayed(None)).findings
+
+    assert finding.message.endswith("the first op that yields none is tower_1/Log")
+
+
+def test_no_number_beside_others() -> None:
+    first, second = checked(strayed(None, "a")).findings
+
+    assert "is 2 times the reference's" in first.message
+    assert "it is no number" in second.message
+
+
+def test_no_number_hides_nothing_of_what_the_others_share() -> None:
+    """Each of the others has fewer elements than there are rows; together they have enough."""
+    trial = odd(DROPPED)
+    found = {**trial.found, "b": np.full(6, math.nan)}
+    trial = replace(trial, found=found, parts=(), stray={"b": ("Log", None)})
+
+    messages = {each.object: each.message for each in checked(measurement(trial)).findings}
+
+    assert "it is no number" in messages.pop("b")
+    assert [*messages] == ["a", "c", "d"]
+    assert all("the last row counts for nothing" in each for each in messages.values())
+
+
+def test_infinity_is_no_number() -> None:
+    (finding,) = checked(strayed(None, stray=math.inf)).findings
+
+    assert finding.found == "no number"
+
+
+# Several batches.
+
+
+def odd(times: Any, noise: float | None = None) -> Trial:
+    """A batch of 13 rows."""
+    given = problem(1, rows=13)
+    trial = given.trial(given.times(times), parts=given.samples(runs(6, 6, 1)))
+    return trial if noise is None else replace(trial, noise=dict.fromkeys(SHAPES, noise))
+
+
+DROPPED = np.append(np.full(12, 13 / 12), 0)
+
+
+def test_the_odd_batch_is_judged_too() -> None:
+    verdict = checked(measurement(batch({}), odd(DROPPED)))
+
+    assert objects(verdict) == [*"abcd"]
+    assert verdict.note == "4 of 4 variables differ"
+    assert {each["state"] for each in verdict.figures} == {"differs"}
+    assert "of a batch of 13 rows the last row counts for nothing" in verdict.findings[0].message
+    assert checked(measurement(batch({}), odd(np.ones(13)))).state == "kept"
+
+
+def test_the_odd_batch_says_no_more_than_the_first() -> None:
+    first = batch(problem().times(spread([1, 0], SPLIT)))
+
+    verdict = checked(measurement(first, odd(DROPPED)))
+
+    assert objects(verdict) == [*"abcd"]
+    assert not [each for each in verdict.findings if "the last row counts" in each.message]
+
+
+def test_the_figures_are_the_worst_of_all_batches() -> None:
+    given = problem()
+    expected = given.of(range(12))
+    little = batch({"b": expected["b"] + 9 * ONE * np.max(np.abs(expected["b"]))})
+
+    for trials in ([little, batch({})], [batch({}), little]):
+        verdict = checked(measurement(*trials))
+        assert verdict.note == "4 variables, at most 9.0 eps apart"
+        assert len(verdict.figures) == 4
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        replace(of_one(1, math.nan), stray={"w": ("Log", None)}),
+        of_one(1, 1 + 50 * ONE),
+    ],
+)
+def test_the_count_is_of_what_is_found(second: Trial) -> None:
+    """The first batch is equal, by its noise."""
+    first = of_one(1, 1 + 60 * ONE, noise=10 * ONE)
+
+    verdict = checked(measurement(first, second))
+
+    assert objects(verdict) == ["w"]
+    assert verdict.note == "1 of 1 variable differs"
+    assert [each["state"] for each in verdict.figures] == ["differs"]
+
+
+# What is declared.
+
+
+def test_tolerance_and_noise() -> None:
+    numbers = measurement(of_one(1, 1 + 50 * ONE, noise=5 * ONE))
+
+    assert objects(checked(numbers)) == ["w"]
+    assert objects(checked(numbers, tolerance=51)) == []
+    assert objects(checked(numbers, noise=11)) == []
+    assert objects(checked(numbers, tolerance=40, noise=9)) == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("leave_out", "left", "looked_at"),
+    [
+        ((), "ac", "abcd"),
+        (("a",), "c", "bcd"),
+        (("A", "c*"), "a", "abd"),
+        (("[ac]",), "", "bd"),
+    ],
+)
+def test_variables_that_are_left_out(
+    leave_out: tuple[str, ...], left: str, looked_at: str
+) -> None:
+    wrong = problem().times(spread([1, 0], SPLIT))
+    numbers = measurement(batch({name: wrong[name] for name in "ac"}))
+
+    verdict = checked(numbers, leave_out=leave_out)
+
+    assert objects(verdict) == [*left]
+    assert [each["variable"] for each in verdict.figures] == [*looked_at]
+
+
+def test_all_are_left_out() -> None:
+    verdict = checked(measurement(batch({})), leave_out=("?",))
+
+    assert (verdict.state, verdict.reason) == ("not-checked", "no variable is left to compare")
+
+
+def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share() -> None:
+    given = problem()
+    found = {**given.times(TWICE), "d": given.of(range(12))["d"]}
+
+    verdict = checked(measurement(batch(found)), leave_out=("d",))
+
+    assert {each.message.partition(": ")[2][:30] for each in verdict.findings} == {
+        "the gradients of 2 towers are "
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "errors"),
+    [
+        ({}, []),
+        ({"tolerance": 0.5, "noise": 1, "seconds": 600, "scale": -2.0, "rows": 0}, []),
+        ({"shares": [3, 1], "statistics": "tower", "leave_out": "bn/*", "rows": 64}, []),
+        ({"tolerance": 0}, ["tolerance: tolerance: 0 is not above 0; give more"]),
+        ({"noise": -1.5}, ["noise: noise: -1.5 is not above 0; give more"]),
+        ({"seconds": 0}, ["seconds: seconds: 0 is not above 0; give more"]),
+        (
+            {"scale": 0},
+            ["scale: scale: 0 leaves no gradient; give what they are multiplied by"],
+        ),
+        (
+            {"rows": -1},
+            ["rows: rows, shares: a part has no rows; give whole numbers from 1 on"],
+        ),
+        (
+            {"shares": [2, 0]},
+            ["shares: rows, shares: a part has no rows; give whole numbers from 1 on"],
+        ),
+        ({"shares": [2, 1.5]}, ["shares: [2, 1.5] does not fit; give a list of whole numbers"]),
+        ({"shares": 2}, ["shares: 2 does not fit; give a list of whole numbers"]),
+        (
+            {"statistics": "towers"},
+            ["statistics: statistics: 'towers' is none; give 'batch' or 'tower'"],
+        ),
+        ({"tolerance": "32"}, ["tolerance: '32' does not fit; give a number"]),
+        ({"rows": 1.5}, ["rows: 1.5 does not fit; give a whole number"]),
+        ({"scale": True}, ["scale: True does not fit; give a number"]),
+        *(
+            ({field: value}, [f"{field}: {value} does not fit; give a number"])
+            for field in ("tolerance", "noise", "scale", "seconds")
+            for value in (math.nan, math.inf, -math.inf)
+        ),
+    ],
+)
+def test_policy(values: Mapping[str, Any], errors: Sequence[str]) -> None:
+    found = [str(each) for each in policy_errors({"gradients-equal": values})]
+
+    assert found == [f"gradients-equal.{each}" for each in errors]
+
+
+@pytest.mark.parametrize("field", ["tolerance", "scale", "rows"])
+def test_numbers_beyond_all_are_refused(field: str) -> None:
+    assert policy_errors({"gradients-equal": {field: 10**400}})
+
+
+# A factor that the rate makes up for.
+
+
+def steps_of(*ends: float) -> Course:
+    """The weights of the program after three steps; those of the reference are 1, 2 and 3."""
+    names = [*"abcd"]
+    expected = {name: [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]] for name in names}
+    found = {name: [[1, 1], [2, 2], [end, end]] for name, end in zip("abcd", ends, strict=False)}
+    trained = {name: [False, False] for name in names}
+    return course({name: [0.0, 0.0] for name in names}, expected, found, unsure=trained)
+
+
+def test_the_rate_makes_up_for_it() -> None:
+    numbers = measurement(batch(problem().times(TWICE)), course=steps_of())
+
+    verdict = checked(numbers)
+
+    assert (verdict.state, verdict.findings) == ("kept", ())
+    assert verdict.note == (
+        "all gradients are 2 times the reference's, and the rate makes up for it: the weights "
+        "are equal after 3 steps"
+    )
+    assert [each["ratio"] for each in verdict.figures] == pytest.approx([2] * 4)
+
+
+def with_slot(factor: float) -> Course:
+    steps = steps_of()
+    slots = [{**each, "a/Momentum": np.array([5.0, 5.0])} for each in steps.expected]
+    found = [{**each, "a/Momentum": factor * np.array([5.0, 5.0])} for each in steps.found]
+    start = {**steps.start, "a/Momentum": np.zeros(2)}
+    noise = [{**each, "a/Momentum": 0.0} for each in steps.noise]
+    return replace(steps, start=start, expected=slots, found=found, noise=noise)
+
+
+@pytest.mark.parametrize(("factor", "state"), [(1.0, "kept"), (2.0, "kept"), (3.0, "broken")])
+def test_the_factor_may_be_in_the_slots(factor: float, state: str) -> None:
+    numbers = measurement(
+        batch(problem().times(TWICE)),
+        course=with_slot(factor),
+        optimizers=frozenset({"ResourceApplyMomentum"}),
+        dtypes=dict.fromkeys([*"abcd", "a/Momentum"], "float32"),
+    )
+
+    assert GradientsEqual().check(program(variables=[*"abcd"], numbers=numbers)).state == state
+
+
+def test_the_factor_in_slots_is_that_which_is_declared_and_more() -> None:
+    """The gradients were divided by 4 already, and are twice as large still."""
+    numbers = measurement(
+        batch(problem().times(TWICE)),
+        course=with_slot(8.0),
+        scale=4.0,
+        dtypes=dict.fromkeys([*"abcd", "a/Momentum"], "float32"),
+    )
+
+    verdict = GradientsEqual().check(program(variables=[*"abcd"], numbers=numbers))
+
+    assert verdict.state == "kept"
+    assert "all gradients are 2 times" in str(verdict.note)
+
+
+@pytest.mark.parametrize(
+    "optimizers",
+    [{"ResourceApplyAdam"}, {"ResourceApplyGradientDescent", "ResourceApplyAdam"}, set()],
+)
+def test_equal_weights_show_nothing_under_adam(optimizers: set[str]) -> None:
+    numbers = measurement(
+        batch(problem().times(TWICE)), course=steps_of(), optimizers=frozenset(optimizers)
+    )
+
+    verdict = checked(numbers)
+
+    assert objects(verdict) == [*"abcd"]
+    assert verdict.note == "4 of 4 variables differ"
+
+
+@pytest.mark.parametrize(
+    ("times", "course"),
+    [
+        pytest.param(TWICE, None, id="no step was taken"),
+        pytest.param(TWICE, steps_of(3.5), id="the weights differ"),
+        pytest.param(spread([1, 0], SPLIT), steps_of(), id="no factor"),
+    ],
+)
+def test_nothing_makes_up_for_it(times: Any, course: Course | None) -> None:
+    numbers = measurement(batch(problem().times(times)), course=course)
+
+    assert objects(checked(numbers)) == [*"abcd"]
+
+
+def test_nothing_makes_up_for_the_gradients_of_some_variables() -> None:
+    """Weights that are equal though one variable's gradient is and another's is not."""
+    wrong = problem().times(TWICE)
+    numbers = measurement(batch({name: wrong[name] for name in "abc"}), course=steps_of())
+
+    assert objects(checked(numbers)) == ["a", "b", "c"]
+
+
+def test_nothing_makes_up_for_two_factors() -> None:
+    given = problem()
+    found = {**given.times(TWICE), "d": given.times(np.full(12, 3.0))["d"]}
+
+    verdict = checked(measurement(batch(found), course=steps_of()))
+
+    assert objects(verdict) == [*"abcd"]
+
+
+def test_zeros_have_no_factor() -> None:
+    given = problem()
+    zero = Problem({**given.slopes, "d": 0 * given.slopes["d"]}, given.start)
+    trial = zero.trial(zero.times(TWICE), SPLIT)
+
+    verdict = checked(measurement(trial, course=steps_of()))
+
+    assert (verdict.state, verdict.findings) == ("kept", ())
+    assert "the rate makes up for it" in str(verdict.note)
+    assert str(verdict.note).endswith("zero in the reference: d")
+
+
+def test_noise_has_no_factor() -> None:
+    """Such as that of a bias before batch normalisation."""
+    given = problem()
+    trial = given.trial(given.times(TWICE), SPLIT)
+    loud = replace(trial, noise={**trial.noise, "d": float(np.max(np.abs(trial.expected["d"])))})
+
+    assert checked(measurement(loud, course=steps_of())).state == "kept"
+
+
+def test_the_rate_makes_up_for_the_factor_of_the_first_batch() -> None:
+    """The steps are taken with such; they say nothing of what the odd one shows."""
+    twice = odd(np.full(13, 2.0))
+    numbers = measurement(batch({}), twice, course=steps_of())
+
+    verdict = checked(numbers)
+
+    assert objects(verdict) == [*"abcd"]
+    assert verdict.note == "4 of 4 variables differ"
+    both = replace(numbers, trials=[batch(problem().times(TWICE)), twice])
+    assert checked(both).state == "kept"
+
+
+def test_the_rate_makes_up_for_nothing_else_in_the_odd_batch() -> None:
+    given = problem()
+    numbers = measurement(batch(given.times(TWICE)), odd(2 * DROPPED), course=steps_of())
+
+    assert objects(checked(numbers)) == [*"abcd"]
+
+
+def test_what_is_missing_is_found_all_the_same() -> None:
+    numbers = measurement(batch(problem().times(TWICE)), course=steps_of(), missing={"d": True})
+
+    verdict = checked(numbers)
+
+    assert [each.found for each in verdict.findings] == ["no gradient"]
+    assert "the rate makes up for it" in str(verdict.note)
+
+
+def test_figures_are_plain() -> None:
+    trial = replace(batch({"b": np.full(6, math.nan)}), stray={"b": ("Log", None)})
+
+    figures = checked(measurement(trial)).figures
+
+    assert json.loads(json.dumps(figures, allow_nan=False)) == figures
+    assert [each["variable"] for each in figures] == [*"abcd"]

@@ -1,0 +1,549 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from measurements import course, measurement
+from towers import program
+
+from placement_checks import Finding, Placement, Verdict
+from placement_checks.numbers import Course, Measurement, Trial
+from placement_checks.policy import policy_errors
+from placement_checks.rules import WeightsEqual
+
+FOLLOW = "mend that first"
+COPIES = "towers compute with something that the step does not update, such as copies of their own"
+NO_COPIES = (
+    "let all towers read the variables that the step updates: get_variable in a reused scope, and "
+    "no copies of it"
+)
+# Of w and v, from 0 and 0, in three steps.
+STEPS = [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
+START = [0.0, 0.0]
+
+
+def steps(found: Mapping[str, Sequence[Any]], **more: Any) -> Course:
+    """w and v are trained; w has a slot, and there is a counter."""
+    slot = [[5.0, 1.0], [4.0, 2.0], [3.0, 3.0]]
+    return course(
+        {"w": START, "v": START, "w/Momentum": START, "step": 0},
+        {"w": STEPS, "v": STEPS, "w/Momentum": slot, "step": [1, 2, 3]},
+        found,
+        unsure={"w": [False, False], "v": [False, False]},
+        **more,
+    )
+
+
+def batch(wrong: Sequence[str] = (), noisy: Sequence[str] = (), by: float = 2) -> Trial:
+    """A batch; the gradients of those in `wrong` differ."""
+    return Trial(
+        4,
+        (),
+        dict.fromkeys("wv", np.ones(2)),
+        {name: np.ones(2) * (by if name in wrong else 1) for name in "wv"},
+        {name: float(name in noisy) for name in "wv"},
+    )
+
+
+def ran(taken: Course | None, wrong: Sequence[str] = (), **more: Any) -> Measurement:
+    """What both programs gave; the gradients of those in `wrong` differ."""
+    dtypes = {name: "int64" if name == "step" else "float32" for name in ("step", *NAMES)}
+    return measurement(batch(wrong), **{"course": taken, "dtypes": dtypes, **more})
+
+
+NAMES = ("w", "v", "w/Momentum")
+
+
+def built(numbers: Measurement | None, lines: Mapping[str, str] | None = None) -> Placement:
+    return program(variables=NAMES, numbers=numbers, lines=lines or {})
+
+
+def checked(
+    taken: Course | None,
+    wrong: Sequence[str] = (),
+    *,
+    fields: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Verdict:
+    return WeightsEqual(**(fields or {})).check(built(ran(taken, wrong, **more)))
+
+
+def messages(taken: Course | None, *args: Any, **more: Any) -> dict[str, str]:
+    """Of all findings, without what they begin with alike."""
+    verdict = checked(taken, *args, **more)
+    assert verdict.state != "not-checked", verdict.reason
+    found = {}
+    for each in verdict.findings:
+        begin, _, what = each.message.partition(": ")
+        count = begin.split()[1]
+        noun = "step" if count == "1" else "steps"
+        assert begin == f"after {count} {noun} {each.object} is not what the reference has"
+        assert each.expected == f"the reference's value after {count} {noun}"
+        assert each.cure
+        found[each.object] = f"{count}: {what}"
+    return found
+
+
+def test_kept() -> None:
+    verdict = checked(steps({}))
+
+    assert verdict == Verdict(
+        "weights-equal",
+        "kept",
+        "executed",
+        findings=[],
+        note="4 variables equal after 3 steps",
+        figures=verdict.figures,
+    )
+    assert [(each["variable"], each["state"], each["error"]) for each in verdict.figures] == [
+        (name, "equal", 0.0) for name in ("w", "v", "w/Momentum", "step")
+    ]
+
+
+def test_broken() -> None:
+    numbers = ran(steps({"w": [[2, 4], [3, 6], [4, 8]]}), updates={"w": "update/w"})
+    graph = built(numbers, {"update/w": "main.py:40 net.py:3", "w": "main.py:9"})
+
+    verdict = WeightsEqual().check(graph)
+
+    assert (verdict.state, verdict.evidence, verdict.note) == (
+        "broken",
+        "executed",
+        "3 variables equal after 3 steps",
+    )
+    assert verdict.findings == [
+        Finding(
+            object="w",
+            op="VarHandleOp",
+            evidence="executed",
+            expected="the reference's value after 1 step",
+            found="off by 0.33 of what the reference moves it",
+            where="main.py:40",
+            message="after 1 step w is not what the reference has: that step moves it 2 times as "
+            "far, though its gradient is equal (built at main.py:40 > net.py:3)",
+            cure="update it once a step, for all towers together, and at the reference's rate",
+        )
+    ]
+    assert [(each["variable"], each["state"]) for each in verdict.figures] == [
+        ("w", "differs"),
+        ("v", "equal"),
+        ("w/Momentum", "equal"),
+        ("step", "equal"),
+    ]
+    assert json.loads(json.dumps(verdict.figures, allow_nan=False)) == verdict.figures
+
+
+def test_where_no_update_is_known() -> None:
+    numbers = ran(steps({"w": [[2, 4]] * 3}))
+
+    (finding,) = WeightsEqual().check(built(numbers, {"w": "main.py:9"})).findings
+
+    assert finding.where == "main.py:9"
+    assert "built at" not in finding.message
+
+
+# What is not checked.
+
+
+def test_no_numbers() -> None:
+    graph = program(unmeasured="no reference is given")
+
+    assert WeightsEqual().check(graph) == Verdict(
+        "weights-equal", "not-checked", None, "no reference is given"
+    )
+
+
+def test_no_steps() -> None:
+    why = "which op is one step is not said"
+
+    assert checked(None, no_course=why) == Verdict("weights-equal", "not-checked", None, why)
+
+
+def test_types_that_are_too_coarse() -> None:
+    """A way of a twentieth is no difference, so nothing is seen to stay where it is."""
+    still = steps({"w": [START] * 3, "v": [START] * 3})
+    values = [
+        {**each, **{name: 100 + each[name] for name in "wv"}}
+        for each in (still.start, *still.expected, *still.found)
+    ]
+    coarse = replace(still, start=values[0], expected=values[1:4], found=values[4:])
+
+    verdict = checked(coarse, dtypes={**dict.fromkeys(NAMES, "bfloat16"), "step": "int64"})
+
+    assert (verdict.state, verdict.reason, verdict.note) == (
+        "not-checked",
+        "the precision is too coarse to tell a hundredth of w",
+        "build the model in float32 or float64 to compare",
+    )
+    assert {each["state"] for each in verdict.figures} == {"blurred", "equal"}
+
+
+def test_gradients_that_are_too_coarse_for_their_variables() -> None:
+    """What is found all the same, such as a counter, is said."""
+    precisions = dict.fromkeys("wv", "bfloat16")
+
+    assert checked(steps({}), precisions=precisions).state == "not-checked"
+    verdict = checked(steps({"step": [2, 4, 6]}), precisions=precisions)
+    assert [each.object for each in verdict.findings] == ["step"]
+    assert verdict.note == "0 variables equal after 3 steps"
+
+
+def test_variables_that_are_finer_than_their_gradients() -> None:
+    """Rounded to float32, a gradient moves a float64 variable by so much more or less."""
+    taken = steps({"w": [*STEPS[:2], [3, 6 + 20 * 2.0**-23]]})
+    dtypes = {**dict.fromkeys(NAMES, "float64"), "step": "int64"}
+
+    assert checked(taken, dtypes=dtypes, precisions=dict.fromkeys("wv", "float64")).findings
+    coarse = checked(taken, dtypes=dtypes, precisions=dict.fromkeys("wv", "float32"))
+    assert coarse.state == "kept"
+
+
+def test_variables_that_go_where_rounding_takes_them() -> None:
+    """Of one whose gradient is noise nothing is said, nor of its slots."""
+    taken = steps({"w": [[9, 9]] * 3, "w/Momentum": [[9, 9]] * 3})
+    numbers = replace(ran(taken), trials=[batch(noisy="w")])
+
+    verdict = WeightsEqual().check(built(numbers))
+
+    assert (verdict.state, verdict.note) == ("kept", "2 variables equal after 3 steps")
+    assert [each["variable"] for each in verdict.figures] == ["v", "step"]
+
+
+# Why.
+
+
+@pytest.mark.parametrize("wrong", [["w"], ["w", "v"]])
+def test_the_gradient_differs(wrong: list[str]) -> None:
+    """That of the variable, or of the one whose slot it is; whatever comes first."""
+    taken = steps({"w/Momentum": [[10, 2]] * 3, "w": [[1, 2], [2, 4], [3, 7]]})
+
+    assert messages(taken, wrong) == {
+        "w": "3: the gradient differs, see gradients-equal",
+        "w/Momentum": "1: the gradient differs, see gradients-equal",
+    }
+    assert {each.cure for each in checked(taken, wrong).findings} == {"mend gradients-equal first"}
+
+
+def test_what_differs_later_follows() -> None:
+    taken = steps({"v": [[1, 2], [2, 5], [3, 6]], "w": [[1, 2], [2, 4], [9, 9]]})
+
+    assert messages(taken)["w"] == "3: it follows v, which differs after 2 steps"
+    assert checked(taken).findings[0].cure == FOLLOW
+
+
+def test_what_differs_after_a_gradient_that_differs_follows() -> None:
+    taken = steps({"v": [[2, 4], [3, 6], [4, 8]], "w": [[1, 2], [2, 5], [9, 9]]})
+
+    assert messages(taken, ["v"]) == {
+        "v": "1: the gradient differs, see gradients-equal",
+        "w": "2: it follows v, which differs after 1 step",
+    }
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint16"])
+@pytest.mark.parametrize(
+    ("counts", "what"),
+    [
+        ([2, 4, 6], "a step moves it by 2, and the reference's by 1"),
+        ([16, 32, 48], "a step moves it by 16, and the reference's by 1"),
+        ([0, 0, 0], "a step moves it by 0, and the reference's by 1"),
+        ([-1, -2, -3], "a step moves it by -1, and the reference's by 1"),
+    ],
+)
+def test_a_counter(dtype: str, counts: list[int], what: str) -> None:
+    dtypes = {**dict.fromkeys(NAMES, "float32"), "step": dtype}
+    taken = steps({"step": counts})
+
+    assert messages(taken, dtypes=dtypes) == {"step": f"1: {what}"}
+    assert checked(taken, dtypes=dtypes).findings[0].cure == (
+        "let one step count as one, whatever the number of towers and rows"
+    )
+
+
+def test_a_counter_that_does_not_start_at_zero() -> None:
+    taken = steps({"step": [3, 5, 7]})
+    later = replace(
+        taken,
+        start={**taken.start, "step": np.asarray(100.0)},
+        expected=[{**each, "step": each["step"] + 100} for each in taken.expected],
+        found=[{**each, "step": each["step"] + 100} for each in taken.found],
+    )
+
+    assert messages(later) == {"step": "1: a step moves it by 3, and the reference's by 1"}
+
+
+def test_integers_of_more_than_one_element() -> None:
+    dtypes = {**dict.fromkeys(NAMES, "float32"), "v": "int32", "step": "int64"}
+
+    assert messages(steps({"v": [[2, 4]] * 3}), dtypes=dtypes) == {
+        "v": "1: a step moves it otherwise"
+    }
+
+
+def test_a_counter_that_differs_late() -> None:
+    assert messages(steps({"step": [1, 3, 5]})) == {
+        "step": "2: a step moves it by 2, and the reference's by 1"
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"w": [START] * 3}, "1: it stays as it is"),
+        ({"w": [[1, 2]] * 3}, "2: it stays as it is"),
+        ({"w": [[1, 2], [2, 4], [2, 4]]}, "3: it stays as it is"),
+        ({"w/Momentum": [START] * 3}, "1: it stays as it is"),
+    ],
+)
+def test_what_the_step_does_not_move(found: Mapping[str, Any], said: str) -> None:
+    taken = steps(found)
+
+    assert list(messages(taken).values()) == [said]
+    assert checked(taken).findings[0].cure == (
+        "see that the step runs the op that updates it, and that towers share it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (
+            {"w": [[2, 4], [4, 8], [6, 12]]},
+            "1: that step moves it 2 times as far, though its gradient is equal",
+        ),
+        (
+            {"w": [[1.1, 2.2], [2, 4], [3, 6]]},
+            "1: that step moves it 1.1 times as far, though its gradient is equal",
+        ),
+        (
+            {"w": [[-1, -2], [2, 4], [3, 6]]},
+            "1: that step moves it -1 times as far, though its gradient is equal",
+        ),
+        (
+            {"w": [[1, 2], [2.5, 5], [3, 6]]},
+            "2: that step moves it 1.5 times as far, though its gradient is equal",
+        ),
+        ({"w/Momentum": [[10, 2]] * 3}, "1: that step moves it 2 times as far"),
+    ],
+)
+def test_how_far_it_moves(found: Mapping[str, Any], said: str) -> None:
+    taken = steps(found)
+
+    assert list(messages(taken).values()) == [said]
+    assert checked(taken).findings[0].cure == (
+        "update it once a step, for all towers together, and at the reference's rate"
+    )
+
+
+def test_copies_that_are_not_updated() -> None:
+    """The gradients of the second step are computed with something else, as those of v are not."""
+    taken = steps(
+        {"w": [[1, 2], [2, 5], [3, 9]], "v": [[1, 2], [3, 4], [3, 8]], "w/Momentum": [[5, 1]] * 3},
+        late=batch("w"),
+    )
+
+    found = messages(taken)
+
+    assert found == {
+        "w": f"2: {COPIES}",
+        "v": "2: the step does something else with it",
+        "w/Momentum": f"2: {COPIES}",
+    }
+    assert checked(taken).findings[0].cure == NO_COPIES
+
+
+@pytest.mark.parametrize("late", [None, batch()])
+def test_what_is_not_seen_after_the_steps_is_no_copy(late: Trial | None) -> None:
+    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, late=late)
+
+    assert messages(taken) == {"w": "2: the step does something else with it"}
+
+
+def test_what_differs_from_the_first_is_no_copy() -> None:
+    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, late=batch("wv"))
+
+    assert messages(taken, ["w", "v"]) == {"w": "2: the gradient differs, see gradients-equal"}
+
+
+def test_copies_whose_weights_do_not_show_it() -> None:
+    """They may be equal within what is allowed; the gradient after the steps is not."""
+    taken = steps({}, late=batch("v"))
+    graph = built(ran(taken, updates={"v": "update/v"}), {"update/v": "main.py:40 net.py:3"})
+
+    verdict = WeightsEqual().check(graph)
+
+    assert verdict.note == "4 variables equal after 3 steps"
+    assert verdict.findings == [
+        Finding(
+            object="v",
+            op="VarHandleOp",
+            evidence="executed",
+            expected="the reference's gradient from equal variables",
+            found="another one after 3 steps",
+            where="main.py:40",
+            message="after 3 steps the gradient of v is not the reference's, from equal "
+            f"variables: {COPIES} (built at main.py:40 > net.py:3)",
+            cure=NO_COPIES,
+        )
+    ]
+    assert checked(taken, fields={"leave_out": "v"}).state == "kept"
+
+
+def test_copies_are_told_once() -> None:
+    """Of those that depart, and of those that do not."""
+    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, late=batch("wv"))
+
+    assert [each.message.partition(" ")[2][:20] for each in checked(taken).findings] == [
+        "2 steps w is not wha",
+        "3 steps the gradient",
+    ]
+
+
+def test_something_else() -> None:
+    taken = steps({"w": [[2, 1], [2, 4], [3, 6]]})
+
+    assert messages(taken) == {"w": "1: the step does something else with it"}
+    assert checked(taken).findings[0].cure == ("compare the ops that update it in both programs")
+
+
+def test_no_number() -> None:
+    assert messages(steps({"w": [[math.nan, 2]] * 3})) == {
+        "w": "1: the step does something else with it"
+    }
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        steps({"w": [[math.nan, 2]] * 3}),
+        course({"w": START}, {"w": [START] * 3}, {"w": [[1, 1]] * 3}, unsure={"w": [False] * 2}),
+    ],
+)
+def test_how_far_off_it_is_can_be_read(taken: Course) -> None:
+    (finding,) = checked(taken).findings
+
+    assert "off by nan" not in finding.found
+    assert "off by inf" not in finding.found
+
+
+def test_a_statistic_is_no_trained_variable() -> None:
+    """Nothing is known of its gradient; it has none."""
+    taken = course(
+        {"w": START, "mean": START},
+        {"w": STEPS, "mean": STEPS},
+        {"mean": [[1.9, 3.8], [2, 4], [3, 6]]},
+        unsure={"w": [False, False]},
+    )
+    messages = []
+    for wrong in ([], ["w"]):
+        numbers = ran(taken, wrong, dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
+        placement = program(variables=["w", "mean"], numbers=numbers)
+        (finding,) = WeightsEqual().check(placement).findings
+        messages.append(
+            finding.message.removeprefix("after 1 step mean is not what the reference ")
+        )
+
+    assert messages == [
+        "has: that step moves it 1.9 times as far",
+        "has: the gradient of w differs, which it may follow",
+    ]
+
+
+# What is declared.
+
+
+@pytest.mark.parametrize(
+    ("leave_out", "left"),
+    [((), ["w", "v"]), (("w",), ["v"]), (("?",), []), (("w*", "V"), ["v"])],
+)
+def test_variables_that_are_left_out(leave_out: tuple[str, ...], left: list[str]) -> None:
+    taken = steps({"w": [[2, 1]] * 3, "v": [[2, 1]] * 3})
+
+    verdict = checked(taken, fields={"leave_out": leave_out})
+
+    assert [each.object for each in verdict.findings] == left
+    assert verdict.state == ("broken" if left else "kept")
+
+
+def test_nothing_follows_what_is_left_out() -> None:
+    taken = steps({"v": [[9, 1]] * 3, "w": [[1, 2], [9, 9], [9, 9]]})
+
+    assert "v" not in messages(taken, fields={"leave_out": ("v",)})["w"]
+
+
+def test_tolerance_and_noise() -> None:
+    """After the last step w is off by 42 eps of its 6."""
+    taken = steps({"w": [*STEPS[:2], [3, 6 * (1 + 42 * 2.0**-23)]]}, noise=2.0**-22)
+
+    for fields, is_kept in [
+        ({}, False),
+        ({"tolerance": 41}, False),
+        ({"tolerance": 43}, True),
+        ({"noise": 125.0}, False),
+        ({"noise": 127.0}, True),
+    ]:
+        assert (checked(taken, fields=fields).state == "kept") == is_kept
+
+
+def test_the_scale_of_the_gradients_is_that_of_the_slots() -> None:
+    taken = steps({"w/Momentum": [[640, 128], [512, 256], [384, 384]]})
+
+    assert checked(taken, scale=128.0).state == "kept"
+    assert messages(taken) == {"w/Momentum": "1: that step moves it 128 times as far"}
+
+
+def test_a_factor_that_the_rate_makes_up_for_is_that_of_the_slots() -> None:
+    """All gradients are twice as large, and the rate is half."""
+    taken = steps({"w/Momentum": [[10, 2], [8, 4], [6, 6]]})
+
+    assert checked(taken, ["w", "v"]).state == "kept"
+    assert list(messages(taken, ["w"])) == ["w/Momentum"]
+    assert list(messages(taken)) == ["w/Momentum"]
+
+
+@pytest.mark.parametrize("optimizer", ["ResourceApplyGradientDescent", "ResourceApplyAdam"])
+def test_elements_whose_way_is_rounding(optimizer: str) -> None:
+    taken = steps({"w": [[1, -2], [2, -4], [3, -6]]})
+    unsure = replace(taken, unsure={**taken.unsure, "w": np.array([False, True])})
+
+    verdict = checked(unsure, optimizers=frozenset([optimizer]))
+
+    assert verdict.state == ("kept" if "Adam" in optimizer else "broken")
+    assert checked(taken, optimizers=frozenset([optimizer])).state == "broken"
+
+
+@pytest.mark.parametrize(
+    ("values", "errors"),
+    [
+        ({}, []),
+        ({"steps": 3, "tolerance": 0.5, "noise": 1, "leave_out": ["v"]}, []),
+        ({"steps": 100}, []),
+        ({"steps": 2}, ["steps: steps: 2 hide what comes late; give 3 or more"]),
+        ({"steps": 0}, ["steps: steps: 0 hide what comes late; give 3 or more"]),
+        ({"steps": 3.5}, ["steps: 3.5 does not fit; give a whole number"]),
+        ({"tolerance": 0}, ["tolerance: tolerance: 0 is not above 0; give more"]),
+        ({"noise": -8.0}, ["noise: noise: -8.0 is not above 0; give more"]),
+        *(
+            ({field: value}, [f"{field}: {value} does not fit; give a number"])
+            for field in ("tolerance", "noise")
+            for value in (math.nan, math.inf, -math.inf)
+        ),
+    ],
+)
+def test_policy(values: Mapping[str, Any], errors: Sequence[str]) -> None:
+    found = [str(each) for each in policy_errors({"weights-equal": values})]
+
+    assert found == [f"weights-equal.{each}" for each in errors]
+
+
+def test_more_steps() -> None:
+    taken = course(
+        {"w": START}, {"w": [[n, n] for n in range(1, 8)]}, {}, unsure={"w": [False, False]}
+    )
+
+    assert checked(taken).note == "1 variable equal after 7 steps"
