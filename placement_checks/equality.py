@@ -34,7 +34,7 @@ def with_numbers(
     reference: Target,
     batch: Batch = None,
     *,
-    gpus: int = 2,
+    gpus: int | None = None,
     devices: str = "auto",
     policies: Sequence[Policy] = (),
     only: Collection[str] = (),
@@ -49,7 +49,7 @@ def with_numbers(
         batch: ``batch(rng, n)`` gives arrays of n rows by the names of the inputs, those of rank 0
             whole; a target that names such a function; the file of a saved case; or None for rows
             that are made up.
-        gpus: how many the program is built for.
+        gpus: how many the program is built for; None for those of the placement's machine.
         devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
         policies: parameters of the rules, the policy that counts most first.
         only: the rules to check, if not all; nothing is run if they are static.
@@ -79,6 +79,8 @@ def with_numbers(
         seconds=gradients.seconds,
         devices=devices,
     )
+    if gpus is None:
+        gpus = placement.machine.towers if placement.machine else 2
     try:
         numbers = measure(
             _program(target), _program(reference), _batch(batch), checked_gpus(gpus), conditions

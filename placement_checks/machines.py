@@ -138,6 +138,11 @@ class Machine:
         )
 
     @cached_property
+    def towers(self) -> int:
+        """How many towers a program builds for it: the GPUs of the task that has most, or 1."""
+        return max([1, *(dict(task.devices).get("GPU", 0) for task in self.tasks)])
+
+    @cached_property
     def devices(self) -> tuple[Device, ...]:
         return tuple(device for task in self.tasks for device in task.device_names())
 

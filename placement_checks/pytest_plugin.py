@@ -236,9 +236,7 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
         policy = settings.within(config.Settings(policy=placement.policy)).policy
         placement = replace(placement, policy=policy)
         if reference is not None:
-            placement = equality.with_numbers(
-                placement, target, reference, batch, gpus=options["gpus"], devices=devices
-            )
+            placement = equality.with_numbers(placement, target, reference, batch, devices=devices)
         if rules:
             assert_rules(placement, *rules)
         return placement

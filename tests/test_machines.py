@@ -220,3 +220,11 @@ def test_checked_gpus(count):
 def test_checked_gpus_refuses_what_no_host_has(count):
     with pytest.raises(UsageError, match=f"{count} GPUs: one host has between 1 and 256"):
         checked_gpus(count)
+
+
+@pytest.mark.parametrize(
+    ("machine", "towers"),
+    [("gpu*4", 4), ("cpu*2", 1), ("ps*2; worker*8: gpu*3", 3), ("a: gpu*2; b: gpu*5", 5)],
+)
+def test_a_program_builds_a_tower_for_each_gpu_of_a_task(machine: str, towers: int) -> None:
+    assert Machine.parse(machine).towers == towers

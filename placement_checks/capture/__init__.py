@@ -53,7 +53,7 @@ def place(
     checked_gpus(gpus)
     _start_early()
     if machine is not None:
-        gpus = max([1, *(dict(task.devices).get("GPU", 0) for task in machine.tasks)])
+        gpus = machine.towers
     asked, source = _asked(target, gpus)
     if soft is not None:
         asked = replace(asked, soft=soft)

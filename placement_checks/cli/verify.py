@@ -126,7 +126,6 @@ class _Outcome:
                 target,
                 settings.reference,
                 settings.batch,
-                gpus=settings.gpus or 2,
                 policies=[settings.policy],
                 only=settings.rules,
                 without=settings.without,

@@ -185,3 +185,14 @@ def test_a_saved_graph_is_not_run(run: Run, tmp_path: Path) -> None:
 
     assert ran.status == 2
     assert "graph.pb is a saved graph, and only programs are run" in ran.out
+
+
+@pytest.mark.usefixtures("sources")
+def test_as_many_towers_are_run_as_the_machine_has_gpus(run: Run) -> None:
+    target = ("fixtures/defects/divided_twice.py:build_towers", "--machine", "gpu*3")
+    named = options("defects/divided_twice", "build_single", "batch")
+
+    ran = run("verify", *target, *named, *NUMERIC[:2])
+
+    assert "it is divided by the number of towers, 3, once too often" in ran.out
+    assert "gradients-equal.scale = 0.3333333333333333\n" in ran.out
