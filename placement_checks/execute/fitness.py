@@ -11,7 +11,8 @@ import numpy as np
 
 from placement_checks.execute.programs import Runnable, Unmeasurable
 from placement_checks.execute.sessions import Running, Values
-from placement_checks.numbers.comparing import difference
+from placement_checks.numbers.comparing import gradients
+from placement_checks.numbers.measurement import Trial
 from placement_checks.placement import producer_of
 from placement_checks.wiring import Wiring, wiring
 from placement_checks.wiring.randomness import STATELESS, draws
@@ -98,20 +99,28 @@ def nothing_random(running: Running, feeds: Values) -> None:
                 raise _left_on(program, known, name)
 
 
+def random_steps(program: Runnable, fed: Collection[str]) -> str | None:
+    """A random op that reaches a step beside the gradients, such as noise on the weights."""
+    drawn = set(behind(program, gradient_tensors(program), fed))
+    return next(
+        (
+            name
+            for name in behind(program, program.placement.training.train_op, fed)
+            if name not in drawn and draws(program.placement.ops[name].type)
+        ),
+        None,
+    )
+
+
 def _differ(some: Values, others: Values) -> bool:
     """Whether gradients differ by more than what another order of additions does to them."""
-    return any(
-        difference(
-            name,
-            np.asarray(some[name], np.float64),
-            np.asarray(others[name], np.float64),
-            dtype=str(some[name].dtype),
-            tolerance=1000,
-        ).state
-        == "differs"
-        for name in some
-        if np.all(np.isfinite(np.asarray(some[name], np.float64)))
+    one, other = (
+        {name: np.asarray(values[name], np.float64) for name in some} for values in (some, others)
     )
+    known = [name for name in one if np.all(np.isfinite(one[name]))]
+    trial = Trial(0, (), {name: one[name] for name in known}, other, dict.fromkeys(known, 0.0))
+    dtypes = {name: str(some[name].dtype) for name in known}
+    return any(each.state == "differs" for each in gradients(trial, dtypes, tolerance=1000))
 
 
 def _others(drawn: np.ndarray) -> np.ndarray:

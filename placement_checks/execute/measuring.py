@@ -19,6 +19,7 @@ from placement_checks.execute.fitness import (
     apart,
     behind,
     nothing_random,
+    random_steps,
 )
 from placement_checks.execute.matching import comparable
 from placement_checks.execute.programs import Unmeasurable, runnable
@@ -119,15 +120,12 @@ class _Comparison:
         self._begin()
         rows = self._feeding.rows
         batch = self._batch(rows)
-        for running, feeds in (
-            (self._towers, self._feeding.to_towers(batch)),
-            (self._reference, self._feeding.to_reference(batch)),
-        ):
+        for running, feeds in self._both(batch):
             all_fed(running.program, feeds)
         apart(self._towers, self._feeding.to_towers(batch))
         self._towers.begin(self._start)
-        nothing_random(self._towers, self._feeding.to_towers(batch))
-        nothing_random(self._reference, self._feeding.to_reference(batch))
+        for running, feeds in self._both(batch):
+            nothing_random(running, feeds)
         trials = [self._trial(batch, rows)]
         if self._feeding.odd and not self._conditions.by_tower:
             trials += self._odd_trial(program.name)
@@ -152,6 +150,11 @@ class _Comparison:
         if not _differs(measured):
             return measured
         return replace(measured, saved=Case(self._batches, self._start).save(program.name))
+
+    def _both(self, batch: Batch) -> Iterator[tuple[Running, Batch]]:
+        """Each program with its feeds."""
+        yield self._towers, self._feeding.to_towers(batch)
+        yield self._reference, self._feeding.to_reference(batch)
 
     def _begin(self) -> None:
         """Give the variables of both programs the same values."""
@@ -304,6 +307,10 @@ class _Comparison:
                 "which op is one step is not said; return it from both builders: "
                 "{'train_op': train_op}"
             )
+        for running, feeds in self._both(self._batches[0]):
+            name = random_steps(running.program, feeds)
+            if name is not None:
+                return None, f"a step of {running.program.name} depends on the random op '{name}'"
         batches = [self._batch(self._feeding.rows) for _ in range(self._conditions.steps)]
         orders = [list(range(self._feeding.rows)), *self._orders(self._feeding.rows)]
         ways = []

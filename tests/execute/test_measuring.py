@@ -454,3 +454,20 @@ def test_texts_of_a_case_are_kept() -> None:
     assert differing(first.trials[0], first.precisions) == {"w", "b"}
     for name, value in first.trials[0].found.items():
         assert np.array_equal(value, again.trials[0].found[name])
+
+
+def test_noise_that_a_step_adds_to_the_weights_leaves_the_gradients_to_compare() -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        step = pairs.towers(num_gpus)
+        with tf.control_dependencies([step["train_op"]]), tf.device("/cpu:0"):
+            w, _ = tf1.trainable_variables()
+            noise = tf.random.normal([4, 1], stddev=0.01, name="langevin")
+            return {**step, "train_op": w.assign_add(noise).op}
+
+    measured = run(towers, partial(towers, 1))
+
+    assert not differing(measured.trials[0], measured.precisions)
+    assert measured.course is None
+    assert measured.no_course == (
+        "a step of towers depends on the random op 'langevin/RandomStandardNormal'"
+    )
