@@ -63,6 +63,7 @@ def with_numbers(
     from placement_checks.execute.measuring import Conditions, measure
     from placement_checks.execute.programs import Unmeasurable
 
+    __tracebackhide__ = True
     rules = {rule.name: rule for rule in rules_of(placement, policies)}
     gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
     assert isinstance(gradients, GradientsEqual)
@@ -112,7 +113,7 @@ def _batch(batch: Batch) -> BatchFunction | None:
     if isinstance(batch, str):
         named = resolve(batch)
         if isinstance(named, Path):
-            raise InputError(batch, "is a saved graph", "name a function: train.py:batch")
+            raise InputError(batch, "is no function", "name one, such as train.py:batch")
         return cast("BatchFunction", named.build)
     if isinstance(batch, Path):
         raise InputError(str(batch), "is no saved case", f"name a {SUFFIX} file that a run saved")

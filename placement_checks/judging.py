@@ -68,6 +68,7 @@ def rules_of(
     without: Collection[str] = (),
 ) -> list[Rule]:
     """The rules by which a placement is judged, each with its parameters; as for `verify`."""
+    __tracebackhide__ = True
     for policy in policies:
         for wrong in policy_errors(policy):
             raise wrong

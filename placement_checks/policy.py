@@ -132,14 +132,14 @@ def _wanted(annotation: str) -> str:
     if annotation == "float":
         return "a number"
     if annotation.startswith("tuple[int"):
-        return "a list of whole numbers"
+        return "a list of whole numbers, such as [3, 1]"
     return "a name or a list of names" if "tuple" in annotation else "a name"
 
 
 def _fits(value: Any, wanted: str) -> bool:
     if isinstance(value, bool):
         return False
-    if wanted == "a list of whole numbers":
+    if wanted.startswith("a list of whole numbers"):
         listed = isinstance(value, list | tuple)
         return listed and all(_fits(each, "a whole number") for each in value)
     if wanted.endswith("number"):

@@ -101,7 +101,9 @@ def test_nothing_to_compare_is_no_pass() -> None:
 def test_bad_calls() -> None:
     with pytest.raises(ConfigError, match=r"gradients-equal\.scael: .*did you mean 'scale'"):
         assert_gradients_equal(pairs.towers, pairs.single, pairs.batch, scael=2)
-    with pytest.raises(ConfigError, match="2 hide what comes late; give 3 or more"):
+    with pytest.raises(
+        ConfigError, match="2 steps do not show what goes wrong late; give 3 or more"
+    ):
         assert_training_equal(pairs.towers, pairs.single, pairs.batch, steps=2)
     with pytest.raises(InputError, match=r"batch\.txt: is no saved case"):
         assert_gradients_equal(pairs.towers, pairs.single, Path("batch.txt"))

@@ -51,19 +51,21 @@ class Alone:
     def shifted(self, batch: Batch, rows: int) -> Iterator[tuple[str, Arrays]]:
         """With one input's rows moved against those of the others, by what was done."""
         names = sorted(name for name, array in batch.items() if array.ndim)
+        others = f"'{names[0]}'" if len(names) == 2 else "the others"
         for name in names[1:] if len(names) == 2 else names if len(names) > 2 else ():
             for how, order in self._moves(rows).items():
                 with contextlib.suppress(InputError):
-                    yield how.format(name), self.gradients({**batch, name: batch[name][order]})
+                    found = self.gradients({**batch, name: batch[name][order]})
+                    yield f"the rows of '{name}' {how} against {others}", found
 
     def _moves(self, rows: int) -> dict[str, npt.NDArray[np.int_]]:
         """Orders of rows moved by one or by a tower's part, in the batch or in each tower."""
         order = np.arange(rows)
         size = max(1, rows // self._towers)
         ways = sorted({1, -1, size, -size}, key=abs)
-        moves = {f"the rows of '{{}}' moved by {by}": np.roll(order, by) for by in ways}
+        moves = {f"moved by {by}": np.roll(order, by) for by in ways}
         if rows % size == 0:
             for by in (1, -1):
                 within = np.roll(order.reshape(-1, size), by, axis=1).ravel()
-                moves[f"the rows of '{{}}' moved by {by} within each tower"] = within
+                moves[f"moved by {by} within each tower"] = within
         return moves

@@ -20,7 +20,8 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 class Case:
     """The batches of a run, in the order in which they were asked for, and its first values."""
 
-    def __init__(self, batches: Sequence[Arrays], start: Arrays) -> None:
+    def __init__(self, batches: Sequence[Arrays], start: Arrays, name: str = "") -> None:
+        self.name = name
         self.batches = batches
         self.start = start
         self._left = list(batches)
@@ -77,7 +78,7 @@ class Case:
             ) from None
         if not batches:
             raise InputError(str(path), "holds no batch", "name a file that a run has saved")
-        return Case([batches[number] for number in sorted(batches)], start)
+        return Case([batches[number] for number in sorted(batches)], start, str(path))
 
 
 def _rows(batch: Arrays) -> int:

@@ -60,7 +60,8 @@ class Feeding:
         self._reference = reference
         self._make = make
         self.made_up = make is None
-        self._name = getattr(make, "__qualname__", "the batch function")
+        known_as = make.name if isinstance(make, Case) else getattr(make, "__qualname__", "")
+        self._name = known_as or "the batch function"
         self._parts = list(shares) or [1] * len(towers.inputs)
         if len(self._parts) != len(towers.inputs):
             raise InputError(
@@ -136,7 +137,7 @@ class Feeding:
                 f"it returned {type(given).__name__}",
                 f"return arrays by the names of the inputs: {listed(sorted(wanted))}",
             )
-        arrays = {str(name): np.asarray(value) for name, value in given.items()}
+        arrays = {str(name): self._array(str(name), value) for name, value in given.items()}
         for name in sorted(wanted - arrays.keys()):
             near = get_close_matches(name, arrays, n=1)
             raise InputError(
@@ -152,6 +153,16 @@ class Feeding:
                     "return as many rows as it is asked for; what is no row has rank 0",
                 )
         return arrays
+
+    def _array(self, name: str, value: Any) -> npt.NDArray[Any]:
+        try:
+            return np.asarray(value)
+        except ValueError as error:
+            raise InputError(
+                self._name,
+                f"what it returned for '{name}' is no array: {str(error).partition('.')[0]}",
+                "return rows of one shape",
+            ) from None
 
     def _made_up(self, name: str, rng: np.random.Generator, rows: int) -> npt.NDArray[Any]:
         """Rows that are all different, for an input that a batch function does not give."""

@@ -81,22 +81,22 @@ def nothing_random(running: Running, feeds: Values) -> None:
     ops = behind(program, read or program.placement.training.train_op, feeds)
     random = [name for name in ops if draws(program.placement.ops[name].type)]
     if random and not read:  # no two runs can be compared
-        raise _left_on(program, known, random[0])
+        raise _left_on(program, known, random[0], feeds)
     first = running.gradients(feeds)
     if _differ(first, running.gradients(feeds)):
         if not random:
             raise Unmeasurable(
                 f"two runs of {program.name} on the same rows give different gradients"
             )
-        raise _left_on(program, known, random[0])
+        raise _left_on(program, known, random[0], feeds)
     for name in random:
         if STATELESS.match(program.placement.ops[name].type):
             if program.placement.ops[name].call:  # it cannot be fed
-                raise _left_on(program, known, name)
+                raise _left_on(program, known, name, feeds)
             drawn = f"{name}:0"
             others = _others(running.run(drawn, feeds))
             if _differ(first, running.gradients({**feeds, drawn: others})):
-                raise _left_on(program, known, name)
+                raise _left_on(program, known, name, feeds)
 
 
 def random_steps(program: Runnable, fed: Collection[str]) -> str | None:
@@ -129,21 +129,28 @@ def _others(drawn: np.ndarray) -> np.ndarray:
     return others * drawn.dtype.type(0.5) if drawn.dtype.kind == "f" else others
 
 
-def _left_on(program: Runnable, known: Wiring, random: str) -> Unmeasurable:
+def _left_on(program: Runnable, known: Wiring, random: str, feeds: Values) -> Unmeasurable:
     where = program.placement.where(random)
+    at = f", built at {where}" if where else ""
     switch = _switch(program, known, random)
-    cure = (
-        f"feed '{switch}' with what switches it off: list it in the inputs that the builder "
-        "returns, and give its value in the batch function"
-        if switch
-        else "let the builder take an argument that leaves it out, such as the rate of a dropout, "
-        "and name a builder that gives it"
-    )
+    if switch is None:
+        cure = (
+            "let the builder take an argument that leaves it out, such as the rate of a dropout, "
+            "and name a builder that gives it"
+        )
+    elif f"{switch}:0" in feeds:
+        cure = (
+            f"'{switch}' is fed {feeds[f'{switch}:0']:g}; let the batch function give what "
+            "switches it off"
+        )
+    else:
+        cure = (
+            f"feed '{switch}' with what switches it off: list it in the inputs that the builder "
+            "returns, and give its value in the batch function"
+        )
     return Unmeasurable(
         f"the gradients of {program.name} depend on the random op '{random}' "
-        f"({program.placement.ops[random].type})"
-        + (f", built at {where}" if where else "")
-        + f"; {cure}"
+        f"({program.placement.ops[random].type}){at}; {cure}"
     )
 
 
@@ -178,6 +185,8 @@ def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
     """
     program = running.program
     asked = {device for tower in wiring(program.placement).towers for device in tower.devices}
+    roots = gradient_tensors(program) or program.placement.training.train_op
+    needed = {program.placement.ops[name].requested for name in behind(program, roots, feeds)}
     kind, first = ("CPU", 1) if program.simulated else ("GPU", 0)
     ran = {
         (device.index or 0) - first
@@ -186,7 +195,12 @@ def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
         and name in program.placement.ops
         and program.placement.ops[name].type not in _MOVES
     }
-    idle = [device for device in asked if (device.index or 0) not in ran]
+    # A tower that no gradient needs is left out of the mean, which the numbers tell.
+    idle = [
+        device
+        for device in asked
+        if (device.index or 0) not in ran and any(each.matches(device) for each in needed)
+    ]
     towers = 1 if program.shared else len(program.inputs)
     if idle:
         raise Unmeasurable(

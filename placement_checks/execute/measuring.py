@@ -142,7 +142,7 @@ class _Comparison:
             no_course=no_course,
             unread={**single.received.unread, **program.received.unread},
             missing=dict(self._missing()),
-            changed=frozenset(changed(single)),
+            changed=frozenset([*changed(single), *changed(program)]),
             optimizers=frozenset(program.received.optimizers),
             updates=program.received.updates,
             notes=self._notes,
@@ -297,7 +297,7 @@ class _Comparison:
         if self._conditions.by_tower:
             return None, (
                 "the statistics are those of each tower's rows, which the reference takes no "
-                "step with"
+                "step with; only the gradients are compared"
             )
         if not all(
             running.program.placement.training.train_op

@@ -76,14 +76,14 @@ class Running:
             ) from None
         except (tf.errors.OpError, ValueError, TypeError) as error:
             reason, where = self._told(error)
-            if any(sign in reason for sign in _NO_KERNEL):
+            if self.program.simulated and any(sign in reason for sign in _NO_KERNEL):
                 raise Unmeasurable(f"{name} cannot run on CPU devices: {reason}{where}") from None
             raise InputError(name, f"running it failed: {reason}{where}") from None
 
     def _told(self, error: Exception) -> tuple[str, str]:
         """The sentence of an error that tells, and the op at fault with the user's line."""
         message = str(getattr(error, "message", error)).strip()
-        lines = message.splitlines()
+        lines = message.splitlines() or [type(error).__name__]
         told = next((line for line in lines if not _AROUND.match(line)), lines[0])
         reason = _NUMBERED.sub("", told).strip()
         op = getattr(error, "op", None)

@@ -64,6 +64,12 @@ def causes(measured: Measurement, trial: Trial, variables: Sequence[str]) -> dic
     return found
 
 
+_CHANGED = Cause(
+    "it is clipped, or else changed, otherwise than the reference's, so that rows or towers count "
+    "by another factor",
+    "do to the averaged gradients, once and last, what the reference does to its own; undo a loss "
+    "scale before it",
+)
 _UNKNOWN = Cause(
     "no mistake that is known explains it",
     "compare the two programs on this batch; if the difference is meant, leave the variable out: "
@@ -105,9 +111,12 @@ class _Case:
             return None
         ratio = float(np.vdot(self._expected, self._found)) / square
         telling = np.count_nonzero(self._expected) > 1 or _whole(ratio) or _whole_part(ratio)
-        if telling and self._is_near(ratio * self._expected, self._found):
-            return _scaled(ratio, self._measured)
-        return None
+        if not telling or not self._is_near(ratio * self._expected, self._found):
+            return None
+        meant = _whole(ratio) or _whole_part(ratio)
+        if not meant and any(name in self._measured.changed for name in self._variables):
+            return _CHANGED
+        return _scaled(ratio, self._measured)
 
     def of_towers(self) -> Cause | None:
         """The gradients are those of the towers' rows, each with a weight of its own."""
@@ -119,6 +128,10 @@ class _Case:
         right = self._due(samples, share)
         if np.allclose(weights, right, rtol=_CLOSE / 100):
             return self._by_tower()
+        # What is clipped last is that of one tower alone, or it has no weights that mean anything.
+        alone = np.isclose(max(weights), 1, rtol=_CLOSE / 10) and np.isclose(sum(weights), 1)
+        if not alone and any(name in self._measured.changed for name in self._variables):
+            return _CHANGED
         return _by_rows(self._times(samples, weights / right), self._trial, self._measured.towers)
 
     def of_rows(self) -> Cause | None:

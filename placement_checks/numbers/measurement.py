@@ -92,7 +92,7 @@ class Measurement:
         unread: variables whose gradient cannot be read, and why.
         missing: variables that get a gradient in one of the programs only: True if in the
             reference.
-        changed: variables whose gradient the reference changes before it applies it.
+        changed: variables whose gradient is clipped, or else changed, before it is applied.
         optimizers: the types of the ops that apply the gradients.
         updates: the op of the program that updates a variable, by variable.
         notes: what a reader should know.

@@ -131,9 +131,10 @@ class GradientsEqual(Rule):
             why = next(iter(measured.unread.values()))
             notes.append(f"not read: {_some(measured.unread)} ({why})")
         if findings:
-            number = len(said["differs"])
+            number = len(findings)
             verb = "differs" if number == 1 else "differ"
-            count = f"{number} of {counted(len(differences), 'variable')} {verb}"
+            every = len({*(each.variable for each in differences), *measured.missing})
+            count = f"{number} of {counted(every, 'variable')} {verb}"
             verdict = self.verdict(findings, "; ".join([count, *notes]))
         elif said["blurred"]:
             verdict = self.not_checked(

@@ -38,6 +38,8 @@ class WeightsEqual(Rule):
     divide the gradient by its size, let rounding decide the way of elements whose gradient is next
     to zero: those are left out, and a fiftieth of what a variable moves is no difference.
 
+    With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
+
     `steps` is how many are taken, at least 3; `leave_out` lists variables, or patterns. What is
     declared for gradients-equal holds here too.
     """
@@ -52,7 +54,9 @@ class WeightsEqual(Rule):
 
     def __post_init__(self) -> None:
         if self.steps < 3:
-            raise ConfigError("steps", f"{self.steps} hide what comes late", "give 3 or more")
+            raise ConfigError(
+                "steps", f"{self.steps} steps do not show what goes wrong late", "give 3 or more"
+            )
         for name in ("tolerance", "noise"):
             if getattr(self, name) <= 0:
                 raise ConfigError(name, f"{getattr(self, name)} is not above 0", "give more")
@@ -153,6 +157,8 @@ def _cause(
     is_count = measured.dtypes[name].startswith(("int", "uint"))
     if trained is None and wrong and not is_count:
         return f"the gradient of {min(wrong)} differs, which it may follow", "mend that first"
+    if trained != name and trained in {each.difference.variable for each in apart}:
+        return f"it follows {trained}", "mend that first"
     first = min(apart, key=lambda other: other.step)
     if each.step > first.step:
         return (

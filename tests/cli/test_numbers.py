@@ -81,7 +81,7 @@ def test_the_picture_shows_ratio_and_error_of_every_variable_and_the_case_is_kep
         "    cure: divide the sum by the number of towers; if a sum is meant, with a rate that is "
         "divided by it, say so: gradients-equal.scale = 2\n"
     ) in ran.out
-    assert "  fc1/weights         2     8.4e+06  ━━━━┃━━━━" in ran.out
+    assert "  fc1/weights           2     8.4e+06  ━━━━┃━━━━" in ran.out
     assert replayed.out == ran.out
 
 

@@ -365,3 +365,23 @@ def test_rows_that_are_made_up_may_not_suit_a_sound_program() -> None:
 
     assert message.startswith("Unmeasurable: single: its gradient of w is no number; ")
     assert message.endswith("; give rows with --batch on which the reference can be trained")
+
+
+def test_rows_that_are_no_array_and_a_rate_that_is_fed() -> None:
+    def ragged(_rng: np.random.Generator, n: int) -> dict[str, Any]:
+        return {"x": [[1.0] * (4 + row % 2) for row in range(n)], "y": np.ones((n, 1))}
+
+    def fed(num_gpus: int = 2) -> dict[str, Any]:
+        rate = tf1.placeholder_with_default(0.0, [], name="rate")
+        loss = with_loss(lambda predicted, y: mean_of(tf.nn.dropout(predicted, rate) - y))
+        step = loss(num_gpus)
+        inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
+        rated = [{**each, "rate": rate} for each in inputs]
+        return {**step, "inputs": rated if num_gpus > 1 else rated[0]}
+
+    assert refused(batch=ragged).startswith(
+        f"InputError: {ragged.__qualname__}: what it returned for 'x' is no array: "
+    )
+    assert refused(
+        fed, batch=lambda rng, n: {**pairs.batch(rng, n), "rate": np.float32(0.5)}
+    ).endswith("; 'rate' is fed 0.5; let the batch function give what switches it off")

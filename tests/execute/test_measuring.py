@@ -413,7 +413,8 @@ def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> 
     assert not differing(apart.trials[0], apart.precisions)
     assert apart.course is None
     assert apart.no_course == (
-        "the statistics are those of each tower's rows, which the reference takes no step with"
+        "the statistics are those of each tower's rows, which the reference takes no step with; "
+        "only the gradients are compared"
     )
 
 
@@ -471,3 +472,27 @@ def test_noise_that_a_step_adds_to_the_weights_leaves_the_gradients_to_compare()
     assert measured.no_course == (
         "a step of towers depends on the random op 'langevin/RandomStandardNormal'"
     )
+
+
+def test_a_tower_that_no_gradient_needs_is_left_to_the_numbers() -> None:
+    """It does not run at all, and the others are evidence of what is missing."""
+
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        with tf1.device(lambda op: "/cpu:0" if op.type == "VarHandleOp" else op.device):
+            optimizer = tf1.train.GradientDescentOptimizer(0.1)
+            inputs, gradients = [], []
+            for i in range(num_gpus):
+                with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+                    x = tf1.placeholder(tf.float32, [None, 4])
+                    y = tf1.placeholder(tf.float32, [None, 1])
+                    gradients.append(optimizer.compute_gradients(pairs.squared_error(x, y)))
+                inputs.append({"x": x, "y": y})
+            return {"train_op": optimizer.apply_gradients(gradients[-1]), "inputs": inputs}
+
+    measured = run(towers)
+
+    (first, last), trial = measured.trials[0].parts, measured.trials[0]
+    assert differing(trial, measured.precisions) == {"w", "b"}
+    for name, gradient in trial.found.items():
+        assert np.allclose(gradient, last.gradients[name], rtol=1e-5)
+        assert not np.allclose(gradient, first.gradients[name], rtol=1e-5)

@@ -831,6 +831,28 @@ def test_what_is_right_on_each_towers_rows(
     assert ("clip" in cause.what) == changed
 
 
+@pytest.mark.parametrize("weights", [(0.4, 1.2), (0.9, 0.9)])
+def test_what_is_clipped_has_no_weights_that_mean_anything(weights: tuple[float, float]) -> None:
+    split = runs(6, 6)
+    batch = counted(spread(weights, split), split)
+
+    assert common(batch, changed=frozenset("a")).what == (
+        "it is clipped, or else changed, otherwise than the reference's, so that rows or towers "
+        "count by another factor"
+    )
+    assert "clipped" not in common(batch).what
+
+
+@pytest.mark.parametrize("weights", [(2, 0), (2, 2), (0.5, 0.5)])
+def test_what_is_clipped_may_be_of_one_tower_or_times_the_towers(
+    weights: tuple[float, float],
+) -> None:
+    split = runs(6, 6)
+    batch = counted(spread(weights, split), split)
+
+    assert common(batch, changed=frozenset("a")) == common(batch)
+
+
 def test_only_the_gradients_that_differ_are_looked_at_for_changes() -> None:
     assert "clip" not in common(by_tower(0, runs(6, 6)), changed=frozenset("z")).what
 

@@ -370,7 +370,7 @@ def test_missing_in_the_towers() -> None:
 
     verdict = checked(numbers, {"b": "main.py:9 net.py:3", "update/b": "main.py:40 net.py:5"})
 
-    assert verdict.note == "0 of 4 variables differ"
+    assert verdict.note == "1 of 4 variables differs"
     assert verdict.findings == [
         Finding(
             object="b",
@@ -608,8 +608,11 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share() -> No
             {"shares": [2, 0]},
             ["shares: rows, shares: a part has no rows; give whole numbers from 1 on"],
         ),
-        ({"shares": [2, 1.5]}, ["shares: [2, 1.5] does not fit; give a list of whole numbers"]),
-        ({"shares": 2}, ["shares: 2 does not fit; give a list of whole numbers"]),
+        (
+            {"shares": [2, 1.5]},
+            ["shares: [2, 1.5] does not fit; give a list of whole numbers, such as [3, 1]"],
+        ),
+        ({"shares": 2}, ["shares: 2 does not fit; give a list of whole numbers, such as [3, 1]"]),
         (
             {"statistics": "towers"},
             ["statistics: statistics: 'towers' is none; give 'batch' or 'tower'"],
