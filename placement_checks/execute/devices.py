@@ -58,6 +58,18 @@ def running_on(gpus: int, *, devices: str = "auto") -> Iterator[Any]:
         yield config
 
 
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Let GPUs multiply float32 as float32, and not as TF32, which has 10 bits of fraction."""
+    settings = tf.config.experimental
+    before = settings.tensor_float_32_execution_enabled()
+    settings.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        settings.enable_tensor_float_32_execution(before)
+
+
 @lru_cache(maxsize=1024)
 def stand_in(device: str) -> str:
     """The device that stands in for ``device``: ``CPU:i+1`` for ``GPU:i``, else itself."""

@@ -13,6 +13,7 @@ from placement_checks.errors import InputError
 from placement_checks.execute.alone import Alone
 from placement_checks.execute.backwards import changed, precisions
 from placement_checks.execute.cases import Case
+from placement_checks.execute.devices import full_precision
 from placement_checks.execute.feeding import Batch, BatchFunction, Feeding
 from placement_checks.execute.fitness import (
     all_fed,
@@ -81,10 +82,12 @@ def measure(
         Unmeasurable: the programs are sound, but numbers would mean nothing.
     """
     program = runnable(towers, gpus, conditions.devices)
-    single = runnable(reference, 1, conditions.devices)
+    # Not one on a GPU and the other on the CPU: their kernels round otherwise.
+    single = runnable(reference, 1, "simulated" if program.simulated else conditions.devices)
     comparable(program, single)
     feeding = Feeding(program, single, batch, rows=conditions.rows, shares=conditions.shares)
     with (
+        full_precision(),
         Running(program, conditions.seconds) as running,
         Running(single, conditions.seconds) as alone,
     ):

@@ -17,6 +17,7 @@ from placement_checks.execute.received import Received, noting_applied, received
 from placement_checks.placement import VARIABLE_TYPES, Placement
 from placement_checks.program import Program, Step
 from placement_checks.wiring.randomness import SEEDED
+from placement_checks.words import counted
 
 tf1 = tf.compat.v1
 
@@ -68,7 +69,7 @@ def runnable(program: Program, gpus: int, devices: str) -> Runnable:
 
     Raises:
         InputError: it cannot be built, or what it says about its step cannot be used.
-        Unmeasurable: it names the tasks of a cluster.
+        Unmeasurable: it names the tasks of a cluster, or real devices are asked for and missing.
     """
     with noting_applied() as noted:
         source, step = build(program, gpus)
@@ -79,6 +80,10 @@ def runnable(program: Program, gpus: int, devices: str) -> Runnable:
     if jobs:
         raise Unmeasurable(
             f"it names the job {sorted(map(str, jobs))[0]}: programs of several tasks are not run"
+        )
+    if devices == "real" and stands_in(most):
+        raise Unmeasurable(
+            f"{program.name} wants {counted(most, 'GPU')}, and real ones are asked for"
         )
     assert source.live is not None
     initializers = _initialisers(source, tf1.GraphKeys.GLOBAL_VARIABLES)

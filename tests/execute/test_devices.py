@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import machines
-from placement_checks.execute.devices import running_on, stand_in
+from placement_checks.execute.devices import full_precision, running_on, stand_in
 
 tf1 = tf.compat.v1
 
@@ -50,3 +50,16 @@ def test_real_gpus_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert x.op.device == "/device:GPU:1"
     assert dict(config.device_count) == {}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_float32_is_float32_for_a_while(enabled: bool) -> None:
+    settings = tf.config.experimental
+    before = settings.tensor_float_32_execution_enabled()
+    settings.enable_tensor_float_32_execution(enabled)
+    try:
+        with full_precision():
+            assert not settings.tensor_float_32_execution_enabled()
+        assert settings.tensor_float_32_execution_enabled() is enabled
+    finally:
+        settings.enable_tensor_float_32_execution(before)

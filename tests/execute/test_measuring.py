@@ -13,6 +13,7 @@ import pairs
 import pytest
 import tensorflow as tf
 
+from placement_checks import machines
 from placement_checks.execute.cases import Case
 from placement_checks.execute.measuring import Conditions, measure
 from placement_checks.execute.programs import Unmeasurable
@@ -496,3 +497,11 @@ def test_a_tower_that_no_gradient_needs_is_left_to_the_numbers() -> None:
     for name, gradient in trial.found.items():
         assert np.allclose(gradient, last.gradients[name], rtol=1e-5)
         assert not np.allclose(gradient, first.gradients[name], rtol=1e-5)
+
+
+def test_real_devices_are_not_simulated_and_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unmeasurable, match="towers wants 2 GPUs, and real ones are asked for"):
+        run(pairs.towers, devices="real")
+
+    monkeypatch.setattr(machines, "local_gpus", lambda: (0,))  # enough for the reference alone
+    assert sound(run(pairs.towers))
