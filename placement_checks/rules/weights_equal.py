@@ -36,7 +36,9 @@ class WeightsEqual(Rule):
     Integers are equal or not. Other variables are compared as in gradients-equal; their noise is
     that of the reference with its rows in three other orders. Optimisers such as Adam, which
     divide the gradient by its size, let rounding decide the way of elements whose gradient is next
-    to zero: those are left out, and a fiftieth of what a variable moves is no difference.
+    to zero: those are left out, and a fiftieth of what a variable moves is no difference. After
+    the last step both programs are given the reference's variables, and the gradients are compared
+    once more: copies that no step refreshes show there, whatever the optimiser hides.
 
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
 
