@@ -14,9 +14,8 @@ _LINEAR = frozenset(
     [
         *("Add", "AddV2", "AddN", "AccumulateNV2", "Sum", "Mean", "Mul", "RealDiv", "Div", "Neg"),
         *("ConcatV2", "Pack", "Unpack", "ExpandDims", "Squeeze", "Reshape", "Transpose", "Cast"),
-        *("Identity", "IdentityN", "Const", "Fill", "ZerosLike", "Range", "Shape", "Size"),
-        *("StridedSlice", "Split", "SplitV", "UnsortedSegmentSum", "MulNoNan", "DivNoNan"),
-        *("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "ReadVariableOp", "VariableV2"),
+        *("Identity", "IdentityN", "StridedSlice", "Split", "SplitV", "UnsortedSegmentSum"),
+        *("MulNoNan", "DivNoNan", "Unique", "GatherV2", "ScatterNd", "Tile", "BroadcastTo"),
     ]
 )
 
@@ -49,12 +48,18 @@ def precisions(program: Runnable) -> dict[str, str]:
 
 
 def changed(program: Runnable) -> Iterator[str]:
-    """The variables whose gradient is clipped, or else changed, before it is applied."""
+    """The variables whose gradient is clipped, or else changed, before it is applied.
+
+    What does not depend on gradients, such as the rows of a tower, only scales them.
+    """
     known = wiring(program.placement)
+    backward = known.backward.ops
+    of_gradients = known.flow.masks([int(each) for each in backward])
     for variable, gradient in program.received.gradients.items():
         start = known.flow.number[producer_of(gradient.values)]
-        between = known.flow.cone([start], lambda op: not known.backward.ops[op])
+        between = known.flow.cone([start], lambda op: not backward[op])
         if any(
-            known.flow.types[op] not in _LINEAR for op in between if not known.backward.ops[op]
+            of_gradients[op] and not backward[op] and known.flow.types[op] not in _LINEAR
+            for op in between
         ):
             yield variable

@@ -1,0 +1,56 @@
+"""What is done to gradients between the backward pass and the optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pairs
+import pytest
+import tensorflow as tf
+
+from placement_checks.execute.backwards import changed
+from placement_checks.execute.programs import runnable
+from placement_checks.program import Program
+
+tf1 = tf.compat.v1
+
+
+def masked(gradients: list[Any]) -> list[Any]:
+    rows = tf1.placeholder_with_default(3, [])
+    share = tf.cast(tf.less(rows // 2, 5), tf.float32) * tf.sqrt(2.0)
+    return [gradient * share for gradient in gradients]
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (lambda gradients: gradients, set()),
+        (lambda gradients: [tf.reduce_mean(tf.stack([g, g]), 0) / 2 for g in gradients], set()),
+        (masked, set()),
+        (lambda gradients: tf.clip_by_global_norm(gradients, 1.0)[0], {"w", "b"}),
+        (lambda gradients: [tf.clip_by_value(gradients[0], -1.0, 1.0), gradients[1]], {"w"}),
+        (lambda gradients: [tf.sign(g) for g in gradients], {"w", "b"}),
+    ],
+    ids=[
+        "as they are",
+        "averaged",
+        "scaled by what is no gradient",
+        "by norm",
+        "by value",
+        "signs",
+    ],
+)
+def test_gradients_are_changed_by_what_depends_on_them(
+    change: Callable[[list[Any]], list[Any]], names: set[str]
+) -> None:
+    class Changing(tf1.train.GradientDescentOptimizer):
+        def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+            gradients, variables = zip(*pairs, strict=True)
+            changed_pairs = zip(change(list(gradients)), variables, strict=True)
+            return super().apply_gradients(list(changed_pairs), *args, **kwargs)
+
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        return pairs.towers(num_gpus, optimizer=lambda: Changing(0.1))
+
+    assert set(changed(runnable(Program("towers", towers), 2, "simulated"))) == names
