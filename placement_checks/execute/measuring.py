@@ -193,6 +193,10 @@ class _Comparison:
         rows = self._feeding.odd
         try:
             batch = self._batch(rows)
+        except InputError as error:
+            self._notes.append(f"there is no batch of {rows} rows: {error.message}")
+            return
+        try:
             self._towers.gradients(self._feeding.to_towers(batch))
         except InputError:
             self._batches = self._batches[:1]

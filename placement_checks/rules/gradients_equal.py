@@ -65,6 +65,8 @@ class GradientsEqual(Rule):
             )
 
     def check(self, placement: Placement) -> Verdict:
+        from placement_checks.numbers.courses import made_up_for
+
         measured = placement.numbers
         if measured is None:
             return self.not_checked(placement.unmeasured)
@@ -74,7 +76,7 @@ class GradientsEqual(Rule):
             if not is_among(name, self.leave_out)
         ]
         notes = list(measured.notes)
-        factor = _factor(measured)
+        factor = made_up_for(measured)
         if factor != 1:
             steps = counted(len(measured.course.found) if measured.course else 0, "step")
             notes.append(
@@ -163,12 +165,6 @@ def _causes(measured: Measurement, trial: Trial, off: Collection[str]) -> dict[s
             (op,),
         )
     return why
-
-
-def _factor(measured: Measurement) -> float:
-    from placement_checks.numbers.courses import made_up_for
-
-    return made_up_for(measured)
 
 
 def _badness(difference: Difference | None) -> tuple[bool, float]:

@@ -83,6 +83,7 @@ class WeightsEqual(Rule):
             for name in sorted(stale(measured) - {each.difference.variable for each in apart})
             if not is_among(name, self.leave_out)
         ]
+        equal = [each for each in equal if not is_among(each.variable, self.leave_out)]
         blurred = [each.variable for each in equal if each.state == "blurred"]
         figures = [each.figures() for each in (*(each.difference for each in apart), *equal)]
         steps = counted(len(measured.course.found), "step")
@@ -91,6 +92,8 @@ class WeightsEqual(Rule):
                 f"the precision is too coarse to tell a hundredth of {blurred[0]}",
                 "build the model in float32 or float64 to compare",
             )
+        elif not findings and not any(_moves(measured.course, each.variable) for each in equal):
+            verdict = self.not_checked("no variable that the steps move is left to compare")
         else:
             note = f"{counted(len(equal) - len(blurred), 'variable')} equal after {steps}"
             verdict = self.verdict(findings, note)
@@ -198,6 +201,11 @@ def _cause(
         "the step does something else with it",
         "compare the ops that update it in both programs",
     )
+
+
+def _moves(course: Course, name: str) -> bool:
+    """Whether the steps of the reference change a variable; equal constants show nothing."""
+    return bool((course.expected[-1][name] != course.start[name]).any())
 
 
 def _moved(values: Sequence[Arrays], course: Course, name: str, step: int) -> Array:

@@ -505,3 +505,31 @@ def test_real_devices_are_not_simulated_and_not_mixed(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(machines, "local_gpus", lambda: (0,))  # enough for the reference alone
     assert sound(run(pairs.towers))
+
+
+def test_a_batch_function_that_gives_no_odd_batch_is_not_put_down_to_the_program() -> None:
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        with tf.device("/cpu:0"):
+            x, y = tf1.placeholder(tf.float32, [None, 4]), tf1.placeholder(tf.float32, [None, 1])
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        gradients = []
+        for i in range(num_gpus):
+            with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+                part = pairs.squared_error(x[i::num_gpus], y[i::num_gpus])
+                gradients.append(optimizer.compute_gradients(part / num_gpus))
+        total = [
+            (tf.add_n([g for g, _ in each]), each[0][1]) for each in zip(*gradients, strict=True)
+        ]
+        return {"train_op": optimizer.apply_gradients(total), "inputs": {"x": x, "y": y}}
+
+    def even(rng: np.random.Generator, n: int) -> Any:
+        if n % 2:
+            raise ValueError("an odd number")
+        return pairs.batch(rng, n)
+
+    measured = run(towers, batch=even)
+
+    assert [trial.rows for trial in measured.trials] == [16]
+    assert list(measured.notes) == [
+        "there is no batch of 17 rows: batch(rng, 17) raised ValueError: an odd number"
+    ]

@@ -547,3 +547,16 @@ def test_more_steps() -> None:
     )
 
     assert checked(taken).note == "1 variable equal after 7 steps"
+
+
+def test_equal_constants_are_no_pass() -> None:
+    taken = steps({})
+    still = course(
+        {"w": START, "v": START}, {"w": [START] * 3, "v": [START] * 3}, {"w": [START] * 3}
+    )
+
+    for verdict in (checked(taken, fields={"leave_out": ("*",)}), checked(still)):
+        assert (verdict.state, verdict.reason) == (
+            "not-checked",
+            "no variable that the steps move is left to compare",
+        )
