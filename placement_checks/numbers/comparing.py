@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from placement_checks.numbers.measurement import EPS, Array, Trial
+from placement_checks.numbers.measurement import EPS, Array, Trial, largest
 
 # Where less than this can be told, nothing is said: towers of 64 and 63 rows that are averaged
 # without weights are wrong by 0.2 to 0.7 %.
@@ -74,9 +74,9 @@ def difference(
             no larger than an eighth of it.
     """
     eps = EPS.get(dtype, 0.0)  # integers are equal or not
-    size = _largest(expected)
+    size = largest(expected)
     unit = eps * size
-    off = _largest(found - expected)
+    off = largest(found - expected)
     noisy = bool(eps) and (times_noise * noise >= COARSEST * size or size <= zero / 8)
     sound = max(tolerance * unit, times_noise * noise, allowed, zero if noisy else 0.0)
     state: State
@@ -113,7 +113,7 @@ def gradients(
         tolerance: as for `difference`, and in eps of the largest gradient, for zeros.
         times_noise: as for `difference`.
     """
-    largest = max(map(_largest, trial.expected.values()), default=0.0)
+    most = max(map(largest, trial.expected.values()), default=0.0)
     return [
         difference(
             name,
@@ -123,7 +123,7 @@ def gradients(
             noise=trial.noise[name],
             tolerance=tolerance,
             times_noise=times_noise,
-            zero=tolerance * EPS.get(precisions[name], 0.0) * largest,
+            zero=tolerance * EPS.get(precisions[name], 0.0) * most,
         )
         for name, expected in trial.expected.items()
     ]
@@ -134,12 +134,8 @@ def differing(trial: Trial, precisions: Mapping[str, str]) -> set[str]:
     return {each.variable for each in gradients(trial, precisions) if each.state == "differs"}
 
 
-def _largest(values: Array) -> float:
-    return float(np.max(np.abs(values), initial=0.0))
-
-
 def _ratio(expected: Array, found: Array) -> float | None:
-    size = _largest(expected)
+    size = largest(expected)
     if not size or not np.all(np.isfinite(found)):
         return None
     scaled = expected / size

@@ -13,7 +13,7 @@ from placement_checks.numbers.comparing import (
     differing,
     gradients,
 )
-from placement_checks.numbers.measurement import EPS, Array, Course, Measurement
+from placement_checks.numbers.measurement import EPS, Array, Course, Measurement, largest
 
 # Optimisers whose step is as large as the gradient. The others divide the gradient by its size:
 # rounding then decides the way of an element whose gradient is next to zero, and a factor on all
@@ -101,7 +101,7 @@ def _after(
         if tolerance * coarsest > COARSEST:
             dtype = next(kind for kind in EPS if EPS[kind] == coarsest)
         part = tolerance * coarsest if is_proportional(measured) else _DRIFT
-        allowed = part * float(np.max(np.abs(expected - course.start[name]), initial=0.0))
+        allowed = part * largest(expected - course.start[name])
         sure = ~course.unsure[trained] if trained is not None else None
         if not is_proportional(measured) and sure is not None and sure.shape == expected.shape:
             expected, found = expected[sure], found[sure]
@@ -185,8 +185,8 @@ def _departure(course: Course, each: Difference, number: int) -> Departure:
     if way.size == 1 and number and moved:
         moved = None  # of one number, any way is a multiple
     last = course.expected[-1][name]
-    size = float(np.max(np.abs(last - course.start[name]), initial=0.0))
-    off = float(np.max(np.abs(course.found[-1][name] - last), initial=0.0))
+    size = largest(last - course.start[name])
+    off = largest(course.found[-1][name] - last)
     return Departure(each, number + 1, moved, off / size if size else np.inf)
 
 

@@ -115,3 +115,8 @@ class Measurement:
     updates: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     saved: str = ""
+
+
+def largest(values: Array) -> float:
+    """The largest absolute value; 0 for no values."""
+    return float(np.max(np.abs(values), initial=0.0))

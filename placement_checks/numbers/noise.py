@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.numbers.measurement import Array, Arrays, Sample
+from placement_checks.numbers.measurement import Array, Arrays, Sample, largest
 
 # An element whose gradient is not this many times its noise may take a step either way, under an
 # optimiser that divides the gradient by its size.
@@ -17,7 +17,7 @@ _SURE = 100
 def noise_of(values: Arrays, others: Sequence[Arrays]) -> dict[str, float]:
     """The largest difference of each array in other orders of the rows."""
     return {
-        name: max(float(np.max(np.abs(other[name] - value), initial=0.0)) for other in others)
+        name: max(largest(other[name] - value) for other in others)
         for name, value in values.items()
     }
 

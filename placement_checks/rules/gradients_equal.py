@@ -12,8 +12,8 @@ from placement_checks.words import counted, listed
 
 if TYPE_CHECKING:
     from placement_checks.numbers import Measurement, Trial
-    from placement_checks.numbers.causes import Cause
     from placement_checks.numbers.comparing import Difference
+    from placement_checks.numbers.rows import Cause
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,8 @@ class GradientsEqual(Rule):
 
 
 def _causes(measured: Measurement, trial: Trial, off: Collection[str]) -> dict[str, Cause]:
-    from placement_checks.numbers.causes import Cause, causes
+    from placement_checks.numbers.causes import causes
+    from placement_checks.numbers.rows import Cause
 
     why = causes(measured, trial, [name for name in off if name not in trial.stray])
     for name in trial.stray.keys() & off:

@@ -1,0 +1,139 @@
+"""What it means that the rows of a batch count otherwise than they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from placement_checks.numbers.measurement import Array, Trial
+from placement_checks.words import listed
+
+CLOSE = 0.01  # of weights and ratios, which are fitted
+
+
+class Cause(NamedTuple):
+    """The likely mistake.
+
+    Attributes:
+        what: a clause that says it.
+        cure: what to change, or how to declare that it is meant.
+        shown: what shows it, one line each.
+        ratio: the number that all gradients are multiplied by, if that is the mistake.
+    """
+
+    what: str
+    cure: str
+    shown: tuple[str, ...] = ()
+    ratio: float | None = None
+
+
+def by_rows(times: Array, trial: Trial, towers: int) -> Cause:
+    """What it means that rows count so many times what they should."""
+    shown = tuple(_ranges(times))
+    if trial.split:
+        return _by_towers(times, trial.split, shown)
+    blocks = list(blocks_of(times))
+    begin, end, last = blocks[-1]
+    if len(blocks) > 1 and abs(last) < CLOSE and end - begin < towers:
+        rows = "row counts" if end - begin == 1 else f"{end - begin} rows count"
+        return Cause(
+            f"of a batch of {trial.rows} rows the last {rows} for nothing",
+            "give what is left over to a tower, and weight the towers by their rows; or feed "
+            f"batches that {towers} divides, and say so: gradients-equal.rows = "
+            f"{trial.rows // towers * towers}",
+            shown,
+        )
+    sizes = list(_sizes(blocks, trial.rows, towers))
+    if len(sizes) == towers and len(set(sizes)) > 1:
+        return Cause(
+            f"towers of {listed(sizes)} rows are averaged as if they were equal",
+            "weight each tower by its rows, n_i / n: placement_checks.average_gradients("
+            "tower_grads, weights=rows)",
+            shown,
+        )
+    split = [part.rows for part in trial.parts]
+    if len(split) == towers and all(np.ptp(times[list(rows)]) < CLOSE for rows in split):
+        return _by_towers(times, split, shown)
+    return Cause(
+        "rows do not count alike",
+        "see that every row is in one tower, and that towers are weighted by their rows",
+        shown,
+    )
+
+
+def _sizes(blocks: Sequence[tuple[int, int, float]], rows: int, towers: int) -> Iterator[int]:
+    """The rows of each tower, if every tower counts as one of so many; none if that is not so.
+
+    The mean over a tower's n_i rows counts each of them rows / (towers * n_i) times.
+    """
+    for begin, end, value in blocks:
+        size = rows / (towers * value) if value > CLOSE else 0.0
+        if not size or abs(size - round(size)) > CLOSE * size or (end - begin) % round(size):
+            return
+        yield from [round(size)] * ((end - begin) // round(size))
+
+
+def _by_towers(times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str, ...]) -> Cause:
+    of = [times[list(rows)] for rows in split]
+    lost = [number for number, rows in enumerate(of) if np.all(np.abs(rows) < CLOSE)]
+    kept = [number for number in range(len(of)) if number not in lost]
+    whole = len(times) / len(of[kept[0]]) if len(kept) == 1 else 0.0
+    if lost and whole and np.allclose(of[kept[0]], whole, rtol=CLOSE):
+        last = ", the last," if kept[0] == len(of) - 1 else ""
+        others = "the other's" if len(of) == 2 else "those of the others"
+        return Cause(
+            f"only the rows of tower {kept[0]}{last} count: {others} are lost, or computed on the "
+            "same rows",
+            "take the mean over the gradients of all towers, each computed on its own rows",
+            shown,
+        )
+    if lost:
+        towers = f"{'tower' if len(lost) == 1 else 'towers'} {listed(lost)}"
+        return Cause(
+            f"nothing of it comes from {towers}, as if it were frozen there",
+            "look for a stop_gradient, a mask, a list of variables or an index that leaves it out",
+            shown,
+        )
+    shares = _shares([float(np.mean(rows)) * len(rows) for rows in of])
+    meant = (
+        "; if the towers are meant for parts of different size, say so: gradients-equal.shares = "
+        f"{shares}"
+    )
+    return Cause(
+        "the towers do not count alike",
+        f"weight each tower by its rows{meant if shares else ''}",
+        shown,
+    )
+
+
+def _shares(weights: Sequence[float]) -> list[int]:
+    """Small whole numbers in the ratio of the weights; empty if there are none."""
+    if min(weights) <= 0:
+        return []
+    for times in range(1, 13):
+        shares = [times * weight / min(weights) for weight in weights]
+        if all(abs(share - round(share)) < CLOSE / 10 * times for share in shares):
+            return [round(share) for share in shares]
+    return []
+
+
+def blocks_of(times: Array) -> Iterator[tuple[int, int, float]]:
+    """Rows that follow each other and count alike: the first, the one after the last, how much."""
+    begin = 0
+    for end in range(1, len(times) + 1):
+        if end == len(times) or abs(times[end] - times[begin]) > CLOSE:
+            yield begin, end, float(np.mean(times[begin:end]))
+            begin = end
+
+
+def _ranges(times: Array) -> Iterator[str]:
+    for begin, end, value in blocks_of(times):
+        rows = f"row {begin} counts" if end - begin == 1 else f"rows {begin} to {end - 1} count"
+        yield f"{rows} {number(value)} times"
+
+
+def number(value: float) -> str:
+    """Four digits; what is zero but for rounding is zero."""
+    return f"{0.0 if abs(value) < 1e-4 else value:.4g}"
