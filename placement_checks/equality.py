@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any
 
 from placement_checks import assertions, capture, config
-from placement_checks.errors import InputError
 from placement_checks.judging import rules_of
 from placement_checks.machines import checked_gpus
 from placement_checks.placement import Placement
 from placement_checks.policy import Policy
-from placement_checks.program import Program
 from placement_checks.rules.gradients_equal import GradientsEqual
+from placement_checks.rules.towers_overlap import TowersOverlap
 from placement_checks.rules.weights_equal import WeightsEqual
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from placement_checks.execute.asked import Batch, Target
     from placement_checks.execute.feeding import BatchFunction
-
-    Target: TypeAlias = str | Program | Path | Callable[..., object]
-    Batch: TypeAlias = str | Path | Callable[[np.random.Generator, int], Mapping[str, Any]] | None
+    from placement_checks.execute.measuring import Conditions
+    from placement_checks.execute.pair import Pair
+    from placement_checks.timing import Trace
 
 _NUMERIC = frozenset({GradientsEqual.name, WeightsEqual.name})
 
@@ -60,7 +57,9 @@ def with_numbers(
         ConfigError: a policy is wrong.
         InputError: a program or the batch function is at fault.
     """
+    from placement_checks.execute.asked import batch_of, program_of
     from placement_checks.execute.measuring import Conditions, measure
+    from placement_checks.execute.pair import Pair
     from placement_checks.execute.programs import Unmeasurable
 
     __tracebackhide__ = True
@@ -69,8 +68,11 @@ def with_numbers(
     assert isinstance(gradients, GradientsEqual)
     assert isinstance(weights, WeightsEqual)
     placement = replace(placement, reference=capture.ask(reference, gpus=1))
-    if _NUMERIC.isdisjoint(only or rules) or set(without) >= _NUMERIC:
+    wanted = set(only or rules) - set(without)
+    if wanted.isdisjoint({*_NUMERIC, TowersOverlap.name}):
         return placement
+    if gpus is None:
+        gpus = placement.machine.towers if placement.machine else 2
     conditions = Conditions(
         rows=gradients.rows,
         shares=gradients.shares,
@@ -78,46 +80,28 @@ def with_numbers(
         by_tower=gradients.statistics == "tower",
         steps=weights.steps,
         seconds=gradients.seconds,
-        devices=devices,
     )
-    if gpus is None:
-        gpus = placement.machine.towers if placement.machine else 2
     try:
-        numbers = measure(
-            _program(target), _program(reference), _batch(batch), checked_gpus(gpus), conditions
-        )
+        rows = batch_of(batch)
+        pair = Pair.built(program_of(target), program_of(reference), checked_gpus(gpus), devices)
+        if TowersOverlap.name in wanted:
+            placement = replace(placement, trace=_watched(pair, rows, conditions))
+        if wanted & _NUMERIC:
+            placement = replace(placement, numbers=measure(pair, rows, conditions))
     except Unmeasurable as reason:
         return replace(placement, unmeasured=str(reason))
-    return replace(placement, numbers=numbers)
+    return placement
 
 
-def _program(target: Target) -> Program:
-    """The program of a target; a saved graph cannot be run."""
-    from placement_checks.capture.targets import resolve
-    from placement_checks.execute.programs import Unmeasurable
+def _watched(pair: Pair, batch: BatchFunction | None, conditions: Conditions) -> Trace:
+    """Some steps of the towers, traced."""
+    import numpy as np
 
-    if isinstance(target, str):
-        target = resolve(target)
-    if isinstance(target, Path):
-        raise Unmeasurable(f"{target} is a saved graph, and only programs are run")
-    return target if isinstance(target, Program) else Program.of(target)
+    from placement_checks.execute.tracing import watched
 
-
-def _batch(batch: Batch) -> BatchFunction | None:
-    """The batch function that a call or an option names."""
-    from placement_checks.capture.targets import resolve
-    from placement_checks.execute.cases import SUFFIX, Case
-
-    if isinstance(batch, str | Path) and Path(batch).suffix == SUFFIX:
-        return Case.load(Path(batch))
-    if isinstance(batch, str):
-        named = resolve(batch)
-        if isinstance(named, Path):
-            raise InputError(batch, "is no function", "name one, such as train.py:batch")
-        return cast("BatchFunction", named.build)
-    if isinstance(batch, Path):
-        raise InputError(str(batch), "is no saved case", f"name a {SUFFIX} file that a run saved")
-    return batch
+    feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
+    data = feeding.batch(np.random.default_rng(conditions.seed), feeding.rows)
+    return watched(pair.towers, feeding.to_towers(data), feeding.rows, conditions.seconds)
 
 
 def assert_gradients_equal(

@@ -16,6 +16,7 @@ from placement_checks.machines import Machine
 
 if TYPE_CHECKING:
     from placement_checks.numbers import Measurement
+    from placement_checks.timing import Trace
 
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
@@ -167,7 +168,8 @@ class Placement:
         not_alone: why there is no such build.
         reference: what the reference, the program for one GPU, asks for.
         numbers: what running the program and its reference gave.
-        unmeasured: why there are no numbers.
+        trace: what some steps of the program did when.
+        unmeasured: why it was not run.
         policy: what the program does differently on purpose, ``{rule: {field: value}}``.
         training: what is known of its training step.
         details: looks up what else is known of an op.
@@ -188,6 +190,7 @@ class Placement:
     not_alone: str = "it was not built for one GPU"
     reference: Placement | None = field(default=None, repr=False)
     numbers: Measurement | None = field(default=None, repr=False)
+    trace: Trace | None = field(default=None, repr=False)
     unmeasured: str = "no reference is given (--reference TARGET --batch TARGET)"
     policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     training: Training = field(default=Training(), repr=False)

@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from placement_checks import Program
+from placement_checks.execute.measuring import Conditions, measure
+from placement_checks.execute.pair import Pair
+
 tf1 = tf.compat.v1
 
 Loss = Callable[[Any, Any], Any]
@@ -67,3 +71,9 @@ def single() -> dict[str, Any]:
 
 def _variables_on_host(op: Any) -> str:
     return "/cpu:0" if op.type in ("VarHandleOp", "VariableV2") else op.device
+
+
+def measured(towers: Any, single: Any, batch: Any = batch, gpus: int = 2, **found: Any) -> Any:
+    """What running two builders gives."""
+    pair = Pair.built(Program("towers", towers), Program("single", single), gpus, "auto")
+    return measure(pair, batch, Conditions(**found))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -77,3 +78,10 @@ def stand_in(device: str) -> str:
     if not parsed.is_gpu:
         return device
     return str(Device(parsed.job, parsed.replica, parsed.task, "CPU", (parsed.index or 0) + 1))
+
+
+def stood_in_for(device: Device) -> Device:
+    """The device that one stands in for: ``GPU:i`` for ``CPU:i+1``, else itself."""
+    if device.type != "CPU" or not device.index:
+        return device
+    return replace(device, type="GPU", index=device.index - 1)

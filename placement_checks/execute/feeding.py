@@ -20,7 +20,7 @@ Batch = Mapping[str, npt.NDArray[Any]]
 BatchFunction = Callable[[np.random.Generator, int], Mapping[str, Any]]
 Split = tuple[tuple[int, ...], ...]
 
-_FEWEST = 16  # rows of a batch that is not fixed
+FEWEST = 16  # rows of a batch that is not fixed
 _EACH = 4  # rows of a tower, at least
 
 
@@ -43,6 +43,7 @@ class Feeding:
         *,
         rows: int = 0,
         shares: Sequence[int] = (),
+        fewest: int = FEWEST,
     ) -> None:
         for program in (towers, reference):
             if not program.inputs:
@@ -73,16 +74,18 @@ class Feeding:
         fixed = self._fixed()
         total = sum(self._parts) if not towers.shared else towers.gpus
         kept = make.rows if isinstance(make, Case) else 0
-        self.rows = rows or fixed or kept or total * -(-max(_FEWEST, _EACH * total) // total)
+        self.rows = rows or fixed or kept or total * -(-max(fewest, _EACH * total) // total)
         if fixed and rows and fixed != rows:
             raise InputError(
-                "gradients-equal.rows", f"is {rows}, and the programs take {fixed}", "leave it out"
+                f"a batch of {counted(rows, 'row')}",
+                f"the programs take {fixed}",
+                "leave the number out",
             )
         if self.rows % total:
             raise InputError(
                 towers.name,
                 f"{counted(self.rows, 'row')} cannot be cut for its {counted(total, 'tower')}",
-                f"take a multiple of {total}: gradients-equal.rows = {total * _EACH}",
+                f"take a multiple of {total}, such as {total * _EACH}",
             )
         self.odd = 0 if fixed or rows or not towers.shared or total == 1 else self.rows + 1
         self.split: Split = () if towers.shared else self._cut(self.rows)

@@ -69,6 +69,19 @@ def all_fed(program: Runnable, fed: Collection[str]) -> None:
             )
 
 
+def says_step(program: Runnable) -> None:
+    """Check that a program says what one step is.
+
+    Raises:
+        Unmeasurable: it does not.
+    """
+    if not program.placement.training.train_op:
+        raise Unmeasurable(
+            f"which op is one step of {program.name} is not said; return it from the function "
+            "that builds the graph: {'train_op': train_op}"
+        )
+
+
 def nothing_random(running: Running, feeds: Values) -> None:
     """Check that the gradients are those of the last run when the program runs again.
 

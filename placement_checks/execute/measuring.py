@@ -23,14 +23,14 @@ from placement_checks.execute.fitness import (
     random_steps,
 )
 from placement_checks.execute.matching import comparable
-from placement_checks.execute.programs import Unmeasurable, runnable
+from placement_checks.execute.pair import Pair
+from placement_checks.execute.programs import Unmeasurable
 from placement_checks.execute.sessions import Running, Values
 from placement_checks.numbers.comparing import differing
 from placement_checks.numbers.courses import compared, made_up_for, stale
 from placement_checks.numbers.measurement import EPS, Arrays, Course, Measurement, Trial
 from placement_checks.numbers.noise import mean_over, noise_of, unsure_in
 from placement_checks.placement import producer_of
-from placement_checks.program import Program
 from placement_checks.words import counted
 
 _ORDERS = 3  # other orders of the rows, in which the noise is measured
@@ -48,7 +48,6 @@ class Conditions:
         steps: how many are taken.
         seconds: that one run may take.
         seed: of the batches.
-        devices: ``auto``, ``real`` or ``simulated``.
     """
 
     rows: int = 0
@@ -58,38 +57,26 @@ class Conditions:
     steps: int = 3
     seconds: float = 60.0
     seed: int = 0
-    devices: str = "auto"
 
 
-def measure(
-    towers: Program,
-    reference: Program,
-    batch: BatchFunction | None,
-    gpus: int,
-    conditions: Conditions,
-) -> Measurement:
-    """Run both programs.
+def measure(pair: Pair, batch: BatchFunction | None, conditions: Conditions) -> Measurement:
+    """Run both programs of a pair, and compare what they compute.
 
     Args:
-        towers: the program.
-        reference: the same for one GPU.
+        pair: the program and its reference.
         batch: gives the rows; None for rows that are made up.
-        gpus: how many the program is built for.
         conditions: how they are run.
 
     Raises:
         InputError: a program or the batch function is at fault.
         Unmeasurable: the programs are sound, but numbers would mean nothing.
     """
-    program = runnable(towers, gpus, conditions.devices)
-    # Not one on a GPU and the other on the CPU: their kernels round otherwise.
-    single = runnable(reference, 1, "simulated" if program.simulated else conditions.devices)
-    comparable(program, single)
-    feeding = Feeding(program, single, batch, rows=conditions.rows, shares=conditions.shares)
+    comparable(pair.towers, pair.reference)
+    feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     with (
         full_precision(),
-        Running(program, conditions.seconds) as running,
-        Running(single, conditions.seconds) as alone,
+        Running(pair.towers, conditions.seconds) as running,
+        Running(pair.reference, conditions.seconds) as alone,
     ):
         return _Comparison(running, alone, feeding, conditions, batch).measurement()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.distribute.values import DistributedValues
 
 from placement_checks.capture.build import build
 from placement_checks.capture.graph import Source, name_of, requested
@@ -44,6 +45,7 @@ class Runnable:
         received: the gradients that its variables receive.
         initializers: the ops that give variables their first values, by variable.
         local_initializers: those of local variables, which may be made of the others.
+        mirrors: the copies of variables for other replicas, each with the variable.
         tables: the ops that fill lookup tables.
         variables: those that are initialised, by name, with their dtypes.
     """
@@ -60,6 +62,7 @@ class Runnable:
     received: Received
     initializers: Mapping[str, str]
     local_initializers: Mapping[str, str]
+    mirrors: Mapping[str, str]
     tables: Sequence[str]
     variables: Mapping[str, str]
 
@@ -73,7 +76,7 @@ def runnable(program: Program, gpus: int, devices: str) -> Runnable:
     """
     with noting_applied() as noted:
         source, step = build(program, gpus)
-    placement = requested(source)
+    placement = replace(requested(source), policy=step.policy)
     asked = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
     most = max([gpus, *(index + 1 for index in asked)])
     jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
@@ -103,6 +106,7 @@ def runnable(program: Program, gpus: int, devices: str) -> Runnable:
         received(placement, source.live, step.gradients or (), noted),
         initializers,
         local,
+        _mirrors(source),
         [table.name for table in tables],
         {
             variable.name: variable.dtype
@@ -152,9 +156,26 @@ def _initialisers(source: Source, key: str) -> dict[str, str]:
     holders = {node.name for node in source.graph_def.node if node.op in VARIABLE_TYPES}
     return {
         name_of(variable.name): variable.initializer.name
-        for variable in source.live.get_collection(key)
+        for held in source.live.get_collection(key)
+        for variable in _copies(held)
         if name_of(variable.name) in holders
     }
+
+
+def _mirrors(source: Source) -> dict[str, str]:
+    """The copies that a strategy keeps of variables, each with the variable it is a copy of."""
+    assert source.live is not None
+    return {
+        name_of(copy.name): name_of(first.name)
+        for held in source.live.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+        for first, *copies in [_copies(held)]
+        for copy in copies
+    }
+
+
+def _copies(held: Any) -> Sequence[Any]:
+    """The variables that one is made of: under ``MirroredStrategy`` one for each replica."""
+    return tuple(held.values) if isinstance(held, DistributedValues) else (held,)
 
 
 def _on_devices(graph_def: Any, gpus: int, devices: str) -> tf.Graph:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any
 
@@ -29,18 +29,44 @@ _MOST_FETCHED = 2000
 
 
 class Running:
-    """A session of one program, without graph optimisation: its ops run as they were built.
+    """A session of one program.
 
-    Grappler would make control edges out of shapes, and so run a pipeline that is fed around.
+    Its ops run as they were built, without graph optimisation: Grappler would make control edges
+    out of shapes, and so run a pipeline that is fed around. To be timed, it is optimised as in
+    the user's own session.
     """
 
-    def __init__(self, program: Runnable, seconds: float) -> None:
+    def __init__(
+        self, program: Runnable, seconds: float, *, threads: int = 0, timed: bool = False
+    ) -> None:
+        """Open the session.
+
+        Args:
+            program: what runs.
+            seconds: that one run may take.
+            threads: how many run ops, each of which then computes on one core; 0 for TensorFlow's
+                own choice. What an op computes on is settled for the process by its first session,
+                unless ``TF_OVERRIDE_GLOBAL_THREADPOOL`` was set before (core/common_runtime/
+                local_device.cc).
+            timed: whether graph optimisation is left on.
+        """
         self.program = program
         self._seconds = seconds
+        self._fewer = (
+            "take fewer rows"
+            if timed
+            else "give it more with --set gradients-equal.seconds=N, or fewer rows with "
+            "gradients-equal.rows=N"
+        )
         config = type(program.config)()
         config.CopyFrom(program.config)
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
-        config.graph_options.optimizer_options.opt_level = -1
+        if not timed:
+            config.graph_options.rewrite_options.disable_meta_optimizer = True
+            config.graph_options.optimizer_options.opt_level = -1
+        if threads:
+            config.inter_op_parallelism_threads = threads
+            config.intra_op_parallelism_threads = 1
+            config.use_per_session_threads = True
         self._session = tf1.Session(graph=program.graph, config=config)
 
     def __enter__(self) -> Running:
@@ -54,7 +80,14 @@ class Running:
     ) -> None:
         self._session.close()
 
-    def run(self, fetches: Any, feeds: Values | None = None, metadata: Any = None) -> Any:
+    def run(
+        self,
+        fetches: Any,
+        feeds: Values | None = None,
+        metadata: Any = None,
+        *,
+        traced: bool = False,
+    ) -> Any:
         """Run a part of the graph; what to fetch and to feed is known by name.
 
         Raises:
@@ -62,7 +95,9 @@ class Running:
             Unmeasurable: an op of it runs on no CPU.
         """
         options = tf1.RunOptions(
-            timeout_in_ms=int(1000 * self._seconds), output_partition_graphs=metadata is not None
+            timeout_in_ms=int(1000 * self._seconds),
+            output_partition_graphs=metadata is not None,
+            trace_level=self._trace_level if traced else tf1.RunOptions.NO_TRACE,
         )
         name = self.program.name
         try:
@@ -71,8 +106,7 @@ class Running:
             raise InputError(
                 name,
                 f"one run of it took longer than {self._seconds:g} s",
-                "give it more with --set gradients-equal.seconds=N, or fewer rows with "
-                "gradients-equal.rows=N",
+                self._fewer,
             ) from None
         except (tf.errors.OpError, ValueError, TypeError) as error:
             reason, where = self._told(error)
@@ -96,8 +130,11 @@ class Running:
     def begin(self, values: Values) -> None:
         """Give all variables their first values, and then those that are given.
 
-        What is made of other variables, such as a copy, is made of the values that are given.
+        What is made of other variables, such as a copy, is made of the values that are given; the
+        copies that a strategy keeps start equal.
         """
+        mirrors = self.program.mirrors.items()
+        values = {**values, **{copy: values[of] for copy, of in mirrors if of in values}}
         for kind in (self.program.initializers, self.program.local_initializers):
             self.run(list(kind.values()))
             self.load({name: value for name, value in values.items() if name in kind})
@@ -162,9 +199,22 @@ class Running:
         np.add.at(dense, indices, np.asarray(values, np.float64))
         return dense.astype(values.dtype)
 
-    def step(self, feeds: Values) -> None:
-        """Take one training step."""
-        self.run(list(self.program.placement.training.train_op), feeds)
+    def step(self, feeds: Values, metadata: Any = None) -> None:
+        """Take one training step; ``metadata`` is given partition graphs and step statistics."""
+        train_op = list(self.program.placement.training.train_op)
+        self.run(train_op, feeds, metadata, traced=metadata is not None)
+
+    def prepared(self, feeds: Values) -> Callable[[], object]:
+        """A training step on these rows, made ready so that a call takes little but the step."""
+        train_op = list(self.program.placement.training.train_op)
+        step = self._session.make_callable(train_op, feed_list=list(feeds))
+        return partial(step, *feeds.values())
+
+    @property
+    def _trace_level(self) -> Any:
+        """Step statistics; those of GPUs come from their own tracer."""
+        simulated = self.program.simulated
+        return tf1.RunOptions.SOFTWARE_TRACE if simulated else tf1.RunOptions.FULL_TRACE
 
     def ran_on(self, feeds: Values) -> dict[str, Device]:
         """Where the ops behind the gradients ran, by name, read from the partition graphs.

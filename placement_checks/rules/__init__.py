@@ -19,6 +19,7 @@ from placement_checks.rules.randomness_apart import RandomnessApart
 from placement_checks.rules.session_memory import SessionMemory
 from placement_checks.rules.slots_with_variables import SlotsWithVariables
 from placement_checks.rules.towers_alike import TowersAlike
+from placement_checks.rules.towers_overlap import TowersOverlap
 from placement_checks.rules.transfer_budget import TransferBudget
 from placement_checks.rules.update_ops_run import UpdateOpsRun
 from placement_checks.rules.variables_on_host import VariablesOnHost
@@ -49,6 +50,7 @@ RULES: dict[str, type[Rule]] = {
         SessionMemory,
         GradientsEqual,
         WeightsEqual,
+        TowersOverlap,
     )
 }
 

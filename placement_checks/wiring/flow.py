@@ -157,10 +157,13 @@ class Flow:
         start: int,
         found: Callable[[int], bool],
         within: Callable[[int], bool] = lambda _: True,
+        *,
+        waits: bool = False,
     ) -> list[int]:
         """The shortest way from ``start`` back along values to an op that is looked for.
 
-        Only ops ``within`` are entered. Empty if there is none.
+        Only ops ``within`` are entered; with ``waits`` it may lead along control edges too. Empty
+        if there is none.
         """
         before = {start: start}
         todo = [start]
@@ -170,7 +173,7 @@ class Flow:
                 while way[-1] != start:
                     way.append(before[way[-1]])
                 return way[::-1]
-            for each in self.values[op]:
+            for each in (*self.values[op], *(self.waits.get(op, ()) if waits else ())):
                 if each not in before and within(each):
                     before[each] = op
                     todo.append(each)

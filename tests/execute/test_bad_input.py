@@ -15,9 +15,7 @@ import tensorflow as tf
 
 from placement_checks.errors import InputError
 from placement_checks.execute.cases import Case
-from placement_checks.execute.measuring import Conditions, measure
 from placement_checks.execute.programs import Unmeasurable
-from placement_checks.program import Program
 
 tf1 = tf.compat.v1
 
@@ -29,9 +27,8 @@ def refused(
     **conditions: Any,
 ) -> str:
     """The error of a bad pair of programs; without a reference, of the program with itself."""
-    reference = Program("single", single or partial(towers, 1))
     with pytest.raises((InputError, Unmeasurable)) as error:
-        measure(Program("towers", towers), reference, batch, 2, Conditions(**conditions))
+        pairs.measured(towers, single or partial(towers, 1), batch, **conditions)
     return f"{type(error.value).__name__}: {error.value}"
 
 
@@ -183,9 +180,7 @@ def test_a_random_op_that_is_fed_off_is_none(stateless: bool) -> None:
     def batch(rng: np.random.Generator, n: int) -> Mapping[str, Any]:
         return {**pairs.batch(rng, n), "rate": np.float32(0)}
 
-    measured = measure(
-        Program("towers", towers), Program("single", lambda: towers(1)), batch, 2, Conditions()
-    )
+    measured = pairs.measured(towers, lambda: towers(1), batch)
 
     assert measured.trials[0].found.keys() == {"w", "b"}
 
@@ -209,9 +204,7 @@ def test_no_number_in_the_towers_alone_is_told_with_its_op() -> None:
         return tf.reduce_mean(tf.sqrt(tf.abs(pairs.predicted(x)) * (1 - 2 * small)) * y)
 
     towers = partial(pairs.towers, loss=loss)
-    measured = measure(
-        Program("towers", towers), Program("s", partial(towers, 1)), pairs.batch, 2, Conditions()
-    )
+    measured = pairs.measured(towers, partial(towers, 1))
 
     op, where = measured.trials[0].stray["w"]
     assert op == "Sqrt"
@@ -271,15 +264,15 @@ def test_arrays_that_the_placeholders_do_not_take() -> None:
 
 def test_batches_that_cannot_be_cut() -> None:
     assert refused(rows=7) == (
-        "InputError: towers: 7 rows cannot be cut for its 2 towers; take a multiple of 2: "
-        "gradients-equal.rows = 8"
+        "InputError: towers: 7 rows cannot be cut for its 2 towers; take a multiple of 2, "
+        "such as 8"
     )
     assert refused(partial(pairs.towers, rows=7), partial(pairs.towers, 1, rows=16)) == (
         "InputError: single: it takes batches of 16 rows, and towers of 14; build both for the "
         "same global batch, or with None in the placeholders' shapes"
     )
     assert refused(partial(pairs.towers, rows=8), pairs.single, rows=20) == (
-        "InputError: gradients-equal.rows: is 20, and the programs take 16; leave it out"
+        "InputError: a batch of 20 rows: the programs take 16; leave the number out"
     )
     assert refused(shares=(1, 2, 3)) == (
         "InputError: gradients-equal.shares: names 3 towers, and towers has inputs for 2; give "

@@ -12,9 +12,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.execute.layouts import channels_last
-from placement_checks.execute.measuring import Conditions, measure
 from placement_checks.numbers.comparing import differing
-from placement_checks.program import Program
 
 tf1 = tf.compat.v1
 
@@ -106,9 +104,7 @@ def test_towers_with_channels_first_are_compared() -> None:
         return tf.reduce_mean((tf.reduce_sum(out, [1, 2, 3])[:, None] - y) ** 2)
 
     towers = partial(pairs.towers, loss=loss)
-    measured = measure(
-        Program("towers", towers), Program("s", partial(towers, 1)), pairs.batch, 2, Conditions()
-    )
+    measured = pairs.measured(towers, partial(towers, 1))
 
     assert measured.trials[0].found.keys() == {"kernel"}
     assert not differing(measured.trials[0], measured.precisions)

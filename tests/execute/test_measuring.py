@@ -15,12 +15,10 @@ import tensorflow as tf
 
 from placement_checks import machines
 from placement_checks.execute.cases import Case
-from placement_checks.execute.measuring import Conditions, measure
 from placement_checks.execute.programs import Unmeasurable
 from placement_checks.numbers import Measurement
 from placement_checks.numbers.comparing import differing
 from placement_checks.numbers.courses import compared
-from placement_checks.program import Program
 
 tf1 = tf.compat.v1
 
@@ -39,8 +37,7 @@ def run(
     **conditions: Any,
 ) -> Measurement:
     """Measure two builders."""
-    found = Conditions(**conditions)
-    return measure(Program("towers", towers), Program("single", single), batch, gpus, found)
+    return pairs.measured(towers, single, batch, gpus, **conditions)
 
 
 def sound(measured: Measurement) -> bool:

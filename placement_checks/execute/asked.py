@@ -1,0 +1,52 @@
+"""What a call names: programs to run, and the function that gives rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from placement_checks.capture.targets import resolve
+from placement_checks.errors import InputError
+from placement_checks.execute.cases import SUFFIX, Case
+from placement_checks.execute.feeding import BatchFunction
+from placement_checks.execute.programs import Unmeasurable
+from placement_checks.program import Program
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Target: TypeAlias = str | Program | Path | Callable[..., object]
+    Batch: TypeAlias = str | Path | Callable[[np.random.Generator, int], Mapping[str, Any]] | None
+
+
+def program_of(target: Target) -> Program:
+    """The program of a target.
+
+    Raises:
+        InputError: there is none.
+        Unmeasurable: it is a saved graph, which cannot be run.
+    """
+    if isinstance(target, str):
+        target = resolve(target)
+    if isinstance(target, Path):
+        raise Unmeasurable(f"{target} is a saved graph, and only programs are run")
+    return target if isinstance(target, Program) else Program.of(target)
+
+
+def batch_of(batch: Batch) -> BatchFunction | None:
+    """The batch function that a call or an option names.
+
+    Raises:
+        InputError: it names none.
+    """
+    if isinstance(batch, str | Path) and Path(batch).suffix == SUFFIX:
+        return Case.load(Path(batch))
+    if isinstance(batch, str):
+        named = resolve(batch)
+        if isinstance(named, Path):
+            raise InputError(batch, "is no function", "name one, such as train.py:batch")
+        return cast("BatchFunction", named.build)
+    if isinstance(batch, Path):
+        raise InputError(str(batch), "is no saved case", f"name a {SUFFIX} file that a run saved")
+    return batch

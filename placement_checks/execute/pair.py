@@ -1,0 +1,47 @@
+"""A program and its reference, built to run on the same kind of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from placement_checks.execute.feeding import FEWEST, BatchFunction, Feeding
+from placement_checks.execute.programs import Runnable, runnable
+from placement_checks.program import Program
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two programs that can be run beside each other.
+
+    Attributes:
+        towers: the program.
+        reference: the same for one GPU.
+    """
+
+    towers: Runnable
+    reference: Runnable
+
+    @staticmethod
+    def built(towers: Program, reference: Program, gpus: int, devices: str) -> Pair:
+        """Build both; ``devices`` is ``auto``, ``real`` or ``simulated``.
+
+        Raises:
+            InputError: one of them cannot be built.
+            Unmeasurable: one of them cannot be run.
+        """
+        program = runnable(towers, gpus, devices)
+        # Not one on a GPU and the other on the CPU: their kernels round otherwise.
+        single = runnable(reference, 1, "simulated" if program.simulated else devices)
+        return Pair(program, single)
+
+    def feeding(
+        self,
+        batch: BatchFunction | None,
+        *,
+        rows: int = 0,
+        shares: Sequence[int] = (),
+        fewest: int = FEWEST,
+    ) -> Feeding:
+        """How rows get into both; the arguments are those of `Feeding`."""
+        return Feeding(self.towers, self.reference, batch, rows=rows, shares=shares, fewest=fewest)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placement_checks.errors import ConfigError
+from placement_checks.placement import Placement
+from placement_checks.rules.base import Finding, Rule, Verdict, steps
+from placement_checks.wiring import Tower, wiring
+from placement_checks.words import counted
+
+if TYPE_CHECKING:
+    from placement_checks.timing.timeline import Pair
+    from placement_checks.timing.trace import Trace
+
+
+@dataclass(frozen=True)
+class TowersOverlap(Rule):
+    """No tower waits for another: all of them compute at once.
+
+    Some steps are run and traced. The time that each op took, and what it waits for in the graphs
+    that ran, give a schedule in which every GPU does one op at a time and nothing else holds it
+    up. Of the two towers that compute at once least, the share is told: 1 if one of them never
+    computes without the other, 0 if they take turns. It does not depend on how busy the machine
+    is, nor on how many cores it has. The share in the run itself is shown beside it; a few rows
+    or a busy machine make that smaller, and where it is large enough, that will do.
+
+    Two towers are a breach where the share is small and one waits for the other: a control
+    dependency or a value leads from one to the next. So are all towers on one GPU. Towers that
+    only the host holds up, each with work of its own, are none. `least` is the smallest share
+    that is no breach.
+    """
+
+    name = "towers-overlap"
+    evidence = "executed"
+
+    least: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= 1:
+            raise ConfigError("least", f"{self.least} is no share", "give one above 0, up to 1")
+
+    def check(self, placement: Placement) -> Verdict:
+        trace = placement.trace
+        if trace is None:
+            return self.not_checked(placement.unmeasured)
+        if on_one := self._on_one_gpu(placement, trace):
+            return self.verdict([on_one])
+        if few := self.too_few_towers(placement):
+            return few
+        towers = wiring(placement).towers
+        groups = [tower.devices for tower in towers]
+        could, did = trace.could(groups), trace.did(groups)
+        if not could and did is None:
+            return self.not_checked(_idle(trace, towers))
+        note = _note(trace, len(towers), could, did)
+        if did is not None and did >= self.least:
+            return self.verdict([], note)
+        if not could:
+            return self.not_checked("what the ops of a step wait for goes round in a circle", note)
+        apart = [pair for pair in could if pair.share < self.least]
+        return self.verdict(list(self._findings(placement, trace, apart)), note)
+
+    def _on_one_gpu(self, placement: Placement, trace: Trace) -> Finding | None:
+        """The finding where several towers, by their inputs, compute on one GPU of several."""
+        towers = len(placement.training.inputs)
+        gpus = len(placement.machine.gpus) if placement.machine else 0
+        busy = [device for device in trace.shortest.lanes if device.is_gpu]
+        if towers < 2 or gpus < 2 or len(busy) != 1:
+            return None
+        gpu = busy[0].short
+        return Finding(
+            object=gpu,
+            op="",
+            evidence=self.evidence,
+            expected=f"{towers} towers, each on a GPU of its own",
+            found=f"all of them on {gpu}",
+            message=f"there are inputs for {towers} towers, and {gpu} computes all of them, one "
+            "after the other",
+            cure="build tower i under tf.device(f'/gpu:{i}')",
+        )
+
+    def _findings(
+        self, placement: Placement, trace: Trace, pairs: Sequence[Pair]
+    ) -> Iterator[Finding]:
+        """One for each tower that waits for others: with the one it waits for most directly."""
+        ways: dict[int, tuple[int, float, list[int]]] = {}
+        for pair in pairs:
+            late, early = pair.other, pair.one
+            way = _wait(placement, trace, late, early)
+            if not way:
+                late, early = early, late
+                way = _wait(placement, trace, late, early)
+            if way and (late not in ways or len(way) < len(ways[late][2])):
+                ways[late] = early, pair.share, way
+        for late, (early, share, way) in ways.items():
+            yield self._finding(placement, late, early, share, way)
+
+    def _finding(
+        self, placement: Placement, late: int, early: int, share: float, way: Sequence[int]
+    ) -> Finding:
+        known = wiring(placement)
+        names = known.flow.names
+        return Finding(
+            object=known.towers[late].devices[0].short,
+            op="",
+            evidence=self.evidence,
+            expected=f"company for at least {self.least:.0%} of the time",
+            found=f"{share:.0%}",
+            where=placement.where(names[way[0]]),
+            path=steps(placement, way),
+            message=f"the tower on {known.towers[late]} computes at once with the one on "
+            f"{known.towers[early]} for {share:.0%} of the time: "
+            f"{names[way[0]]} waits for {names[way[-1]]}",
+            cure="take away what makes it wait: a control dependency, or a value of the other "
+            "tower that it reads",
+        )
+
+
+def _wait(placement: Placement, trace: Trace, late: int, early: int) -> list[int]:
+    """The way back from the first op of a tower that waits for another one to that one's op."""
+    known = wiring(placement)
+    flow = known.flow
+    devices = known.towers[late].devices
+    ran = {
+        each.op
+        for device, lane in trace.shortest.lanes.items()
+        if any(device.matches(pattern) for pattern in devices)
+        for each in lane
+    }
+    waits = bytearray(len(flow.names))
+    for op, name in enumerate(flow.names):
+        waits[op] = known.at[op] == early or any(
+            waits[each] for each in (*flow.values[op], *flow.waits.get(op, ()))
+        )
+        if waits[op] and name in ran:
+            return flow.path(op, lambda each: known.at[each] == early, waits=True)
+    return []
+
+
+def _note(trace: Trace, towers: int, could: Sequence[Pair], did: float | None) -> str:
+    parts = [f"{towers} towers"]
+    if could:
+        least = min(pair.share for pair in could)
+        parts.append(f"which can compute at once for {least:.0%} of the time")
+    if did is not None:
+        parts.append(f"in the run of {counted(trace.rows, 'row')} they did for up to {did:.0%}")
+    return ", ".join(parts)
+
+
+def _idle(trace: Trace, towers: Sequence[Tower]) -> str:
+    idle = next((tower for tower in towers if not trace.shortest.busy(tower.devices)), towers[0])
+    return f"nothing of the tower on {idle} is computed in a step"

@@ -1,0 +1,486 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from graphs import placement
+from towers import gradient, host, on, program, without_two_towers
+
+from placement_checks import Device, Finding, Verdict
+from placement_checks.devices import LOCALHOST
+from placement_checks.policy import policy_errors
+from placement_checks.rules import TowersOverlap
+from placement_checks.timing.replay import Task, replayed
+from placement_checks.timing.timeline import Slice, Timeline
+from placement_checks.timing.trace import Trace
+
+HOST, *GPUS = (
+    Device.parse(name).over(LOCALHOST) for name in ("/cpu:0", *(f"/gpu:{i}" for i in range(4)))
+)
+CURE = (
+    "take away what makes it wait: a control dependency, or a value of the other tower that it "
+    "reads"
+)
+CIRCLE = [Task("tower_0/w/MatMul", GPUS[0], 1, [1]), Task("tower_1/w/MatMul", GPUS[1], 1, [0])]
+INPUTS = (("tower_0/x",), ("tower_1/x",))
+
+
+def works(tower, *needs, seconds=0.001):
+    """A tower's work in one op; by default too little for the run itself to show anything."""
+    return Task(f"tower_{tower}/w/MatMul", GPUS[tower], seconds, needs)
+
+
+def step(*spans):
+    """A step in which each tower computes from one millisecond to another."""
+    return Timeline(
+        {
+            GPUS[tower]: [Slice(f"tower_{tower}/w/MatMul", start / 1000, end / 1000)]
+            for tower, (start, end) in enumerate(spans)
+        }
+    )
+
+
+def checked(graph, *tasks, steps=(), rows=16, least=0.5):
+    """The verdict on a program whose step has those tasks, and ran as they would unless said."""
+    ran = steps or [replayed(tasks, host_waits=False)]
+    return TowersOverlap(least).check(replace(graph, trace=Trace(rows, ran, tasks)))
+
+
+def waiting(tower, *inputs):
+    """What tower i computes first, waiting for more than its own inputs."""
+    return on(tower, f"tower_{tower}/w/MatMul", "MatMul", *own(tower), *inputs)
+
+
+def own(tower):
+    return f"tower_{tower}/x", f"tower_{tower}/w/read"
+
+
+def in_turn(towers, **more):
+    """Towers of which each waits for the gradients of the one before."""
+    changes = (waiting(i, f"^{gradient(i - 1)}") for i in range(1, towers))
+    return program(*changes, gpus=range(towers), **more)
+
+
+TURNS = [works(0), works(1, 0)]
+
+
+def test_kept():
+    assert checked(program(), works(0), works(1)) == Verdict(
+        "towers-overlap",
+        "kept",
+        "executed",
+        findings=[],
+        note="2 towers, which can compute at once for 100% of the time",
+    )
+
+
+def test_broken():
+    graph = in_turn(2, lines={"tower_1/w/MatMul": "main.py:12 net.py:3"})
+
+    verdict = checked(graph, *TURNS)
+
+    assert (verdict.state, verdict.evidence, verdict.note) == (
+        "broken",
+        "executed",
+        "2 towers, which can compute at once for 0% of the time",
+    )
+    assert verdict.findings == [
+        Finding(
+            object="/device:GPU:1",
+            op="",
+            evidence="executed",
+            expected="company for at least 50% of the time",
+            found="0%",
+            message="the tower on /device:GPU:1 computes at once with the one on /device:GPU:0 "
+            "for 0% of the time: tower_1/w/MatMul waits for "
+            "gradients/tower_0/w/MatMul_grad/MatMul",
+            cure=CURE,
+            where="main.py:12",
+            path=(
+                "tower_1/w/MatMul (MatMul) main.py:12",
+                "gradients/tower_0/w/MatMul_grad/MatMul (MatMul)",
+            ),
+        )
+    ]
+
+
+def test_the_way_may_lead_over_the_host_and_along_values():
+    graph = program(
+        host("barrier", "NoOp", "^tower_0/loss"),
+        host("scaled", "Mul", "share", "share", "^barrier"),
+        waiting(1, "scaled"),
+    )
+
+    (finding,) = checked(graph, *TURNS).findings
+
+    assert finding.message.endswith(": tower_1/w/MatMul waits for tower_0/loss")
+    assert finding.path == (
+        "tower_1/w/MatMul (MatMul)",
+        "scaled (Mul)",
+        "barrier (NoOp)",
+        "tower_0/loss (Mean)",
+    )
+
+
+def test_what_the_step_does_not_run_is_not_named():
+    """Such as what a placeholder is by default."""
+    graph = program(
+        on(1, "tower_1/shown", "Mul", "tower_0/loss"),
+        on(1, "tower_1/x", "PlaceholderWithDefault", "tower_1/shown"),
+        waiting(1, f"^{gradient(0)}"),
+    )
+
+    (finding,) = checked(graph, *TURNS).findings
+
+    assert finding.path == ("tower_1/w/MatMul (MatMul)", f"{gradient(0)} (MatMul)")
+
+
+def test_the_tower_on_the_first_gpu_may_be_the_one_that_waits():
+    """Where the loop goes down, or gives GPUs to towers in another order."""
+    late = on(0, "tower_1/w/MatMul", "MatMul", *own(1), f"^{gradient(0)}")
+    graph = program(late, gpus=[1, 0])
+    tasks = [
+        Task("tower_0/w/MatMul", GPUS[1], 0.001),
+        Task("tower_1/w/MatMul", GPUS[0], 0.001, [0]),
+    ]
+
+    (finding,) = checked(graph, *tasks).findings
+
+    assert finding.object == "/device:GPU:0"
+    assert finding.message == (
+        "the tower on /device:GPU:0 computes at once with the one on /device:GPU:1 for 0% of the "
+        "time: tower_1/w/MatMul waits for gradients/tower_0/w/MatMul_grad/MatMul"
+    )
+
+
+@pytest.mark.parametrize("towers", [3, 4])
+def test_of_towers_in_a_row_each_is_told_with_the_one_it_waits_for(towers):
+    row = [works(0), *(works(i, i - 1) for i in range(1, towers))]
+
+    verdict = checked(in_turn(towers), *row)
+
+    assert [each.object for each in verdict.findings] == [
+        f"/device:GPU:{i}" for i in range(1, towers)
+    ]
+    for i, finding in enumerate(verdict.findings, start=1):
+        assert finding.message == (
+            f"the tower on /device:GPU:{i} computes at once with the one on /device:GPU:{i - 1} "
+            f"for 0% of the time: tower_{i}/w/MatMul waits for {gradient(i - 1)}"
+        )
+    assert verdict.note == f"{towers} towers, which can compute at once for 0% of the time"
+
+
+@pytest.mark.parametrize("early", [0, 1])
+def test_only_the_tower_that_waits_is_told_with_the_one_it_waits_for(early):
+    """It does not compute at once with the other either, and has nothing to do with that."""
+    graph = program(waiting(2, f"^{gradient(early)}"), gpus=range(3))
+
+    verdict = checked(graph, works(0), works(1), works(2, early))
+
+    (finding,) = verdict.findings
+    assert finding.message == (
+        f"the tower on /device:GPU:2 computes at once with the one on /device:GPU:{early} for 0% "
+        f"of the time: tower_2/w/MatMul waits for {gradient(early)}"
+    )
+    assert verdict.note == "3 towers, which can compute at once for 0% of the time"
+
+
+def test_towers_in_turn_two_at_a_time():
+    graph = program(*(waiting(i, f"^{gradient(i - 2)}") for i in (2, 3)), gpus=range(4))
+
+    verdict = checked(graph, works(0), works(1), works(2, 0), works(3, 1))
+
+    assert [each.message.rpartition(": ")[2] for each in verdict.findings] == [
+        f"tower_{i}/w/MatMul waits for {gradient(i - 2)}" for i in (2, 3)
+    ]
+
+
+def test_of_several_that_a_tower_waits_for_the_nearest_is_told():
+    graph = program(
+        host("scaled", "Mul", "tower_1/loss", "share"),
+        waiting(2, f"^{gradient(0)}", "^scaled"),
+        gpus=range(3),
+    )
+
+    (finding,) = checked(graph, works(0), works(1), works(2, 0, 1)).findings
+
+    assert finding.message.endswith(f": tower_2/w/MatMul waits for {gradient(0)}")
+
+
+def test_of_two_that_wait_for_each_other_the_second_is_told():
+    graph = program(
+        waiting(1, "^tower_0/loss"),
+        on(0, "tower_0/penalty", "Mul", "tower_1/loss"),
+        host("sum/w", "AddN", gradient(0), gradient(1), "tower_0/penalty"),
+    )
+
+    (finding,) = checked(graph, *TURNS, Task("tower_0/penalty", GPUS[0], 0.001, [1])).findings
+
+    assert finding.object == "/device:GPU:1"
+    assert finding.message.endswith(": tower_1/w/MatMul waits for tower_0/loss")
+
+
+# Correct, and unusual.
+
+
+@pytest.mark.parametrize("seconds", [(0.003, 0.001), (0.001, 0.003)])
+def test_silent_on_towers_of_which_one_has_more_to_do(seconds):
+    verdict = checked(program(), *(works(i, seconds=each) for i, each in enumerate(seconds)))
+
+    assert (verdict.state, verdict.note) == (
+        "kept",
+        "2 towers, which can compute at once for 100% of the time",
+    )
+
+
+@pytest.mark.parametrize("seconds", [(1, 1), (1, 2), (2, 1)])
+def test_silent_on_a_host_that_works_long_for_each_tower(seconds):
+    """Even if it is through with one before it is with the other."""
+    reads = (Task(f"read_{i}", HOST, each) for i, each in enumerate(seconds))
+
+    assert checked(program(), *reads, works(0, 0), works(1, 1)).state == "kept"
+
+
+def parts_in_turn(*needs):
+    """Towers of two GPUs each, the one after the other; ``needs`` are those of the second."""
+    return [
+        works(0),
+        Task("tower_0/u/MatMul", GPUS[2], 0.001, [0]),
+        works(1, *needs),
+        Task("tower_1/u/MatMul", GPUS[3], 0.001, [2]),
+    ]
+
+
+def model_parallel(*more):
+    """A layer of each tower is on a GPU of its own."""
+    layers = (
+        on(2 + i, f"tower_{i}/u/MatMul", "MatMul", f"tower_{i}/w/MatMul", f"tower_{i}/u/read")
+        for i in (0, 1)
+    )
+    return program(*layers, *more, variables=["w", "u"], machine="gpu*4")
+
+
+def test_silent_on_towers_that_only_the_host_holds_up():
+    """What the host does for one takes so long that the other is done before it starts."""
+    read = Task("read_1", HOST, 1)
+
+    assert checked(program(), read, works(0), works(1, 0)) == Verdict(
+        "towers-overlap",
+        "kept",
+        "executed",
+        findings=[],
+        note="2 towers, which can compute at once for 0% of the time",
+    )
+
+
+def test_silent_on_the_parts_of_a_tower_that_wait_for_each_other():
+    assert checked(model_parallel(), *parts_in_turn()) == Verdict(
+        "towers-overlap",
+        "kept",
+        "executed",
+        findings=[],
+        note="2 towers, which can compute at once for 100% of the time",
+    )
+
+
+def test_a_tower_of_several_gpus_that_waits():
+    graph = model_parallel(waiting(1, f"^{gradient(0, 'u')}"))
+
+    (finding,) = checked(graph, *parts_in_turn(1)).findings
+
+    assert finding.object == "/device:GPU:1"
+    assert finding.message == (
+        "the tower on /device:GPU:1 and /device:GPU:3 computes at once with the one on "
+        "/device:GPU:0 and /device:GPU:2 for 0% of the time: tower_1/w/MatMul waits for "
+        f"{gradient(0, 'u')}"
+    )
+
+
+@pytest.mark.parametrize("tasks", [TURNS, CIRCLE])
+def test_silent_where_the_run_shows_that_towers_compute_at_once(tasks):
+    verdict = checked(program(), *tasks, steps=[step((0, 10), (9, 19)), step((0, 10), (2, 12))])
+
+    assert verdict.state == "kept"
+    assert verdict.note is not None
+    assert verdict.note.endswith(", in the run of 16 rows they did for up to 80%")
+
+
+def test_silent_where_a_busy_machine_kept_towers_apart():
+    verdict = checked(program(), works(0), works(1), steps=[step((0, 10), (10, 20))], rows=1)
+
+    assert verdict.state == "kept"
+    assert verdict.note == (
+        "2 towers, which can compute at once for 100% of the time, in the run of 1 row they did "
+        "for up to 0%"
+    )
+
+
+def test_silent_where_a_run_is_too_short_to_show_anything():
+    verdict = checked(program(), works(0), works(1), steps=[step((0, 4), (4, 8))])
+
+    assert (verdict.state, verdict.note) == (
+        "kept",
+        "2 towers, which can compute at once for 100% of the time",
+    )
+
+
+def test_a_run_that_shows_too_little_is_no_excuse():
+    verdict = checked(in_turn(2), *TURNS, steps=[step((0, 10), (6, 16))])
+
+    assert verdict.state == "broken"
+    assert verdict.note == (
+        "2 towers, which can compute at once for 0% of the time, in the run of 16 rows they did "
+        "for up to 40%"
+    )
+
+
+# All on one GPU.
+
+
+def one_gpu(towers=2, gpus=2, **more):
+    """Towers that are all built on the first GPU, and say what to feed to each."""
+    inputs = tuple((f"tower_{i}/x",) for i in range(towers))
+    return program(
+        gpus=[0] * towers,
+        training={"inputs": inputs},
+        **{"machine": f"gpu*{gpus}", **more},
+    )
+
+
+@pytest.mark.parametrize("towers", [2, 3])
+def test_towers_that_share_a_gpu(towers):
+    verdict = checked(one_gpu(towers), Task("read", HOST, 1), works(0, 0))
+
+    assert verdict == Verdict(
+        "towers-overlap",
+        "broken",
+        "executed",
+        findings=[
+            Finding(
+                object="/device:GPU:0",
+                op="",
+                evidence="executed",
+                expected=f"{towers} towers, each on a GPU of its own",
+                found="all of them on /device:GPU:0",
+                message=f"there are inputs for {towers} towers, and /device:GPU:0 computes all of "
+                "them, one after the other",
+                cure="build tower i under tf.device(f'/gpu:{i}')",
+            )
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "tasks"),
+    [
+        pytest.param(one_gpu(gpus=1), [works(0)], id="the only GPU"),
+        pytest.param(one_gpu(machine=None), [works(0)], id="GPUs are not known"),
+        pytest.param(one_gpu(), [works(0), works(1)], id="another GPU computes"),
+        pytest.param(one_gpu(), [Task("read", HOST, 1)], id="no GPU computes"),
+        pytest.param(
+            replace(one_gpu(), training=one_gpu().training._replace(inputs=INPUTS[:1])),
+            [works(0)],
+            id="one input for all",
+        ),
+    ],
+)
+def test_silent_where_nothing_says_that_towers_share_a_gpu(graph, tasks):
+    assert checked(graph, *tasks).state == "not-checked"
+
+
+# Not checked.
+
+
+def test_without_a_run():
+    """The reason is that of the run."""
+    for graph in (program(unmeasured="it died"), placement(unmeasured="it died")):
+        assert TowersOverlap().check(graph) == Verdict(
+            "towers-overlap", "not-checked", None, "it died"
+        )
+    assert TowersOverlap().check(program()).reason == (
+        "no reference is given (--reference TARGET --batch TARGET)"
+    )
+
+
+@without_two_towers
+def test_without_two_towers(graph, reason):
+    assert checked(graph, works(0), works(1)) == Verdict(
+        "towers-overlap", "not-checked", None, reason
+    )
+
+
+@pytest.mark.parametrize("idle", [0, 1])
+def test_a_tower_that_computes_nothing(idle):
+    """Nothing depends on it; every-tower-counts says so."""
+    assert checked(program(), works(1 - idle)) == Verdict(
+        "towers-overlap",
+        "not-checked",
+        None,
+        f"nothing of the tower on /device:GPU:{idle} is computed in a step",
+    )
+
+
+def test_ops_that_wait_for_each_other():
+    verdict = checked(program(), *CIRCLE, steps=[step((0, 10), (10, 20))])
+
+    assert verdict == Verdict(
+        "towers-overlap",
+        "not-checked",
+        None,
+        "what the ops of a step wait for goes round in a circle",
+        note="2 towers, in the run of 16 rows they did for up to 0%",
+    )
+
+
+# What is declared.
+
+
+@pytest.mark.parametrize(("least", "state"), [(0.5, "kept"), (0.51, "broken"), (1, "broken")])
+def test_the_least_share_that_is_no_breach(least, state):
+    """A half of the second tower waits for the first, and is alone when it computes."""
+    half = Task("tower_1/loss", GPUS[1], 0.002, [0])
+
+    verdict = checked(
+        in_turn(2), works(0, seconds=0.004), works(1, seconds=0.002), half, least=least
+    )
+
+    assert (verdict.state, verdict.note) == (
+        state,
+        "2 towers, which can compute at once for 50% of the time",
+    )
+    for finding in verdict.findings:
+        assert finding.expected == f"company for at least {least:.0%} of the time"
+        assert finding.found == "50%"
+        assert finding.message == (
+            "the tower on /device:GPU:1 computes at once with the one on /device:GPU:0 for 50% of "
+            f"the time: tower_1/w/MatMul waits for {gradient(0)}"
+        )
+
+
+@pytest.mark.parametrize(("least", "state"), [(0.4, "kept"), (0.5, "kept"), (0.51, "broken")])
+def test_the_least_share_is_that_of_the_run_too(least, state):
+    verdict = checked(in_turn(2), *TURNS, steps=[step((0, 16), (8, 24))], least=least)
+
+    assert verdict.state == state
+
+
+@pytest.mark.parametrize(
+    ("least", "errors"),
+    [
+        (0.01, []),
+        (1, []),
+        *(
+            (least, [f"least: least: {least} is no share; give one above 0, up to 1"])
+            for least in (0, -0.5, 1.01, 50)
+        ),
+        *(
+            (least, [f"least: {least!r} does not fit; give a number"])
+            for least in ("half", True, math.nan, math.inf)
+        ),
+    ],
+)
+def test_policy(least, errors):
+    found = [str(each) for each in policy_errors({"towers-overlap": {"least": least}})]
+
+    assert found == [f"towers-overlap.{each}" for each in errors]

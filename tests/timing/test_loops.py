@@ -1,0 +1,235 @@
+"""Loops timed side by side: whether there is a ratio is decided before it is looked at."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from timings import loop, timing
+
+from placement_checks.timing.loops import Replayed, Spread, summary
+
+BUSY = ": the machine was busy; time it again when it is quiet"
+
+seconds = st.floats(0.001, 1000)
+rounds = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=9)
+
+
+@pytest.mark.parametrize("control", [0.91, 1.0, 1.09])
+def test_a_quiet_run_has_a_ratio(control):
+    timed = timing(control)
+
+    assert timed.unmeasured == ""
+    assert timed.ratio == (0.5, 0.5, 0.5)
+    assert timed.efficiency == 1
+
+
+@pytest.mark.parametrize("devices", ["simulated", "real"])
+@pytest.mark.parametrize("control", [1.11, 0.89])
+def test_a_busy_machine_has_none(devices, control):
+    timed = timing(control, devices=devices)
+
+    assert timed.unmeasured == f"the control is {control}, not within 1 ± 0.1{BUSY}"
+    assert timed.ratio is None
+    assert timed.efficiency is None
+
+
+def test_towers_that_cost_more_than_one_program_are_told_from_a_busy_machine():
+    timed = timing(loop(1.3, cpu=[1.25]))
+
+    assert timed.unmeasured == (
+        "the control is 1.30, not within 1 ± 0.1, and so is its processor time (1.25): towers "
+        "cost that much more than one program; take more rows"
+    )
+    assert timed.ratio is None
+
+
+def test_what_towers_cost_is_no_reason_where_the_control_is_quiet():
+    assert timing(loop(1.0, cpu=[1.25])).ratio
+
+
+def test_a_control_that_takes_less_time_of_processors_costs_nothing():
+    assert timing(loop(1.3, cpu=[0.8])).unmeasured.endswith(BUSY)
+
+
+@pytest.mark.parametrize("gpus", [2, 3])
+def test_programs_that_hold_each_other_up_have_no_cores_to_themselves(gpus):
+    timed = timing(company=loop(1.3), gpus=gpus, cores=3)
+
+    assert timed.unmeasured == (
+        f"{gpus} programs at once took 1.30 times as long as one alone, more than 1.25: something "
+        "else was using the cores; time it again when it is quiet"
+    )
+    assert timed.ratio is None
+
+
+@pytest.mark.parametrize("company", [0.5, 1.0, 1.24])
+def test_programs_that_each_have_a_core_are_no_crowd(company):
+    assert timing(company=loop(company)).ratio
+
+
+def test_a_control_that_is_not_quiet_is_told_before_a_crowd():
+    assert timing(1.3, company=loop(1.3)).unmeasured == timing(1.3).unmeasured
+
+
+def test_devices_of_one_core_each_need_as_many_cores():
+    timed = timing(gpus=4, cores=2)
+
+    assert timed.unmeasured == (
+        "4 devices of one core each need as many cores, and this process has 2"
+    )
+    assert timed.ratio is None
+    assert timing(gpus=4, cores=4).ratio
+
+
+def test_real_devices_need_no_cores_and_their_processor_time_tells_nothing():
+    assert timing(devices="real", gpus=4, cores=1).ratio
+    assert timing(loop(1.3, cpu=[1.25]), devices="real").unmeasured.endswith(BUSY)
+
+
+@given(st.lists(seconds, min_size=3, max_size=3), st.sampled_from([1.0, 1.11, 0.89]))
+def test_the_ratio_plays_no_part_in_whether_it_is_given(towers, control):
+    one = loop(1.0, 2.0, 4.0)
+    quiet = loop(*(control * each for each in one.wall), cpu=one.cpu)
+    timed = timing(quiet, single=one, towers=loop(*towers))
+
+    assert timed.unmeasured == timing(control).unmeasured
+    assert (timed.ratio is None) == (control != 1)
+
+
+@given(rounds)
+def test_ratios_are_taken_round_by_round(pairs):
+    """On a machine that is slower for a while both loops are, so the medians would not do."""
+    single, towers = (loop(*each) for each in zip(*pairs, strict=True))
+    timed = timing(single, single=single, towers=towers)
+
+    assert timed.ratio is not None
+    assert timed.ratio.median == median(mine / its for its, mine in pairs)
+    assert timed.efficiency == 1 / (timed.ratio.median * 2)
+
+
+@given(rounds)
+def test_control_and_company_are_compared_with_one_gpu_round_by_round(pairs):
+    single, other = (loop(*each) for each in zip(*pairs, strict=True))
+    timed = timing(other, single=single, company=other)
+
+    assert timed.crowded is not None
+    assert timed.quiet.median == median(mine / its for its, mine in pairs)
+    assert timed.quiet == timed.crowded
+
+
+def test_what_towers_cost_is_told_by_the_steps_that_took_the_least():
+    """A busy machine lets single steps take more."""
+    one, control = loop(1, 1, 1, cpu=[1, 9, 2]), loop(1, 1, 1, cpu=[5, 3, 9])
+
+    assert timing(control, single=one).work == 3
+
+
+@given(st.lists(seconds, min_size=1, max_size=9))
+def test_a_spread_is_the_median_and_its_quartiles(values):
+    low, middle, high = np.percentile(values, [25, 50, 75])
+
+    assert Spread.of(values) == pytest.approx((middle, low, high))
+
+
+def test_a_spread_reads_as_a_figure_with_bounds():
+    assert str(Spread.of([0.25, 0.5, 1.0])) == "0.500 (0.375 to 0.750)"
+
+
+def test_examples_are_those_of_the_global_batch():
+    timed = timing(towers=loop(0.5, 0.25, 4.0), single=loop(1, 1, 1), control=loop(1, 1, 1))
+
+    assert timed.examples(timed.towers) == 256
+    assert timed.examples(timed.single) == 128
+
+
+def test_a_document_has_all_figures_as_plain_values():
+    document = timing(
+        loop(1.0, 2.0, cpu=[0.5, 1.0]),
+        single=loop(1.0, 2.0),
+        towers=loop(0.5, 2.0, cpu=[1.0, 3.0]),
+        company=loop(1.0, 2.4),
+        replayed=Replayed(single=4.0, towers=2.0),
+        at_once=0.75,
+    ).document()
+
+    assert json.loads(json.dumps(document)) == {
+        "program": "towers",
+        "reference": "single",
+        "gpus": 2,
+        "devices": "simulated",
+        "kind": "CPU devices of one core each",
+        "cores": 2,
+        "tensorflow": "2.21.0",
+        "onednn": "1",
+        "rows": 128,
+        "single": {
+            "seconds": 1.5,
+            "spread": [1.25, 1.75],
+            "examples_per_second": 128 / 1.5,
+            "wall": [1.0, 2.0],
+            "cpu": [1.0, 2.0],
+        },
+        "towers": {
+            "seconds": 1.25,
+            "spread": [0.875, 1.625],
+            "examples_per_second": 128 / 1.25,
+            "wall": [0.5, 2.0],
+            "cpu": [1.0, 3.0],
+        },
+        "control_ratio": 1.0,
+        "company_ratio": 1.1,
+        "work_ratio": 0.5,
+        "measured_ratio": 0.75,
+        "measured_spread": [0.625, 0.875],
+        "not_measured": None,
+        "efficiency": 1 / 1.5,
+        "replayed_ratio": 0.5,
+        "replayed_seconds": {"single": 4.0, "towers": 2.0},
+        "at_once": 0.75,
+    }
+
+
+def test_a_document_without_a_ratio_has_the_reason():
+    timed = timing(1.11)
+    document = json.loads(json.dumps(timed.document()))
+
+    assert document["not_measured"] == timed.unmeasured
+    assert {name for name, value in document.items() if value is None} == {
+        *("measured_ratio", "measured_spread", "efficiency"),
+        *("company_ratio", "replayed_ratio", "replayed_seconds", "at_once"),
+    }
+
+
+def test_a_summary_keeps_the_figures_that_are_known():
+    known = timing(company=loop(1.2), replayed=Replayed(1.0, 0.5), at_once=0.0).document()
+    unknown = timing(1.11).document()
+
+    assert summary(known) == {
+        "replayed_ratio": 0.5,
+        "measured_ratio": 0.5,
+        "control_ratio": 1.0,
+        "company_ratio": 1.2,
+        "work_ratio": 1.0,
+        "efficiency": 1.0,
+        "at_once": 0.0,
+        "rows": 128,
+        "gpus": 2,
+        "devices": "simulated",
+        "kind": "CPU devices of one core each",
+        "tensorflow": "2.21.0",
+        "onednn": "1",
+    }
+    assert summary(unknown) == {
+        "not_measured": unknown["not_measured"],
+        "control_ratio": 1.11,
+        "work_ratio": 1.0,
+        **{
+            name: unknown[name]
+            for name in ("rows", "gpus", "devices", "kind", "tensorflow", "onednn")
+        },
+    }

@@ -1,0 +1,178 @@
+"""The schedule of a step, against what any schedule must hold to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement_checks import Device
+from placement_checks.timing.replay import Task, replayed
+from placement_checks.timing.timeline import Slice, Timeline
+
+HOST, GPU, OTHER = (Device.parse(name) for name in ("/cpu:0", "/gpu:0", "/gpu:1"))
+
+
+@st.composite
+def steps(draw, seconds: Sequence[int] = (0, 1, 2, 5)) -> list[Task]:
+    """Ops of whole seconds in any order, each waiting for some that were built before it."""
+    size = draw(st.integers(1, 10))
+    place = draw(st.permutations(range(size)))
+    tasks = {}
+    for number in range(size):
+        before = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
+        tasks[place[number]] = Task(
+            f"op{place[number]}",
+            draw(st.sampled_from([HOST, GPU, OTHER])),
+            draw(st.sampled_from(seconds)),
+            sorted(place[each] for each in before),
+        )
+    return [tasks[number] for number in range(size)]
+
+
+def waits(tasks: Sequence[Task]) -> nx.DiGraph:
+    """From each op to those that wait for it, as a graph of another library."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(tasks)))
+    graph.add_edges_from((need, task) for task, each in enumerate(tasks) for need in each.needs)
+    return graph
+
+
+def slices(timeline: Timeline | None) -> dict[str, Slice]:
+    """When each op ran; those that take no time are in no lane."""
+    assert timeline is not None
+    return {each.op: each for lane in timeline.lanes.values() for each in lane}
+
+
+def ready(tasks: Sequence[Task], timeline: Timeline | None) -> dict[str, float]:
+    """When the last op that each one waits for ended, whatever lies between."""
+    ran = slices(timeline)
+    graph = waits(tasks)
+    return {
+        task.op: max(
+            (
+                ran[tasks[each].op].end
+                for each in nx.ancestors(graph, number)
+                if tasks[each].seconds
+            ),
+            default=0,
+        )
+        for number, task in enumerate(tasks)
+    }
+
+
+def lanes(tasks: Sequence[Task], timeline: Timeline | None) -> Iterator[list[Task]]:
+    """The ops of each device that take time, in the order in which they ran."""
+    ran = slices(timeline)
+    for device in (HOST, GPU, OTHER):
+        mine = [task for task in tasks if task.device == device and task.seconds]
+        yield sorted(mine, key=lambda task: ran[task.op].start)
+
+
+queueing = pytest.mark.parametrize("host_waits", [True, False])
+
+
+@queueing
+@given(steps())
+def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(host_waits, tasks):
+    timeline = replayed(tasks, host_waits=host_waits)
+
+    assert timeline is not None
+    assert sorted(
+        (each.op, device, each.end - each.start)
+        for device, lane in timeline.lanes.items()
+        for each in lane
+    ) == sorted((task.op, task.device, task.seconds) for task in tasks if task.seconds)
+
+
+@queueing
+@given(steps())
+def test_no_op_starts_before_all_that_it_waits_for_have_ended(host_waits, tasks):
+    timeline = replayed(tasks, host_waits=host_waits)
+    earliest = ready(tasks, timeline)
+
+    assert all(each.start >= earliest[op] for op, each in slices(timeline).items())
+
+
+@queueing
+@given(steps())
+def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready(
+    host_waits, tasks
+):
+    """It never rests while one is ready; only a host that does not wait takes any number."""
+    timeline = replayed(tasks, host_waits=host_waits)
+    ran, earliest = slices(timeline), ready(tasks, timeline)
+    host, *gpus = lanes(tasks, timeline)
+
+    for lane in [host, *gpus] if host_waits else gpus:
+        assert lane == sorted(lane, key=lambda task: earliest[task.op])
+        for before, after in pairwise([None, *lane]):
+            free = ran[before.op].end if before else 0
+            assert ran[after.op].start == max(free, earliest[after.op])
+    if not host_waits:
+        assert all(ran[task.op].start == earliest[task.op] for task in host)
+
+
+@given(steps([1, 2, 5]))
+def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks):
+    timeline = replayed(tasks)
+    earliest = ready(tasks, timeline)
+
+    for lane in lanes(tasks, timeline):
+        assert lane == sorted(lane, key=lambda task: (earliest[task.op], tasks.index(task)))
+
+
+@queueing
+@given(steps())
+def test_a_step_takes_no_less_than_its_longest_way_and_no_more_than_all_its_ops(host_waits, tasks):
+    timeline = replayed(tasks, host_waits=host_waits)
+    graph = waits(tasks)
+    graph.add_edges_from(("begin", number) for number in range(len(tasks)))
+    for _, number, edge in graph.edges(data=True):
+        edge["weight"] = tasks[number].seconds
+    host, *gpus = ([task.seconds for task in lane] for lane in lanes(tasks, timeline))
+
+    longest = nx.dag_longest_path_length(graph)
+    busiest = max(map(sum, [host, *gpus] if host_waits else gpus))
+
+    assert timeline is not None
+    assert max(longest, busiest) <= timeline.seconds <= sum(task.seconds for task in tasks)
+
+
+@queueing
+@given(steps(), st.data())
+def test_ops_that_wait_for_each_other_never_run(host_waits, tasks, data):
+    late = data.draw(st.integers(0, len(tasks) - 1))
+    early = data.draw(st.sampled_from(sorted({late, *nx.ancestors(waits(tasks), late)})))
+    tasks[early] = tasks[early]._replace(needs=[*tasks[early].needs, late])
+
+    assert replayed(tasks, host_waits=host_waits) is None
+
+
+def test_what_takes_no_time_does_not_queue():
+    """A copy is there when it was sent, though its device computes."""
+    tasks = [
+        Task("long", GPU, 5),
+        Task("sent", HOST, 1),
+        Task("copied", GPU, 0, [1]),
+        Task("next", OTHER, 2, [2]),
+    ]
+
+    assert slices(replayed(tasks))["next"] == ("next", 1, 3)
+
+
+def test_lanes_are_in_the_order_of_devices():
+    tasks = [Task("a", OTHER, 1), Task("b", GPU, 1), Task("c", HOST, 1)]
+
+    timeline = replayed(tasks)
+
+    assert timeline is not None
+    assert list(timeline.lanes) == [HOST, GPU, OTHER]
+
+
+def test_a_step_of_nothing_takes_no_time():
+    assert replayed([]) == Timeline({})

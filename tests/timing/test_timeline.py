@@ -1,0 +1,120 @@
+"""When devices compute, and for how long at once, against counting whole seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement_checks import Device
+from placement_checks.devices import LOCALHOST
+from placement_checks.timing.timeline import Slice, Timeline, at_once, merged
+
+HOST, *GPUS = (
+    Device.parse(name).over(LOCALHOST) for name in ("/cpu:0", "/gpu:0", "/gpu:1", "/gpu:2")
+)
+
+spans = st.lists(
+    st.builds(lambda start, length: (start, start + length), st.integers(0, 30), st.integers(0, 6))
+)
+some_spans = spans.filter(lambda each: any(start < end for start, end in each))
+
+
+def timeline(*lanes: Sequence[tuple[float, float]]) -> Timeline:
+    """What each GPU did, and nothing else."""
+    return Timeline(
+        {
+            gpu: [Slice("op", start, end) for start, end in lane]
+            for gpu, lane in zip(GPUS, lanes, strict=False)
+        }
+    )
+
+
+def seconds_in(lane: Sequence[tuple[int, int]]) -> set[int]:
+    """The whole seconds within some spans."""
+    return {second for start, end in lane for second in range(start, end)}
+
+
+def share(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> float:
+    """The share of time for which two GPUs compute at once."""
+    (pair,) = at_once(timeline(one, other), [[GPUS[0]], [GPUS[1]]])
+    return pair.share
+
+
+@given(spans)
+def test_merged_spans_are_the_runs_of_seconds_in_any_of_them(given_spans):
+    seconds = seconds_in(given_spans)
+    starts = sorted(second for second in seconds if second - 1 not in seconds)
+    ends = sorted(second + 1 for second in seconds if second + 1 not in seconds)
+
+    assert merged(given_spans) == list(zip(starts, ends, strict=True))
+
+
+def test_spans_that_touch_become_one():
+    assert merged([(2, 3), (0, 1), (1, 2), (5, 6)]) == [(0, 3), (5, 6)]
+
+
+@given(some_spans, some_spans)
+def test_the_share_is_that_of_the_group_which_computes_less(one, other):
+    mine, its = seconds_in(one), seconds_in(other)
+
+    assert share(one, other) == len(mine & its) / min(len(mine), len(its))
+
+
+@given(some_spans, some_spans)
+def test_the_share_is_symmetric_and_between_nothing_and_all(one, other):
+    assert 0 <= share(one, other) == share(other, one) <= 1
+
+
+@given(some_spans)
+def test_equal_lanes_are_busy_at_once_all_the_time(lane):
+    assert share(lane, lane) == 1
+
+
+@given(some_spans, some_spans)
+def test_lanes_one_after_the_other_are_never_busy_at_once(one, other):
+    end = max(end for _, end in one)
+
+    assert share(one, [(start + end, stop + end) for start, stop in other]) == 0
+
+
+def test_every_two_groups_are_compared_by_their_numbers():
+    given_lanes = timeline([(0, 2)], [(1, 3)], [(2, 4)])
+
+    assert at_once(given_lanes, [[gpu] for gpu in GPUS]) == [(0, 1, 0.5), (0, 2, 0), (1, 2, 0.5)]
+
+
+def test_a_group_that_does_not_compute_is_in_no_pair():
+    given_lanes = timeline([(0, 2)], [], [(1, 3)])
+
+    assert at_once(given_lanes, [[gpu] for gpu in GPUS]) == [(0, 2, 0.5)]
+    assert at_once(given_lanes, [[GPUS[0]], [GPUS[1]], [HOST]]) == []
+
+
+def test_a_group_is_busy_while_any_of_its_devices_is():
+    given_lanes = timeline([(0, 2)], [(1, 3), (8, 9)], [(5, 6)])
+
+    assert given_lanes.busy(GPUS[:2]) == [(0, 3), (8, 9)]
+    assert given_lanes.computes(GPUS[:2]) == 4
+    assert given_lanes.computes([HOST]) == 0
+    assert at_once(given_lanes, [GPUS[:1], GPUS[1:]]) == [(0, 1, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("/gpu", [(0, 1), (2, 3)]),
+        ("/gpu:1", [(2, 3)]),
+        ("/job:localhost/gpu:0", [(0, 1)]),
+        ("/job:worker/gpu:0", []),
+    ],
+)
+def test_a_partial_name_is_any_device_that_matches(pattern, found):
+    assert timeline([(0, 1)], [(2, 3)]).busy([Device.parse(pattern)]) == found
+
+
+def test_a_step_takes_until_the_end_of_its_last_op():
+    assert timeline([(0, 7), (1, 2)], [(3, 5)]).seconds == 7
+    assert timeline().seconds == 0

@@ -1,0 +1,63 @@
+"""Timings and steps written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from placement_checks import Device
+from placement_checks.devices import LOCALHOST
+from placement_checks.timing import Timeline, Timing, Trace
+from placement_checks.timing.loops import Circumstances, Loop
+from placement_checks.timing.timeline import Slice
+
+
+def loop(*wall: float, cpu: Sequence[float] = ()) -> Loop:
+    return Loop(wall, cpu or wall)
+
+
+def timeline(lanes: Mapping[str, Sequence[tuple[str, float, float]]]) -> Timeline:
+    """The slices of each device, as (op, start, end)."""
+    return Timeline(
+        {
+            Device.parse(device).over(LOCALHOST): [Slice(*each) for each in lane]
+            for device, lane in lanes.items()
+        }
+    )
+
+
+STEP = timeline(
+    {
+        "/cpu:0": [("read", 0.0, 0.001), ("update", 0.009, 0.01)],
+        "/gpu:0": [("tower_0/conv", 0.001, 0.008)],
+        "/gpu:1": [("tower_1/conv", 0.001, 0.009)],
+    }
+)
+
+
+def timing(
+    control: Loop | float = 1.0,
+    *,
+    single: Loop | None = None,
+    towers: Loop | None = None,
+    company: Loop | None = None,
+    rows: int = 128,
+    devices: str = "simulated",
+    gpus: int = 2,
+    cores: int = 2,
+    **more: Any,
+) -> Timing:
+    """One GPU takes a second a step, and towers half of that; of a control the ratio will do."""
+    at = Circumstances(
+        "towers", "single", gpus, devices, "CPU devices of one core each", cores, "2.21.0", "1"
+    )
+    return Timing(
+        at,
+        rows,
+        single=single or loop(1.0),
+        towers=towers or loop(0.5),
+        control=control if isinstance(control, Loop) else loop(control, cpu=[1.0]),
+        company=company,
+        trace=Trace(rows, [STEP], []),
+        **more,
+    )
