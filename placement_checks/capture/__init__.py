@@ -128,8 +128,8 @@ def _program(program: Program, gpus: int) -> tuple[Placement, Source]:
         return replace(asked, not_alone=f"built for one GPU, {error.message}"), source
 
 
-def prepare() -> None:
-    """Load TensorFlow, without its noise, while the placer process starts beside it.
+def prepare(*, placer: bool = True) -> None:
+    """Load TensorFlow, without its noise; ``placer`` starts the placer process beside it.
 
     Raises:
         InputError: TensorFlow is not installed, or does not load.
@@ -137,7 +137,8 @@ def prepare() -> None:
     from placement_checks.streams import quiet_stderr
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    _start_early()
+    if placer:
+        _start_early()
     try:
         with quiet_stderr():
             import tensorflow  # noqa: F401

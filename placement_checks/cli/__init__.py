@@ -13,7 +13,7 @@ import click
 from placement_checks.errors import PlacementError, UsageError
 
 FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
-_COMMANDS = ("verify", "place", "log", "diff", "rules", "explain")
+_COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain")
 
 
 def main() -> None:

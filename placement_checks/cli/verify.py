@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,6 +22,8 @@ from placement_checks.placement import Placement
 from placement_checks.policy import known_rule, parse_setting, policy_errors
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
+from placement_checks.report.lanes import picture
+from placement_checks.report.page import page
 from placement_checks.streams import report_stream
 
 
@@ -35,7 +38,11 @@ from placement_checks.streams import report_stream
 @click.option("--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="A rule's field.")
 @click.option("--require-all", is_flag=True, help="A rule that could not be checked fails.")
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "html"]),
+    default="text",
+    show_default=True,
 )
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
 def command(
@@ -146,6 +153,11 @@ def _write(outcome: _Outcome, form: str, output: str | None, stdout: TextIO) -> 
         raise UsageError(f"--output {output}", reason.strerror or "cannot be written") from None
     if form == "json":
         stream.write(json_report.render(outcome.reports, outcome.errors) + "\n")
+    elif form == "html":
+        programs = [report.placement for report in outcome.reports]
+        pictures = [picture(each.trace, each.program) for each in programs if each.trace]
+        write = partial(text_report.write, outcome.reports)
+        stream.write(page("placement_checks", write, pictures))
     elif outcome.reports:
         text_report.write(outcome.reports, Console(file=stream))
     stream.flush()

@@ -1,0 +1,244 @@
+"""``placement-checks time``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from placement_checks import capture, config
+from placement_checks.cli import FAILED
+from placement_checks.config import Settings
+from placement_checks.errors import InputError, UsageError
+from placement_checks.execute.threads import settle
+from placement_checks.machines import checked_gpus
+from placement_checks.report import timing as timing_report
+from placement_checks.report.chrome import chrome_trace
+from placement_checks.report.lanes import picture
+from placement_checks.report.page import page
+from placement_checks.streams import report_stream
+from placement_checks.timing import Timing
+from placement_checks.words import counted
+
+if TYPE_CHECKING:
+    from placement_checks.execute.feeding import BatchFunction
+    from placement_checks.execute.pair import Pair
+
+_ROUNDS = 30
+
+
+@click.command("time")
+@click.argument("target")
+@click.option("--gpus", type=int, metavar="N", help="GPUs that the program is built for.")
+@click.option("--reference", metavar="T", help="The program for one GPU.")
+@click.option("--batch", metavar="T", help="The function batch(rng, n) that gives rows.")
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    multiple=True,
+    metavar="N",
+    help="Rows of the global batch; may be given several times. Default: about 128.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(3), default=_ROUNDS, show_default=True, metavar="N",
+    help="Steps that are timed of each program.",
+)  # fmt: skip
+@click.option(
+    "--fail-over",
+    type=click.FloatRange(0, min_open=True),
+    metavar="RATIO",
+    help="Fail if the measured ratio is larger.",
+)
+@click.option("--against", metavar="FILE", help="A run saved with --format json, to compare with.")
+@click.option("--timeline", metavar="FILE", help="Write one step as a Chrome trace (JSON).")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json", "html"]), default="text",
+    show_default=True,
+)  # fmt: skip
+@click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+def command(
+    target: str,
+    gpus: int | None,
+    reference: str | None,
+    batch: str | None,
+    rows: tuple[int, ...],
+    rounds: int,
+    fail_over: float | None,
+    against: str | None,
+    timeline: str | None,
+    form: str,
+    output: str | None,
+) -> int:
+    """Time training steps of towers beside those of one GPU.
+
+    Both programs take steps in turn on the same rows, on the GPUs here or on CPU devices of one
+    core each. The exit status is 1 if a measured ratio is over --fail-over, and 2 if one could not
+    be measured there, because the machine was busy.
+    """
+    call = Settings(gpus=gpus, reference=reference, batch=batch)
+    settings = _settings(target, call)
+    before = _saved(against) if against else ()
+    settle()
+    with (
+        report_stream() as stdout,
+        _opened(output, stdout) as stream,
+        _opened(timeline or os.devnull, stdout) as step,
+    ):
+        capture.prepare(placer=False)
+        timings = _timed(target, settings, rows, rounds)
+        step.write(chrome_trace(timings[-1].trace.shortest, target))
+        _write(timings, form, stream, lambda console: _compare(timings, before, against, console))
+    return 0 if fail_over is None else _status(timings, fail_over)
+
+
+@contextmanager
+def _opened(path: str | None, stdout: TextIO) -> Iterator[TextIO]:
+    """The file of that name, or standard output.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    if path is None:
+        yield stdout
+        return
+    try:
+        file = open(path, "w", encoding="utf-8")  # noqa: SIM115
+    except OSError as reason:
+        raise UsageError(path, reason.strerror or "cannot be written") from None
+    with file:
+        yield file
+
+
+def _settings(target: str, call: Settings) -> Settings:
+    """The settings of the call, and where it says nothing those of the configured program."""
+    configured = config.load(Path.cwd())
+    own = (settings for name, settings in configured.programs if name == target)
+    settings = call.within(next(own, Settings())).within(configured.settings)
+    checked_gpus(settings.gpus or 2)
+    if settings.machine is not None and settings.gpus is None:
+        raise UsageError(
+            f"machine '{settings.machine}'", "is not what programs run on", "say --gpus N"
+        )
+    if settings.reference is None:
+        raise UsageError(
+            "",
+            "there is nothing to time it beside",
+            "name the program for one GPU: --reference train.py:build_single",
+        )
+    return settings
+
+
+def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) -> list[Timing]:
+    """The timings for each size of batch.
+
+    Raises:
+        InputError: a program is at fault, or cannot be run.
+    """
+    from placement_checks.execute.asked import batch_of, program_of
+    from placement_checks.execute.pair import Pair
+    from placement_checks.execute.programs import Unmeasurable
+
+    assert settings.reference is not None
+    try:
+        pair = Pair.built(
+            program_of(target), program_of(settings.reference), settings.gpus or 2, "auto"
+        )
+        made = batch_of(settings.batch)
+        with _progress() as progress:
+            return [_race(pair, made, each, rounds, progress) for each in rows or [0]]
+    except Unmeasurable as reason:
+        raise InputError(target, f"cannot be timed: {reason}") from None
+
+
+def _race(
+    pair: Pair, batch: BatchFunction | None, rows: int, rounds: int, progress: Progress
+) -> Timing:
+    from placement_checks.execute.timing import MOST_TRACED, Race
+
+    with Race(pair, batch, rows=rows) as race:
+        task = progress.add_task(counted(race.rows, "row"), total=rounds + MOST_TRACED)
+        for _ in range(rounds):
+            race.others()
+            race.towers()
+            progress.advance(task)
+        for _ in race.traced():
+            progress.advance(task)
+        progress.update(task, completed=rounds + MOST_TRACED)
+        return race.timing()
+
+
+def _progress() -> Progress:
+    """A bar for each size of batch, where somebody looks."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description:>12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def _write(
+    timings: Sequence[Timing], form: str, stream: TextIO, compare: Callable[[Console], None]
+) -> None:
+    def write(console: Console) -> None:
+        timing_report.write(timings, console)
+        compare(console)
+
+    if form == "json":
+        stream.write(timing_report.render(timings) + "\n")
+    elif form == "html":
+        pictures = [picture(each.trace, each.at.program) for each in timings]
+        stream.write(page(f"{timings[0].at.program}, timed", write, pictures))
+    else:
+        write(Console(file=stream))
+    stream.flush()
+
+
+def _compare(
+    timings: Sequence[Timing],
+    before: Sequence[Mapping[str, Any]],
+    file: str | None,
+    console: Console,
+) -> None:
+    if file is not None:
+        timing_report.write_against(timings, before, file, console)
+
+
+def _saved(file: str) -> Sequence[Mapping[str, Any]]:
+    """The timings of a saved run.
+
+    Raises:
+        InputError: the file is none.
+    """
+    cure = "save a run with placement-checks time … --format json --output FILE"
+    try:
+        timings = json.loads(Path(file).read_text(encoding="utf-8"))["timings"]
+        return [timing_report.checked(each) for each in timings]
+    except OSError as reason:
+        raise InputError(file, reason.strerror or "cannot be read", cure) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(file, "is no saved run", cure) from None
+
+
+def _status(timings: Sequence[Timing], most: float) -> int:
+    """The exit status where a ratio is set; a figure that was not measured is no pass."""
+    over = [each for each in timings if each.ratio is not None and each.ratio.median > most]
+    for each in over:
+        assert each.ratio is not None
+        said = f"{each.ratio.median:.3f} is over {most:g}"
+        click.echo(
+            f"placement-checks: {counted(each.rows, 'row')}: the measured ratio {said}", err=True
+        )
+    if over:
+        return 1
+    return FAILED if any(each.unmeasured for each in timings) else 0

@@ -1,0 +1,227 @@
+"""Times the steps of towers beside those of one GPU, in turn, on devices that compare."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from itertools import cycle
+from types import TracebackType
+
+import numpy as np
+import tensorflow as tf
+
+from placement_checks.errors import UsageError
+from placement_checks.execute.feeding import Batch, BatchFunction
+from placement_checks.execute.fitness import all_fed, says_step
+from placement_checks.execute.pair import Pair
+from placement_checks.execute.programs import Runnable
+from placement_checks.execute.sessions import Running
+from placement_checks.execute.threads import ONEDNN, POOL
+from placement_checks.execute.tracing import Tracer, tower_devices
+from placement_checks.timing.loops import Circumstances, Loop, Replayed, Timing
+
+FEWEST_TRACED, MOST_TRACED = 10, 60  # steps that are traced of each program
+_TRACING = 15.0  # seconds after which no further step is traced
+_ROWS = 128
+_WARM_UP = 5  # steps of each loop that are not timed
+_SECONDS = 600.0  # that one step may take
+_ONE_CORE = 1.3  # cores that a loop on one thread may take
+
+
+class _Arm:
+    """One loop, and what its steps took."""
+
+    def __init__(self, step: Callable[[], object]) -> None:
+        self._step = step
+        self._wall: list[float] = []
+        self._cpu: list[float] = []
+
+    def run(self) -> None:
+        """Take a step, and note how long it took."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        self._step()
+        self._wall.append(time.perf_counter() - wall)
+        self._cpu.append(time.process_time() - cpu)
+
+    def warm_up(self) -> Loop:
+        """Take steps that do not count."""
+        for _ in range(_WARM_UP):
+            self.run()
+        loop = self.loop
+        self._wall, self._cpu = [], []
+        return loop
+
+    @property
+    def loop(self) -> Loop:
+        return Loop(self._wall, self._cpu)
+
+
+class Race:
+    """The loops of a pair, which take steps in turn.
+
+    On CPU devices each device has one core: an op computes on one thread, the towers have as many
+    threads as devices, and the single program one. Two loops tell whether the machine was quiet:
+    the towers on one thread, as `Timing.control`, and as many single programs at once as there
+    are towers, as `Timing.company`. On GPUs the single program once more is the control.
+    """
+
+    def __init__(self, pair: Pair, batch: BatchFunction | None, *, rows: int = 0) -> None:
+        """Open the sessions, and take the steps that warm up.
+
+        Args:
+            pair: the program and its reference.
+            batch: gives the rows; None for rows that are made up.
+            rows: of the global batch; 0 for as many as placeholders are made for, or about 128.
+
+        Raises:
+            InputError: a program or the batch function is at fault.
+            Unmeasurable: the programs are sound, but cannot be given the same rows.
+            UsageError: the threads of ops were settled before.
+        """
+        self._pair = pair
+        shares = pair.towers.placement.policy.get("gradients-equal", {}).get("shares", ())
+        feeding = pair.feeding(batch, rows=rows, shares=shares, fewest=_ROWS)
+        self.rows = feeding.rows
+        data = feeding.batch(np.random.default_rng(0), self.rows)
+        to_towers, to_single = feeding.to_towers(data), feeding.to_reference(data)
+        for program, feeds in ((pair.towers, to_towers), (pair.reference, to_single)):
+            says_step(program)
+            all_fed(program, feeds)
+        gpus, simulated = pair.towers.gpus, pair.towers.simulated
+        with ExitStack() as stack:
+
+            def opened(program: Runnable, feeds: Batch, threads: int) -> Running:
+                threads = threads if simulated else 0
+                running = Running(program, _SECONDS, threads=threads, timed=True)
+                stack.enter_context(running)
+                running.begin({})
+                running.step(feeds)  # its errors are told
+                return running
+
+            single = opened(pair.reference, to_single, 1)
+            towers = opened(pair.towers, to_towers, gpus)
+            control = opened(pair.towers, to_towers, 1) if simulated else single
+            alone = single.prepared(to_single)
+            self._single, self._towers = _Arm(alone), _Arm(towers.prepared(to_towers))
+            self._control = _Arm(control.prepared(to_towers) if simulated else alone)
+            self._company: _Arm | None = None
+            if simulated and gpus <= len(os.sched_getaffinity(0)):
+                others = [opened(pair.reference, to_single, 1) for _ in range(gpus - 1)]
+                steps = [alone, *(each.prepared(to_single) for each in others)]
+                self._pool = stack.enter_context(ThreadPoolExecutor(gpus))
+                self._company = _Arm(partial(self.at_once, steps))
+            self._tracers = [
+                Tracer(running, feeds, self.rows)
+                for running, feeds in (
+                    (towers, to_towers),
+                    (single, to_single),
+                    (control, to_towers if simulated else to_single),
+                )
+            ]
+            self._warm_up()
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Race:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _warm_up(self) -> None:
+        others = [arm for arm in (self._control, self._company) if arm]
+        self._orders = cycle([(self._single, *others), (*reversed(others), self._single)])
+        self._towers.warm_up()
+        for arm in others:
+            arm.warm_up()
+        loop = self._single.warm_up()
+        if self._pair.towers.simulated:
+            _check_one_core(loop)
+
+    def at_once(self, steps: Sequence[Callable[[], object]]) -> None:
+        """Take several steps, each in a thread of its own."""
+        for _ in self._pool.map(lambda step: step(), steps):
+            pass
+
+    def others(self) -> None:
+        """Let all loops but the towers take a step, in another order each time."""
+        for arm in next(self._orders):
+            arm.run()
+
+    def towers(self) -> None:
+        """Let the towers take a step."""
+        self._towers.run()
+
+    def traced(self) -> Iterator[int]:
+        """Trace steps of both programs in turn; yields how many are taken."""
+        begin = time.perf_counter()
+        for number in range(MOST_TRACED):
+            if number >= FEWEST_TRACED and time.perf_counter() - begin > _TRACING:
+                return
+            for tracer in self._tracers:
+                tracer.step()
+            yield number + 1
+
+    def timing(self) -> Timing:
+        """What was timed and traced so far."""
+        towers, single, control = (tracer.trace() for tracer in self._tracers)
+        simulated = self._pair.towers.simulated
+        alone, together = single.replayed, (control if simulated else towers).replayed
+        return Timing(
+            circumstances(self._pair),
+            self.rows,
+            self._single.loop,
+            self._towers.loop,
+            self._control.loop,
+            self._company.loop if self._company else None,
+            towers,
+            Replayed(alone.seconds, together.seconds) if alone and together else None,
+            towers.did(tower_devices(self._pair.towers)),
+        )
+
+
+def circumstances(pair: Pair) -> Circumstances:
+    """Where a pair runs."""
+    simulated = pair.towers.simulated
+    return Circumstances(
+        program=pair.towers.name,
+        reference=pair.reference.name,
+        gpus=pair.towers.gpus,
+        devices="simulated" if simulated else "real",
+        kind="CPU devices of one core each" if simulated else _gpus(),
+        cores=len(os.sched_getaffinity(0)),
+        tensorflow=tf.__version__,
+        onednn=os.environ.get(ONEDNN, "default"),
+    )
+
+
+def _gpus() -> str:
+    """What the GPUs here are."""
+    gpus = tf.config.list_physical_devices("GPU")
+    details = (tf.config.experimental.get_device_details(each) for each in gpus)
+    names = dict.fromkeys(str(each.get("device_name", "GPU")) for each in details)
+    return f"{len(gpus)} x {', '.join(names)}"
+
+
+def _check_one_core(loop: Loop) -> None:
+    """See that an op computes on one thread.
+
+    Raises:
+        UsageError: TensorFlow settled how many threads ops have before a race could.
+    """
+    cores = sum(loop.cpu) / sum(loop.wall)
+    if cores > _ONE_CORE:
+        raise UsageError(
+            "CPU devices of one core each",
+            f"a loop on one thread takes {cores:.1f} cores, since the first session of this "
+            "process settled how many threads an op has",
+            f"set {POOL}=1 before TensorFlow starts, or time in a process of its own",
+        )

@@ -1,0 +1,97 @@
+"""A step as a picture: a lane for each device, as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from placement_checks.report.page import Picture
+from placement_checks.timing import Timeline, Trace
+from placement_checks.timing.timeline import Slice
+from placement_checks.words import counted
+
+_WIDTH, _LABEL, _RIGHT = 960, 120, 20
+_LANE, _GAP, _TOP, _BOTTOM = 34, 10, 8, 34
+_COLOURS = {True: "#2a7f9e", False: "#b07d2b"}  # of GPUs and of CPUs
+_THINNEST = 0.6  # pixels; what is thinner is drawn with its neighbours
+_TICKS = 8
+
+
+def picture(trace: Trace, program: str) -> Picture:
+    """The fastest of the steps that were traced."""
+    caption = f"The fastest of {counted(len(trace.steps), 'traced step')} of {program}, "
+    caption += f"{counted(trace.rows, 'row')}"
+    return Picture(lanes_svg(trace.shortest, caption), caption)
+
+
+def lanes_svg(timeline: Timeline, title: str) -> str:
+    """The picture of one step; each op tells its name and time when it is pointed at."""
+    height = _TOP + len(timeline.lanes) * (_LANE + _GAP) + _BOTTOM
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {_WIDTH} {height}" '
+        f'font-family="system-ui, sans-serif" font-size="13">',
+        f"<title>{escape(title)}</title>",
+        *_axis(timeline.seconds, height),
+    ]
+    scale = (_WIDTH - _LABEL - _RIGHT) / (timeline.seconds or 1)
+    for number, (device, lane) in enumerate(timeline.lanes.items()):
+        top = _TOP + number * (_LANE + _GAP)
+        label = f'<text x="0" y="{top + _LANE / 2 + 4}" fill="currentColor">'
+        lines.append(f"{label}{escape(device.short.removeprefix('/device:'))}</text>")
+        lines += _lane(lane, top, scale, _COLOURS[device.is_gpu])
+    return "\n".join([*lines, "</svg>"])
+
+
+def _lane(lane: Sequence[Slice], top: float, scale: float, colour: str) -> Iterator[str]:
+    for ops, start, end in _visible(lane, _THINNEST / scale):
+        x, width = _LABEL + start * scale, max(_THINNEST, (end - start) * scale)
+        told = ops[0].op if len(ops) == 1 else f"{len(ops)} ops, {ops[0].op} the first"
+        yield (
+            f'<rect x="{x:.2f}" y="{top}" width="{width:.2f}" height="{_LANE}" fill="{colour}" '
+            f'stroke="white" stroke-width="{0.4 if width > 3 else 0}">'
+            f"<title>{escape(told)}: {_milliseconds(end - start)}</title></rect>"
+        )
+
+
+def _visible(lane: Sequence[Slice], thinnest: float) -> Iterator[tuple[list[Slice], float, float]]:
+    """The ops of a lane; those too short to be seen together with their like beside them."""
+    group: list[Slice] = []
+    end = 0.0
+    for each in lane:
+        short = each.end - each.start < thinnest
+        if group and not (short and each.start - end < thinnest):
+            yield group, group[0].start, end
+            group = []
+        if short:
+            group.append(each)
+            end = each.end
+        else:
+            yield [each], each.start, each.end
+    if group:
+        yield group, group[0].start, end
+
+
+def _axis(seconds: float, height: int) -> Iterator[str]:
+    step = _round_step(seconds / _TICKS)
+    scale = (_WIDTH - _LABEL - _RIGHT) / (seconds or 1)
+    bottom = height - _BOTTOM + 4
+    for number in range(math.floor(seconds / step) + 1 if step else 0):
+        x = _LABEL + number * step * scale
+        yield (
+            f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{bottom}" stroke="currentColor" '
+            f'stroke-opacity="0.15"/><text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" '
+            f'fill="currentColor" fill-opacity="0.7">{_milliseconds(number * step)}</text>'
+        )
+
+
+def _round_step(seconds: float) -> float:
+    """1, 2 or 5 times a power of ten, not below ``seconds``; 0 for no time at all."""
+    if seconds <= 0:
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(seconds))
+    return next(times * power for times in (1, 2, 5, 10) if times * power >= seconds)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.4g} ms"

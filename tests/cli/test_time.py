@@ -1,0 +1,215 @@
+"""``time``: what is reported and when it fails; the last test runs it as a user does."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from timings import loop, timing
+
+from placement_checks.cli import time as command
+from placement_checks.execute import timing as execute_timing
+from placement_checks.execute.threads import POOL
+from placement_checks.report.timing import render
+
+Run = Callable[..., Any]
+DROPPED = "fixtures/defects/tail_dropped.py"  # small, and as fast as if it were right
+FIT = ("time", f"{DROPPED}:build_towers", "--rounds", 3)
+PAIR = ("--reference", f"{DROPPED}:build_single", "--batch", f"{DROPPED}:batch")
+
+
+@pytest.fixture(autouse=True)
+def project(fixtures: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with the fixtures, and a process in which sessions have run before."""
+    (tmp_path / "fixtures").symlink_to(fixtures)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(POOL, "1")
+    monkeypatch.setattr(execute_timing, "_ONE_CORE", math.inf)
+    monkeypatch.setattr(execute_timing, "MOST_TRACED", 3)
+    return tmp_path
+
+
+def saved(path: Path, *timings: Any) -> Path:
+    path.write_text(render(timings))
+    return path
+
+
+def test_each_size_of_batch_is_timed(run: Run) -> None:
+    ran = run(*FIT, *PAIR, "--rows", 64, "--rows", 256, "--format", "json")
+
+    timings = json.loads(ran.out)["timings"]
+    assert ran.status == 0
+    assert [each["rows"] for each in timings] == [64, 256]
+    assert {each["devices"] for each in timings} == {"simulated"}
+    assert all(len(each["towers"]["wall"]) == 3 for each in timings)
+    assert all(each["replayed_ratio"] > 0 for each in timings)
+
+
+def test_by_default_a_batch_has_about_128_rows(run: Run) -> None:
+    ran = run(*FIT, *PAIR, "--gpus", 3)
+
+    assert ran.status == 0
+    assert f"{DROPPED}:build_towers, 3 towers, beside {DROPPED}:build_single" in ran.out
+    assert "129 rows" in ran.out
+
+
+def test_the_configuration_knows_the_reference_of_a_program(run: Run, project: Path) -> None:
+    (project / "pyproject.toml").write_text(
+        "[[tool.placement_checks.programs]]\n"
+        f"target = '{DROPPED}:build_towers'\n"
+        f"reference = '{DROPPED}:build_single'\n"
+        f"batch = '{DROPPED}:batch'\n"
+    )
+
+    ran = run(*FIT, "--rows", 64)
+
+    assert ran.status == 0
+    assert "64 rows" in ran.out
+
+
+def test_a_page_and_a_trace_of_a_step_are_written(run: Run, project: Path) -> None:
+    ran = run(
+        *FIT, *PAIR, "--rows", 64,
+        "--format", "html", "--output", "page.html", "--timeline", "step.json",
+    )  # fmt: skip
+
+    page = (project / "page.html").read_text()
+    events = json.loads((project / "step.json").read_text())["traceEvents"]
+    assert (ran.status, ran.out) == (0, "")
+    assert page.count("<svg") == 1
+    assert "replayed" in page
+    assert {each["ph"] for each in events} == {"M", "X"}
+
+
+def test_without_a_reference_there_is_nothing_to_time_beside(run: Run) -> None:
+    ran = run(*FIT)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        "placement-checks: there is nothing to time it beside; name the program for one GPU: "
+        "--reference train.py:build_single\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "No such file or directory"),
+        ("", "is no saved run"),
+        ("[]", "is no saved run"),
+        ('{"timings": [{"rows": 1}]}', "is no saved run"),
+        ('{"timings": 1}', "is no saved run"),
+        ("[" * 100_000, "is no saved run"),
+    ],
+)
+def test_what_is_no_saved_run_is_told_before_anything_is_timed(
+    run: Run, project: Path, text: str | None, reason: str
+) -> None:
+    if text is not None:
+        (project / "base.json").write_text(text)
+
+    ran = run(*FIT, *PAIR, "--against", "base.json")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        f"placement-checks: base.json: {reason}; save a run with placement-checks time … "
+        "--format json --output FILE\n"
+    )
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_timed(run: Run) -> None:
+    for option in ("--output", "--timeline"):
+        ran = run(*FIT, *PAIR, option, "missing/file")
+
+        assert (ran.status, ran.out) == (2, "")
+        assert ran.err == "placement-checks: missing/file: No such file or directory\n"
+
+
+def test_a_program_that_cannot_be_timed_says_why(run: Run) -> None:
+    ran = run(
+        "time", "fixtures/styles.py:variable_scopes", "--reference", f"{DROPPED}:build_single"
+    )
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1] == (
+        "placement-checks: fixtures/styles.py:variable_scopes: cannot be timed: "
+        "fixtures/styles.py:variable_scopes does not say what to feed; return it from the "
+        "function that builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("timings", "most", "status", "said"),
+    [
+        ([timing()], 0.5, 0, ""),
+        (
+            [timing()],
+            0.49,
+            1,
+            "placement-checks: 128 rows: the measured ratio 0.500 is over 0.49\n",
+        ),
+        (
+            [timing(rows=64), timing(towers=loop(0.9))],
+            0.8,
+            1,
+            "placement-checks: 128 rows: the measured ratio 0.900 is over 0.8\n",
+        ),
+        ([timing(2.0)], 0.8, 2, ""),
+        ([timing(), timing(2.0)], 0.8, 2, ""),
+        ([timing(2.0), timing(towers=loop(0.9))], 0.8, 1, None),
+    ],
+    ids=["at the limit", "over it", "one over it", "busy", "one busy", "one over, one busy"],
+)
+def test_a_ratio_that_was_not_measured_neither_passes_nor_fails(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    timings: list[Any],
+    most: float,
+    status: int,
+    said: str | None,
+) -> None:
+    monkeypatch.setattr(command, "_timed", lambda *_: timings)
+
+    ran = run(*FIT, *PAIR, "--fail-over", most)
+
+    assert ran.status == status
+    assert said is None or ran.err == said
+
+
+def test_a_saved_run_is_compared_with(
+    run: Run, monkeypatch: pytest.MonkeyPatch, project: Path
+) -> None:
+    base = saved(project / "base.json", timing(towers=loop(0.4)))
+    monkeypatch.setattr(command, "_timed", lambda *_: [timing()])
+
+    ran = run(*FIT, *PAIR, "--against", base.name)
+
+    assert ran.status == 0
+    assert ran.out.splitlines()[-1] == (
+        "128 rows against base.json: measured 0.500, was 0.400; replayed -, was -"
+    )
+
+
+def test_as_a_user_runs_it(project: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != POOL}
+    ran = subprocess.run(
+        [
+            sys.executable, "-m", "placement_checks", "time", "fixtures/mnist.py:build_towers",
+            "--reference", "fixtures/mnist.py:build_single", "--batch", "fixtures/mnist.py:batch",
+            "--rows", "64", "--rounds", "5", "--format", "json",
+        ],
+        cwd=project, capture_output=True, text=True, env=environment, check=True,
+    )  # fmt: skip
+
+    (timed,) = json.loads(ran.stdout)["timings"]
+    assert timed["onednn"] == "1"
+    assert sum(timed["single"]["cpu"]) < 1.3 * sum(timed["single"]["wall"])
+    assert 0.35 < timed["replayed_ratio"] < 0.75
+    assert ran.stderr == ""

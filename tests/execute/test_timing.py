@@ -1,0 +1,163 @@
+"""Loops that take steps in turn, on devices of one core each."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pairs
+import pytest
+
+from placement_checks import Program
+from placement_checks.errors import UsageError
+from placement_checks.execute import timing
+from placement_checks.execute.pair import Pair
+from placement_checks.execute.programs import Unmeasurable
+from placement_checks.execute.sessions import Running
+from placement_checks.execute.threads import ONEDNN, POOL, settle
+from placement_checks.execute.timing import Race
+from placement_checks.timing.loops import Loop
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions have run before in this process, and settled how many threads an op has."""
+    monkeypatch.setattr(timing, "_ONE_CORE", math.inf)
+    monkeypatch.setattr(timing, "MOST_TRACED", 3)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
+    """The sessions that are opened: of which program, on how many threads."""
+    found = []
+    whole = Running.__init__
+
+    def noting(self: Running, program: Any, seconds: float, *, threads: int, timed: bool) -> None:
+        assert timed
+        found.append((program.name, threads))
+        whole(self, program, seconds, threads=threads, timed=timed)
+
+    monkeypatch.setattr(Running, "__init__", noting)
+    return found
+
+
+def pair(towers: Callable[..., Any] = pairs.towers, gpus: int = 2) -> Pair:
+    return Pair.built(Program("towers", towers), Program("single", pairs.single), gpus, "auto")
+
+
+def test_every_loop_takes_a_step_a_round_and_what_warms_up_does_not_count() -> None:
+    with Race(pair(), pairs.batch, rows=32) as race:
+        for _ in range(4):
+            race.others()
+            race.towers()
+        assert list(race.traced()) == [1, 2, 3]
+        timed = race.timing()
+
+    assert timed.rows == 32
+    assert timed.company is not None
+    loops = (timed.single, timed.towers, timed.control, timed.company)
+    assert [len(loop.wall) for loop in loops] == [4, 4, 4, 4]
+    assert [len(loop.cpu) for loop in loops] == [4, 4, 4, 4]
+    assert all(seconds > 0 for loop in loops for seconds in loop.wall)
+    assert timed.replayed is not None
+    assert {str(device)[-5:] for device in timed.trace.shortest.lanes} == {
+        "CPU:0", "GPU:0", "GPU:1",
+    }  # fmt: skip
+
+
+def test_each_loop_has_the_threads_that_make_it_comparable(
+    opened: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing.os, "sched_getaffinity", lambda _: range(8))
+
+    with Race(pair(gpus=3), pairs.batch):
+        pass
+
+    assert opened == [("single", 1), ("towers", 3), ("towers", 1), ("single", 1), ("single", 1)]
+
+
+def test_no_company_where_there_are_fewer_cores_than_towers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing.os, "sched_getaffinity", lambda _: range(2))
+
+    with Race(pair(gpus=4), pairs.batch) as race:
+        race.others()
+        race.towers()
+        next(race.traced())
+        timed = race.timing()
+
+    assert timed.company is None
+    assert timed.ratio is None
+    assert timed.unmeasured == (
+        "4 devices of one core each need as many cores, and this process has 2"
+    )
+
+
+def test_the_loops_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that none of them always runs after the same one."""
+    order: list[str] = []
+    with Race(pair(), pairs.batch) as race:
+        for name in ("single", "towers", "control", "company"):
+            arm = getattr(race, f"_{name}")
+            monkeypatch.setattr(arm, "_step", partial(order.append, name))
+        for _ in range(2):
+            race.others()
+            race.towers()
+
+    assert order == [
+        "single", "control", "company", "towers",
+        "company", "control", "single", "towers",
+    ]  # fmt: skip
+
+
+def test_a_program_that_does_not_say_its_step_is_not_timed() -> None:
+    def towers(num_gpus: int = 2) -> Any:
+        return {**pairs.towers(num_gpus), "train_op": None}
+
+    with pytest.raises(Unmeasurable) as error:
+        Race(pair(towers), pairs.batch)
+
+    assert str(error.value) == (
+        "which op is one step of towers is not said; return it from the function that builds the "
+        "graph: {'train_op': train_op}"
+    )
+
+
+def test_ops_on_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_ONE_CORE", 1.3)
+    busy = Loop([0.1, 0.1], [0.19, 0.17])
+
+    with pytest.raises(UsageError) as error:
+        timing._check_one_core(busy)
+
+    assert str(error.value) == (
+        "CPU devices of one core each: a loop on one thread takes 1.8 cores, since the first "
+        f"session of this process settled how many threads an op has; set {POOL}=1 before "
+        "TensorFlow starts, or time in a process of its own"
+    )
+    timing._check_one_core(Loop([0.1, 0.1], [0.12, 0.1]))
+
+
+def test_company_are_several_steps_at_once() -> None:
+    """Each sleeps, so that as many of them take no longer than one."""
+    with Race(pair(), pairs.batch) as race:
+        steps = [partial(time.sleep, 0.05)] * 2
+        begin = time.perf_counter()
+        race.at_once(steps)
+        taken = time.perf_counter() - begin
+
+    assert 0.05 <= taken < 0.09
+
+
+def test_what_is_settled_once_tensorflow_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(POOL, "0")
+    monkeypatch.delenv(ONEDNN, raising=False)
+
+    settle()
+
+    assert timing.os.environ[POOL] == "1"
+    assert ONEDNN not in timing.os.environ  # too late: TensorFlow has chosen
