@@ -15,6 +15,7 @@ import pytest
 from placement_checks import machines
 
 if TYPE_CHECKING:
+    from placement_checks.benchmarking import TowerBenchmark
     from placement_checks.isolation import State
     from placement_checks.logs.live import CaughtLog
     from placement_checks.placement import Placement
@@ -80,7 +81,11 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse marks that make no sense before anything runs."""
+    """Refuse marks that make no sense before anything runs, and prepare for being timed."""
+    if any("tower_benchmark" in getattr(item, "fixturenames", ()) for item in items):
+        from placement_checks.execute.threads import settle
+
+        settle()
     for item in items:
         for mark in item.iter_markers("gpu"):
             if len(mark.args) != 1 or type(mark.args[0]) is not int or mark.args[0] < 1:
@@ -255,6 +260,21 @@ def placement_log() -> CaughtLog:
     from placement_checks.logs.live import catch_log
 
     return catch_log()
+
+
+@pytest.fixture
+def tower_benchmark(request: pytest.FixtureRequest) -> TowerBenchmark:
+    """Time towers beside one GPU: ``tower_benchmark(build_towers, build_single, batch)``.
+
+    The call takes two builders or targets, a batch function, and the keywords ``gpus``, ``rows``,
+    ``rounds`` and ``fail_over``, the largest ratio of their times. It returns a `Timing`. It is
+    built on pytest-benchmark (``pip install 'placement_checks[benchmark]'``), whose table and
+    JSON have the steps of the towers, with the ratios as ``extra_info``.
+    """
+    from placement_checks.benchmarking import TowerBenchmark, benchmark_of
+
+    gpus = _gpus_wanted(request.node) or 2
+    return TowerBenchmark(benchmark_of(request), gpus, _devices(request.config), request.config)
 
 
 def _one_machine(keywords: Mapping[str, Any]) -> dict[str, Any]:
