@@ -1,0 +1,94 @@
+"""What a training loop takes when rows are fed to it, and when ``tf.data`` brings them.
+
+The rows are in memory, and each epoch has them in another order: the loops that feed draw them
+with NumPy. Each device has one core, so what prepares a batch may take time from the towers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from benchmarks.turns import in_turn, one_core_each
+
+from placement_checks.execute.devices import running_on
+
+pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
+
+tf1 = tf.compat.v1
+TOWERS = 2
+EXAMPLES = 4096
+# By the rows of the global batch, the rounds, and the steps of a turn: after its own turn the
+# pipeline fills its buffer again at the cost of the next way, by one batch.
+TURNS = {128: (30, 5), 512: (12, 3)}
+
+Rows = Mapping[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def examples(mnist: ModuleType) -> Rows:
+    return mnist.batch(np.random.default_rng(0), EXAMPLES)
+
+
+def drawn(examples: Rows, rows: int) -> Iterator[list[np.ndarray]]:
+    """Batches without end: the x and y of one tower after the other."""
+    rng = np.random.default_rng(0)
+    while True:
+        for towers in rng.permutation(EXAMPLES).reshape(-1, TOWERS, rows // TOWERS):
+            yield [examples[key][tower] for tower in towers for key in ("x", "y")]
+
+
+def piped(examples: Rows, rows: int) -> tuple[Any, list[Any]]:
+    """The op that starts a pipeline, and the tensors of its batches, listed as those above."""
+    with tf.device("/cpu:0"), tf.name_scope("pipeline"):
+        dataset = tf.data.Dataset.from_tensor_slices((examples["x"], examples["y"]))
+        dataset = dataset.shuffle(EXAMPLES, seed=0).repeat()
+        dataset = dataset.batch(rows // TOWERS, drop_remainder=True).prefetch(TOWERS)
+        iterator = tf1.data.make_initializable_iterator(dataset)
+        return iterator.initializer, [
+            tensor for _ in range(TOWERS) for tensor in iterator.get_next()
+        ]
+
+
+@pytest.mark.parametrize("rows", TURNS)
+def test_feeding(benchmark, mnist: ModuleType, examples: Rows, rows: int) -> None:
+    with tf.Graph().as_default() as graph, running_on(TOWERS, devices="simulated") as config:
+        tf1.set_random_seed(0)
+        step = mnist.build_towers(TOWERS)
+        initializer = tf1.global_variables_initializer()
+    one_core_each(config, TOWERS)
+    feeds = [tower[key] for tower in step["inputs"] for key in ("x", "y")]
+    losses = [loss.name for loss in step["loss"]]
+    with tf.Graph().as_default() as with_pipeline:
+        start, batch = piped(examples, rows)
+        mapped = dict(zip([feed.name for feed in feeds], batch, strict=True))
+        tf1.import_graph_def(graph.as_graph_def(), mapped, name="")
+
+    with (
+        tf1.Session(graph=graph, config=config) as fed,
+        tf1.Session(graph=with_pipeline, config=config) as unfed,
+    ):
+        fed.run(initializer)
+        unfed.run([initializer.name, start])
+        call = fed.make_callable(step["train_op"], feed_list=feeds)
+        batches = drawn(examples, rows)
+        ways = {
+            "feed_dict": lambda: fed.run(
+                step["train_op"], dict(zip(feeds, next(batches), strict=True))
+            ),
+            "make_callable": lambda: call(*next(batches)),
+            "tf.data": lambda: unfed.run(step["train_op"].name),
+        }
+        rounds, steps = TURNS[rows]
+        in_turn(benchmark, ways, rounds=rounds, steps=steps)
+        reached = {
+            "fed": fed.run(losses, dict(zip(feeds, next(batches), strict=True))),
+            "unfed": unfed.run(losses),
+        }
+
+    for loss in reached.values():
+        assert np.mean(loss) < np.log(mnist.CLASSES)  # that of a guess

@@ -1,0 +1,50 @@
+"""Training on towers against training on one GPU: the loops of MNIST and of CIFAR-10.
+
+Beside the towers of MNIST stand the strategies of TensorFlow, with the same network on the same
+devices. On CPU devices the measured ratio says how far the towers run side by side, and nothing
+about GPUs, whose copies and kernels cost something else. Only what a busy machine leaves alone is
+asserted.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
+
+
+def check(tower_benchmark, towers: Path, single: Path, gpus: int, rows: int, rounds: int) -> None:
+    towers, single = (Path(os.path.relpath(each)) for each in (towers, single))
+    batch = single.with_name(f"{single.name.partition(':')[0]}:batch")
+
+    timing = tower_benchmark(
+        str(towers), str(single), str(batch), gpus=gpus, rows=rows, rounds=rounds
+    )
+
+    assert timing.rows == rows
+    assert timing.replayed is not None
+    if len(timing.trace.steps) > 1:  # the times of a single step are no least times
+        assert 0.7 / gpus < timing.replayed.ratio < 1.3 / gpus
+
+
+@pytest.mark.parametrize("rows", [128, 512])
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_mnist(tower_benchmark, fixtures: Path, gpus: int, rows: int) -> None:
+    towers, single = (fixtures / f"mnist.py:build_{kind}" for kind in ("towers", "single"))
+    check(tower_benchmark, towers, single, gpus, rows, rounds=30)
+
+
+@pytest.mark.parametrize("rows", [128, 512])
+@pytest.mark.parametrize("strategy", ["mirrored", "central"])
+def test_strategies(tower_benchmark, fixtures: Path, strategy: str, rows: int) -> None:
+    towers = fixtures / f"strategies.py:build_{strategy}"
+    check(tower_benchmark, towers, fixtures / "mnist.py:build_single", 2, rows, rounds=30)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_cifar10(tower_benchmark, fixtures: Path, gpus: int) -> None:
+    towers, single = (fixtures / f"cifar10.py:build_{kind}" for kind in ("towers", "single"))
+    check(tower_benchmark, towers, single, gpus, 128, rounds=10)
