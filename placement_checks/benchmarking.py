@@ -19,21 +19,6 @@ if TYPE_CHECKING:
 ROUNDS = 30
 
 
-def benchmark_of(request: pytest.FixtureRequest) -> Any:
-    """The fixture of pytest-benchmark; the test fails without it, and is skipped under xdist."""
-    config = request.config
-    if hasattr(config, "workerinput"):
-        pytest.skip(
-            "tower_benchmark is off under xdist, whose workers share the cores: run it with -n 0"
-        )
-    if not config.pluginmanager.hasplugin("benchmark"):
-        pytest.fail(
-            "tower_benchmark needs pytest-benchmark: pip install 'placement_checks[benchmark]'",
-            pytrace=False,
-        )
-    return request.getfixturevalue("benchmark")
-
-
 class TowerBenchmark:
     """Times pairs of programs for one test."""
 

@@ -61,7 +61,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers."""
+    """Register the markers, and what depends on other plugins."""
     config.addinivalue_line(
         "markers",
         "gpu(n): the test is about n GPUs; `place` uses as many, and --placement-devices=real "
@@ -72,7 +72,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "placement(*rules, gpus=, machine=, soft=): everything that the test places must keep "
         "these rules; the keywords are the defaults of `place`.",
     )
-    config.pluginmanager.register(_Summary(), "placement-summary")
+    plugins = config.pluginmanager
+    plugins.register(_Summary(), "placement-summary")
+    plugins.register(_Timed() if plugins.hasplugin("benchmark") else _Untimed(), "placement-timed")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -262,19 +264,39 @@ def placement_log() -> CaughtLog:
     return catch_log()
 
 
-@pytest.fixture
-def tower_benchmark(request: pytest.FixtureRequest) -> TowerBenchmark:
-    """Time towers beside one GPU: ``tower_benchmark(build_towers, build_single, batch)``.
+class _Timed:
+    """``tower_benchmark`` with pytest-benchmark, which knows these tests by its own fixture."""
 
-    The call takes two builders or targets, a batch function, and the keywords ``gpus``, ``rows``,
-    ``rounds`` and ``fail_over``, the largest ratio of their times. It returns a `Timing`. It is
-    built on pytest-benchmark (``pip install 'placement_checks[benchmark]'``), whose table and
-    JSON have the steps of the towers, with the ratios as ``extra_info``.
-    """
-    from placement_checks.benchmarking import TowerBenchmark, benchmark_of
+    @pytest.fixture
+    def tower_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> TowerBenchmark:
+        """Time towers beside one GPU: ``tower_benchmark(build_towers, build_single, batch)``.
 
-    gpus = _gpus_wanted(request.node) or 2
-    return TowerBenchmark(benchmark_of(request), gpus, _devices(request.config), request.config)
+        The call takes two builders or targets, a batch function, and the keywords ``gpus``,
+        ``rows``, ``rounds`` and ``fail_over``, the largest ratio of their times. It returns a
+        `Timing`. pytest-benchmark's table and JSON have the steps of the towers, with the ratios
+        as ``extra_info``.
+        """
+        from placement_checks.benchmarking import TowerBenchmark
+
+        if hasattr(request.config, "workerinput"):
+            pytest.skip(
+                "tower_benchmark is off under xdist, whose workers share the cores: run it with "
+                "-n 0"
+            )
+        gpus = _gpus_wanted(request.node) or 2
+        return TowerBenchmark(benchmark, gpus, _devices(request.config), request.config)
+
+
+class _Untimed:
+    """``tower_benchmark`` without pytest-benchmark."""
+
+    @pytest.fixture
+    def tower_benchmark(self) -> None:
+        """Time towers beside one GPU (``pip install 'placement_checks[benchmark]'``)."""
+        pytest.fail(
+            "tower_benchmark needs pytest-benchmark: pip install 'placement_checks[benchmark]'",
+            pytrace=False,
+        )
 
 
 def _one_machine(keywords: Mapping[str, Any]) -> dict[str, Any]:
