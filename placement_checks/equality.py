@@ -81,15 +81,21 @@ def with_numbers(
         steps=weights.steps,
         seconds=gradients.seconds,
     )
+    rows = batch_of(batch)
     try:
-        rows = batch_of(batch)
         pair = Pair.built(program_of(target), program_of(reference), checked_gpus(gpus), devices)
-        if TowersOverlap.name in wanted:
-            placement = replace(placement, trace=_watched(pair, rows, conditions))
-        if wanted & _NUMERIC:
-            placement = replace(placement, numbers=measure(pair, rows, conditions))
     except Unmeasurable as reason:
         return replace(placement, unmeasured=str(reason))
+    if TowersOverlap.name in wanted:
+        try:
+            placement = replace(placement, trace=_watched(pair, rows, conditions))
+        except Unmeasurable as reason:
+            placement = replace(placement, unmeasured=str(reason))
+    if wanted & _NUMERIC:
+        try:
+            placement = replace(placement, numbers=measure(pair, rows, conditions))
+        except Unmeasurable as reason:
+            placement = replace(placement, unmeasured=str(reason))
     return placement
 
 

@@ -9,7 +9,8 @@ import pairs
 import pytest
 import tensorflow as tf
 
-from placement_checks import assert_gradients_equal, assert_training_equal
+from placement_checks import assert_gradients_equal, assert_training_equal, verify, with_numbers
+from placement_checks.capture import ask
 from placement_checks.errors import ConfigError, InputError
 
 tf1 = tf.compat.v1
@@ -37,6 +38,20 @@ adam = partial(pairs.towers, 1, optimizer=lambda: tf1.train.AdamOptimizer(0.1))
 def test_sound_towers_pass(batch: object) -> None:
     assert_gradients_equal(pairs.towers, pairs.single, batch, gpus=3)
     assert_training_equal(pairs.towers, pairs.single, batch, steps=4)
+
+
+def test_what_cannot_be_traced_can_still_be_compared() -> None:
+    """Without a train op there are gradients, and no step."""
+
+    def towers(num_gpus: int = 2) -> dict[str, object]:
+        return {**pairs.towers(num_gpus), "train_op": None}
+
+    placement = with_numbers(ask(towers), towers, partial(towers, 1), pairs.batch)
+
+    states = {each.rule: each for each in verify(placement).verdicts}
+    assert states["gradients-equal"].state == "kept"
+    assert states["towers-overlap"].state == "not-checked"
+    assert "which op is one step of" in str(states["towers-overlap"].reason)
 
 
 def test_a_difference_is_told_with_ratio_cause_line_cure_and_case() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -89,7 +89,7 @@ def command(
     with (
         report_stream() as stdout,
         _opened(output, stdout) as stream,
-        _opened(timeline or os.devnull, stdout) as step,
+        _opened(timeline, StringIO()) as step,
     ):
         capture.prepare(placer=False)
         timings = _timed(target, settings, rows, rounds)
@@ -99,21 +99,24 @@ def command(
 
 
 @contextmanager
-def _opened(path: str | None, stdout: TextIO) -> Iterator[TextIO]:
-    """The file of that name, or standard output.
+def _opened(path: str | None, otherwise: TextIO) -> Iterator[TextIO]:
+    """What is written to a file, or otherwise to a stream; the file changes when all is done.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     if path is None:
-        yield stdout
+        yield otherwise
         return
     try:
-        file = open(path, "w", encoding="utf-8")  # noqa: SIM115
+        file = open(path, "a", encoding="utf-8")  # noqa: SIM115
     except OSError as reason:
         raise UsageError(path, reason.strerror or "cannot be written") from None
     with file:
-        yield file
+        written = StringIO()
+        yield written
+        file.truncate(0)
+        file.write(written.getvalue())
 
 
 def _settings(target: str, call: Settings) -> Settings:

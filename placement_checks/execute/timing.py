@@ -24,8 +24,8 @@ from placement_checks.execute.threads import ONEDNN, POOL
 from placement_checks.execute.tracing import Tracer, tower_devices
 from placement_checks.timing.loops import Circumstances, Loop, Replayed, Timing
 
-FEWEST_TRACED, MOST_TRACED = 10, 60  # steps that are traced of each program
-_TRACING = 15.0  # seconds after which no further step is traced
+FEWEST_TRACED, MOST_TRACED = 20, 60  # steps that are traced of each program
+_TRACING = 20.0  # seconds after which no further step is traced
 _ROWS = 128
 _WARM_UP = 5  # steps of each loop that are not timed
 _SECONDS = 600.0  # that one step may take

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +25,8 @@ tf1 = tf.compat.v1
 
 _LEAST, _MOST = 2, 10  # steps of a program that is watched
 _LONG = 2.0  # seconds after which it is watched no longer
-_ALL_STREAMS = "/stream:all"
+_DEVICE = re.compile(r"/device:\w+:\d+$")
+_TURNS = frozenset({"NextIteration", "RefNextIteration"})
 
 
 class Tracer:
@@ -96,14 +98,16 @@ def tower_devices(program: Runnable) -> list[tuple[Device, ...]]:
 def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[Slice]]]:
     """What each device did, in seconds since the epoch.
 
-    Of a GPU TensorFlow tells when kernels were queued, under the device's own name, and when they
-    ran, under that of its streams.
+    Of a GPU TensorFlow tells when kernels were queued, under its whole name, and when they
+    ran, under ``/device:GPU:0/stream:all`` (core/profiler/convert/xplane_to_step_stats.cc).
     """
     named = {each.device: each for each in statistics.dev_stats}
     for name, stats in named.items():
-        if "/stream:" in name or "/memcpy" in name:
+        device = _DEVICE.search(name)
+        if device is None:
             continue
-        ran = next((named[each] for each in named if each == f"{name}{_ALL_STREAMS}"), stats)
+        streams = f"{device[0]}/stream:all"
+        ran = next((named[each] for each in named if each.endswith(streams)), stats)
         slices = [_slice(node) for node in ran.node_stats]
         yield _told(name, simulated=simulated), sorted(slices, key=lambda each: each.start)
 
@@ -146,34 +150,65 @@ def _shortest(steps: Sequence[Mapping[Device, Sequence[Slice]]]) -> Mapping[str,
 
 def _tasks(parts: Sequence[Any], seconds: Mapping[str, float], *, simulated: bool) -> list[Task]:
     """The ops of the partition graphs, with what each waits for."""
-    nodes = [node for part in parts for node in part.node]
-    number = {node.name: index for index, node in enumerate(nodes)}
-    sends = {
-        node.attr["tensor_name"].s: index for index, node in enumerate(nodes) if _is(node, "Send")
-    }
+    nodes = _Nodes([node for part in parts for node in part.node])
     return [
         Task(
             node.name,
             _told(node.device, simulated=simulated),
             seconds.get(node.name, 0.0),
-            sorted(_needs(node, nodes, number, sends)),
+            sorted(nodes.needs(node)),
         )
-        for node in nodes
+        for node in nodes.all
     ]
 
 
-def _needs(
-    node: Any, nodes: Sequence[Any], number: Mapping[str, int], sends: Mapping[bytes, int]
-) -> Collection[int]:
-    """The ops that one waits for; one that receives waits for the one that sends.
+class _Nodes:
+    """The nodes of partition graphs: those that receive wait for those that send.
 
-    Not the way back of a loop, whose turns count as one.
+    The turns of a loop count as one, so that nothing waits for the next turn, and what leaves the
+    loop waits for the end of one.
     """
-    found = {number[producer_of(each)] for each in node.input if producer_of(each) in number}
-    if _is(node, "Recv") and node.attr["tensor_name"].s in sends:
-        found.add(sends[node.attr["tensor_name"].s])
-    return {each for each in found if nodes[each].op not in ("NextIteration", "RefNextIteration")}
+
+    def __init__(self, nodes: Sequence[Any]) -> None:
+        self.all = nodes
+        self._number = {node.name: index for index, node in enumerate(nodes)}
+        self._sends = {
+            node.attr["tensor_name"].s: index
+            for index, node in enumerate(nodes)
+            if _is(node, "Send")
+        }
+        self._turns: dict[str, set[int]] = defaultdict(set)
+        for node in nodes:
+            if _is(node, "Switch"):
+                value, condition = node.input[:2]
+                self._turns[producer_of(condition)].update(
+                    number for number in self._inputs(value) if nodes[number].op in _TURNS
+                )
+
+    def needs(self, node: Any) -> Collection[int]:
+        """The ops that one waits for."""
+        found = set(self._numbers(node.input))
+        if _is(node, "Recv"):
+            found |= {
+                self._sends[key] for key in [node.attr["tensor_name"].s] if key in self._sends
+            }
+        if _is(node, "Exit"):
+            for switch in self._numbers(node.input[:1]):
+                for condition in self.all[switch].input[1:2]:
+                    found |= self._turns[producer_of(condition)]
+            return found
+        return {each for each in found if self.all[each].op not in _TURNS}
+
+    def _inputs(self, name: str) -> Iterator[int]:
+        for number in self._numbers([name]):
+            yield from self._numbers(self.all[number].input)
+
+    def _numbers(self, names: Iterable[str]) -> Iterator[int]:
+        for name in names:
+            if producer_of(name) in self._number:
+                yield self._number[producer_of(name)]
 
 
 def _is(node: Any, kind: str) -> bool:
-    return str(node.op).removeprefix("_Host").removeprefix("_") == kind
+    """Whether a node is of a kind of op; those of ref variables and of the host are too."""
+    return str(node.op).removeprefix("_Host").removeprefix("_").removeprefix("Ref") == kind

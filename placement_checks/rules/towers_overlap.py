@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placement_checks.errors import ConfigError
-from placement_checks.placement import Placement
+from placement_checks.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, steps
 from placement_checks.wiring import Tower, wiring
 from placement_checks.words import counted
@@ -51,9 +51,9 @@ class TowersOverlap(Rule):
             return few
         towers = wiring(placement).towers
         groups = [tower.devices for tower in towers]
+        if idle := next((tower for tower in towers if not _computes(trace, tower)), None):
+            return self.not_checked(f"nothing of the tower on {idle} is computed in a step")
         could, did = trace.could(groups), trace.did(groups)
-        if not could and did is None:
-            return self.not_checked(_idle(trace, towers))
         note = _note(trace, len(towers), could, did)
         if did is not None and did >= self.least:
             return self.verdict([], note)
@@ -66,8 +66,10 @@ class TowersOverlap(Rule):
         """The finding where several towers, by their inputs, compute on one GPU of several."""
         towers = len(placement.training.inputs)
         gpus = len(placement.machine.gpus) if placement.machine else 0
-        busy = [device for device in trace.shortest.lanes if device.is_gpu]
-        if towers < 2 or gpus < 2 or len(busy) != 1:
+        step = trace.shortest
+        busy = [device for device in step.lanes if device.is_gpu and step.busy([device])]
+        known = len(wiring(placement).towers)
+        if towers < 2 or gpus < 2 or known > 1 or len(busy) != 1:
             return None
         gpu = busy[0].short
         return Finding(
@@ -119,9 +121,13 @@ class TowersOverlap(Rule):
 
 
 def _wait(placement: Placement, trace: Trace, late: int, early: int) -> list[int]:
-    """The way back from the first op of a tower that waits for another one to that one's op."""
+    """The way back from the first op of a tower that waits for another one to that one's op.
+
+    What is fed waits for nothing.
+    """
     known = wiring(placement)
     flow = known.flow
+    fed = {flow.number[producer_of(name)] for each in placement.training.inputs for name in each}
     devices = known.towers[late].devices
     ran = {
         each.op
@@ -129,14 +135,20 @@ def _wait(placement: Placement, trace: Trace, late: int, early: int) -> list[int
         if any(device.matches(pattern) for pattern in devices)
         for each in lane
     }
-    waits = bytearray(len(flow.names))
-    for op, name in enumerate(flow.names):
-        waits[op] = known.at[op] == early or any(
-            waits[each] for each in (*flow.values[op], *flow.waits.get(op, ()))
-        )
-        if waits[op] and name in ran:
-            return flow.path(op, lambda each: known.at[each] == early, waits=True)
-    return []
+    waits = bytearray(at == early for at in known.at)
+    again = True
+    while again:  # a second time only where a loop leads backwards
+        again = False
+        for op in range(len(waits)):
+            before = (*flow.values[op], *flow.waits.get(op, ()))
+            if not waits[op] and op not in fed and any(waits[each] for each in before):
+                waits[op] = again = True
+    first = next((op for op, name in enumerate(flow.names) if waits[op] and name in ran), None)
+    if first is None:
+        return []
+    return flow.path(
+        first, lambda each: known.at[each] == early, lambda each: each not in fed, waits=True
+    )
 
 
 def _note(trace: Trace, towers: int, could: Sequence[Pair], did: float | None) -> str:
@@ -149,6 +161,5 @@ def _note(trace: Trace, towers: int, could: Sequence[Pair], did: float | None) -
     return ", ".join(parts)
 
 
-def _idle(trace: Trace, towers: Sequence[Tower]) -> str:
-    idle = next((tower for tower in towers if not trace.shortest.busy(tower.devices)), towers[0])
-    return f"nothing of the tower on {idle} is computed in a step"
+def _computes(trace: Trace, tower: Tower) -> bool:
+    return bool(trace.shortest.busy(tower.devices))

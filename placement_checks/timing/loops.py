@@ -140,8 +140,8 @@ class Timing:
                 f"process has {where.cores}"
             )
         control = self.quiet.median
-        said = f"the control is {control:.2f}, not within 1 ± {QUIET}"
-        if abs(control - 1) > QUIET and where.devices == "simulated" and self.work > 1 + QUIET:
+        said = f"the control is {control:.3f}, not within 1 ± {QUIET}"
+        if control > 1 + QUIET and where.devices == "simulated" and self.work > 1 + QUIET:
             return (
                 f"{said}, and so is its processor time ({self.work:.2f}): towers cost that much "
                 "more than one program; take more rows"

@@ -27,15 +27,10 @@ class Task(NamedTuple):
     needs: Sequence[int] = ()
 
 
-def replayed(tasks: Sequence[Task], *, host_waits: bool = True) -> Timeline | None:
+def replayed(tasks: Sequence[Task]) -> Timeline | None:
     """The schedule of some tasks: each device takes them one by one, as they become ready.
 
-    Of those that are ready at once the first in ``tasks`` comes first. None if some wait for each
-    other, so that they could never run.
-
-    Args:
-        tasks: the ops of one step.
-        host_waits: whether CPUs do one op at a time as well, and not any number.
+    None if some wait for each other, so that they could never run.
     """
     followers: dict[int, list[int]] = defaultdict(list)
     waiting = [len(task.needs) for task in tasks]
@@ -53,8 +48,7 @@ def replayed(tasks: Sequence[Task], *, host_waits: bool = True) -> Timeline | No
         since, number = heappop(ready)
         task = tasks[number]
         # What takes no time does not queue for its device: a copy is there when it was sent.
-        queues = task.seconds and (host_waits or task.device.is_gpu)
-        start = max(since, free[task.device]) if queues else since
+        start = max(since, free[task.device]) if task.seconds else since
         end = start + task.seconds
         if task.seconds:
             free[task.device] = end

@@ -40,9 +40,11 @@ class Trace:
     def could(self, groups: Sequence[Collection[Device]]) -> list[Pair]:
         """For what share of time every two groups of devices can compute at once.
 
-        So says a schedule in which nothing but what ops wait for holds up a GPU.
+        So says a schedule in which nothing but what ops wait for holds up a GPU; what the host
+        does takes no time in it, since hosts have many cores.
         """
-        timeline = replayed(self.tasks, host_waits=False)
+        free = [task if task.device.is_gpu else task._replace(seconds=0.0) for task in self.tasks]
+        timeline = replayed(free)
         return [] if timeline is None else at_once(timeline, groups)
 
     def did(self, groups: Sequence[Collection[Device]]) -> float | None:

@@ -75,6 +75,8 @@ def test_the_configuration_knows_the_reference_of_a_program(run: Run, project: P
 
 
 def test_a_page_and_a_trace_of_a_step_are_written(run: Run, project: Path) -> None:
+    (project / "page.html").write_text("of last week")
+
     ran = run(
         *FIT, *PAIR, "--rows", 64,
         "--format", "html", "--output", "page.html", "--timeline", "step.json",
@@ -83,6 +85,7 @@ def test_a_page_and_a_trace_of_a_step_are_written(run: Run, project: Path) -> No
     page = (project / "page.html").read_text()
     events = json.loads((project / "step.json").read_text())["traceEvents"]
     assert (ran.status, ran.out) == (0, "")
+    assert page.startswith("<!DOCTYPE html>")
     assert page.count("<svg") == 1
     assert "replayed" in page
     assert {each["ph"] for each in events} == {"M", "X"}
@@ -132,11 +135,17 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_timed(run: Run
         assert ran.err == "placement-checks: missing/file: No such file or directory\n"
 
 
-def test_a_program_that_cannot_be_timed_says_why(run: Run) -> None:
-    ran = run(
-        "time", "fixtures/styles.py:variable_scopes", "--reference", f"{DROPPED}:build_single"
-    )
+def test_a_program_that_cannot_be_timed_says_why_and_loses_nothing(
+    run: Run, project: Path
+) -> None:
+    (project / "report").write_text("of last week")
 
+    ran = run(
+        "time", "fixtures/styles.py:variable_scopes", "--reference", f"{DROPPED}:build_single",
+        "--output", "report",
+    )  # fmt: skip
+
+    assert (project / "report").read_text() == "of last week"
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.splitlines()[-1] == (
         "placement-checks: fixtures/styles.py:variable_scopes: cannot be timed: "

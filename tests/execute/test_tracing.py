@@ -117,6 +117,17 @@ def branch(x: Any) -> Any:
     return tf.cond(tf.reduce_sum(x) < 1e9, lambda: long(x), lambda: x)
 
 
+def test_towers_that_wait_for_a_loop_cannot() -> None:
+    """What a body computes comes before all that follows the loop."""
+
+    def change(x: Any) -> Any:
+        return turns(after_the_gradients_of_the_last(x))
+
+    (found,) = shares(with_inputs(change))
+
+    assert found < 0.05
+
+
 @pytest.mark.parametrize("change", [turns, turns_of_v1, branch, tf.function(long)])
 def test_loops_branches_and_functions_have_a_schedule(change: Callable[[Any], Any]) -> None:
     trace, devices = traced(with_inputs(change))
@@ -258,9 +269,11 @@ def test_of_a_gpu_the_times_of_its_streams_are_taken() -> None:
         {
             HOST_NAME: [ran("read", 1000, 0, 3)],
             GPU_NAMES[0]: [ran("conv", 1002, 1, 2), ran("loss", 1005, 1, 2)],
-            f"{GPU_NAMES[0]}/stream:14": streams[:1],
-            f"{GPU_NAMES[0]}/stream:all": streams,
-            f"{GPU_NAMES[0]}/memcpy": [ran("copied", 1003, 0, 5)],
+            "/device:GPU:0/stream:14": streams[:1],
+            "/device:GPU:0/stream:all": streams,
+            "/device:GPU:0/memcpy": [ran("copied", 1003, 0, 5)],
+            "/device:GPU:0/sync": [ran("waited", 1003, 0, 5)],
+            "/device:GPU:10/stream:all": [ran("stranger", 1003, 0, 5)],
             GPU_NAMES[1]: [ran("other", 1020, 1, 2)],
         },
         parts=[[tf1.NodeDef(name="conv", op="Conv2D", device=GPU_NAMES[0])]],
@@ -379,4 +392,34 @@ def test_the_way_back_of_a_loop_is_not_waited_for(kind: str) -> None:
     trace = played({HOST_NAME: [ran("body", 0, 0, 5)]}, parts=[loop])
 
     assert [list(task.needs) for task in trace.tasks] == [[], [0], [1], [2]]
+    assert trace.replayed is not None
+
+
+@pytest.mark.parametrize("ref", ["", "Ref"])
+def test_what_leaves_a_loop_waits_for_all_that_a_turn_of_it_computes(ref: str) -> None:
+    """Also for the other variables of that loop, but not for those of another one."""
+    node = partial(tf1.NodeDef, device=HOST_NAME)
+
+    def loop(name: str) -> list[Any]:
+        return [
+            node(name=f"{name}/enter", op=f"{ref}Enter"),
+            node(name=f"{name}/merge", op=f"{ref}Merge", input=[f"{name}/enter", f"{name}/next"]),
+            node(name=f"{name}/switch", op=f"{ref}Switch", input=[f"{name}/merge", name[0]]),
+            node(name=f"{name}/body", op="Tanh", input=[f"{name}/switch:1"]),
+            node(name=f"{name}/next", op=f"{ref}NextIteration", input=[f"{name}/body"]),
+            node(name=f"{name}/exit", op=f"{ref}Exit", input=[f"{name}/switch"]),
+        ]
+
+    nodes = [
+        node(name="a", op="LoopCond"),
+        node(name="b", op="LoopCond"),
+        *(each for name in ("a1", "a2", "b1") for each in loop(name)),
+    ]
+
+    trace = played({HOST_NAME: [ran("a1/body", 0, 0, 5)]}, parts=[nodes])
+
+    waits = {task.op: {trace.tasks[need].op for need in task.needs} for task in trace.tasks}
+    assert waits["a1/exit"] == {"a1/switch", "a1/next", "a2/next"}
+    assert waits["b1/exit"] == {"b1/switch", "b1/next"}
+    assert waits["a1/merge"] == {"a1/enter"}
     assert trace.replayed is not None

@@ -29,6 +29,7 @@ def project(
     pytester: pytest.Pytester, fixtures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.Pytester:
     """A process in which sessions have run before, and which takes itself for a quiet machine."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # by which these tests may run
     monkeypatch.setenv(POOL, "1")
     monkeypatch.setattr(timing, "_ONE_CORE", math.inf)
     monkeypatch.setattr(timing, "MOST_TRACED", 3)

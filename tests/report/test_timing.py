@@ -52,8 +52,8 @@ def test_why_nothing_is_measured_stands_below_the_table() -> None:
     lines = written(QUIET, BUSY)
 
     assert lines[13] == (
-        "512 rows: no ratio is measured, the control is 1.50, not within 1 ± 0.1: the machine was "
-        "busy; time it again when it is quiet"
+        "512 rows: no ratio is measured, the control is 1.500, not within 1 ± 0.1: the machine "
+        "was busy; time it again when it is quiet"
     )
     assert not any("no ratio is measured" in line for line in written(QUIET))
 
@@ -116,5 +116,5 @@ def test_the_json_has_all_figures() -> None:
     assert quiet["towers"]["wall"] == [0.5, 0.6, 0.7]
     assert quiet["not_measured"] is None
     assert busy["measured_ratio"] is None
-    assert busy["not_measured"].startswith("the control is 1.50")
+    assert busy["not_measured"].startswith("the control is 1.500")
     assert busy["replayed_ratio"] == 0.5

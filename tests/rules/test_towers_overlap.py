@@ -43,7 +43,7 @@ def step(*spans):
 
 def checked(graph, *tasks, steps=(), rows=16, least=0.5):
     """The verdict on a program whose step has those tasks, and ran as they would unless said."""
-    ran = steps or [replayed(tasks, host_waits=False)]
+    ran = steps or [replayed(tasks)]
     return TowersOverlap(least).check(replace(graph, trace=Trace(rows, ran, tasks)))
 
 
@@ -261,11 +261,9 @@ def model_parallel(*more):
     return program(*layers, *more, variables=["w", "u"], machine="gpu*4")
 
 
-def test_silent_on_towers_that_only_the_host_holds_up():
-    """What the host does for one takes so long that the other is done before it starts."""
-    read = Task("read_1", HOST, 1)
-
-    assert checked(program(), read, works(0), works(1, 0)) == Verdict(
+def test_silent_on_towers_of_which_none_waits_for_the_other():
+    """Whatever keeps them apart then, it is not their program."""
+    assert checked(program(), works(0), works(1, 0)) == Verdict(
         "towers-overlap",
         "kept",
         "executed",
@@ -410,15 +408,34 @@ def test_without_two_towers(graph, reason):
     )
 
 
+INPUTS_OF_EACH = {"inputs": (("tower_0/x",), ("tower_1/x",))}
+
+
 @pytest.mark.parametrize("idle", [0, 1])
-def test_a_tower_that_computes_nothing(idle):
+@pytest.mark.parametrize("training", [{}, INPUTS_OF_EACH])
+def test_a_tower_that_computes_nothing(idle, training):
     """Nothing depends on it; every-tower-counts says so."""
-    assert checked(program(), works(1 - idle)) == Verdict(
+    assert checked(program(training=training), works(1 - idle)) == Verdict(
         "towers-overlap",
         "not-checked",
         None,
         f"nothing of the tower on /device:GPU:{idle} is computed in a step",
     )
+
+
+def test_one_tower_of_three_that_computes_nothing():
+    verdict = checked(program(gpus=range(3)), works(0), works(1))
+
+    assert verdict.reason == "nothing of the tower on /device:GPU:2 is computed in a step"
+
+
+def test_what_is_fed_waits_for_nothing():
+    """A control edge to a placeholder is none in a run that feeds it."""
+    x = on(1, "tower_1/x", "Placeholder", f"^{gradient(0)}")
+
+    verdict = checked(program(x, training=INPUTS_OF_EACH), *TURNS)
+
+    assert (verdict.state, list(verdict.findings)) == ("kept", [])
 
 
 def test_ops_that_wait_for_each_other():

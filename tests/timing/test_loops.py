@@ -33,7 +33,7 @@ def test_a_quiet_run_has_a_ratio(control):
 def test_a_busy_machine_has_none(devices, control):
     timed = timing(control, devices=devices)
 
-    assert timed.unmeasured == f"the control is {control}, not within 1 ± 0.1{BUSY}"
+    assert timed.unmeasured == f"the control is {control:.3f}, not within 1 ± 0.1{BUSY}"
     assert timed.ratio is None
     assert timed.efficiency is None
 
@@ -42,7 +42,7 @@ def test_towers_that_cost_more_than_one_program_are_told_from_a_busy_machine():
     timed = timing(loop(1.3, cpu=[1.25]))
 
     assert timed.unmeasured == (
-        "the control is 1.30, not within 1 ± 0.1, and so is its processor time (1.25): towers "
+        "the control is 1.300, not within 1 ± 0.1, and so is its processor time (1.25): towers "
         "cost that much more than one program; take more rows"
     )
     assert timed.ratio is None

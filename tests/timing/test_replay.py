@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import networkx as nx
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,13 +72,9 @@ def lanes(tasks: Sequence[Task], timeline: Timeline | None) -> Iterator[list[Tas
         yield sorted(mine, key=lambda task: ran[task.op].start)
 
 
-queueing = pytest.mark.parametrize("host_waits", [True, False])
-
-
-@queueing
 @given(steps())
-def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(host_waits, tasks):
-    timeline = replayed(tasks, host_waits=host_waits)
+def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(tasks):
+    timeline = replayed(tasks)
 
     assert timeline is not None
     assert sorted(
@@ -89,32 +84,25 @@ def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(host_waits, ta
     ) == sorted((task.op, task.device, task.seconds) for task in tasks if task.seconds)
 
 
-@queueing
 @given(steps())
-def test_no_op_starts_before_all_that_it_waits_for_have_ended(host_waits, tasks):
-    timeline = replayed(tasks, host_waits=host_waits)
+def test_no_op_starts_before_all_that_it_waits_for_have_ended(tasks):
+    timeline = replayed(tasks)
     earliest = ready(tasks, timeline)
 
     assert all(each.start >= earliest[op] for op, each in slices(timeline).items())
 
 
-@queueing
 @given(steps())
-def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready(
-    host_waits, tasks
-):
-    """It never rests while one is ready; only a host that does not wait takes any number."""
-    timeline = replayed(tasks, host_waits=host_waits)
+def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready(tasks):
+    """It never rests while one is ready."""
+    timeline = replayed(tasks)
     ran, earliest = slices(timeline), ready(tasks, timeline)
-    host, *gpus = lanes(tasks, timeline)
 
-    for lane in [host, *gpus] if host_waits else gpus:
+    for lane in lanes(tasks, timeline):
         assert lane == sorted(lane, key=lambda task: earliest[task.op])
         for before, after in pairwise([None, *lane]):
             free = ran[before.op].end if before else 0
             assert ran[after.op].start == max(free, earliest[after.op])
-    if not host_waits:
-        assert all(ran[task.op].start == earliest[task.op] for task in host)
 
 
 @given(steps([1, 2, 5]))
@@ -126,31 +114,28 @@ def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks):
         assert lane == sorted(lane, key=lambda task: (earliest[task.op], tasks.index(task)))
 
 
-@queueing
 @given(steps())
-def test_a_step_takes_no_less_than_its_longest_way_and_no_more_than_all_its_ops(host_waits, tasks):
-    timeline = replayed(tasks, host_waits=host_waits)
+def test_a_step_takes_no_less_than_its_longest_way_and_no_more_than_all_its_ops(tasks):
+    timeline = replayed(tasks)
     graph = waits(tasks)
     graph.add_edges_from(("begin", number) for number in range(len(tasks)))
     for _, number, edge in graph.edges(data=True):
         edge["weight"] = tasks[number].seconds
-    host, *gpus = ([task.seconds for task in lane] for lane in lanes(tasks, timeline))
 
     longest = nx.dag_longest_path_length(graph)
-    busiest = max(map(sum, [host, *gpus] if host_waits else gpus))
+    busiest = max(sum(task.seconds for task in lane) for lane in lanes(tasks, timeline))
 
     assert timeline is not None
     assert max(longest, busiest) <= timeline.seconds <= sum(task.seconds for task in tasks)
 
 
-@queueing
 @given(steps(), st.data())
-def test_ops_that_wait_for_each_other_never_run(host_waits, tasks, data):
+def test_ops_that_wait_for_each_other_never_run(tasks, data):
     late = data.draw(st.integers(0, len(tasks) - 1))
     early = data.draw(st.sampled_from(sorted({late, *nx.ancestors(waits(tasks), late)})))
     tasks[early] = tasks[early]._replace(needs=[*tasks[early].needs, late])
 
-    assert replayed(tasks, host_waits=host_waits) is None
+    assert replayed(tasks) is None
 
 
 def test_what_takes_no_time_does_not_queue():

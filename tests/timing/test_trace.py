@@ -36,11 +36,11 @@ def test_the_shortest_step_took_the_least_time():
     assert Trace(16, steps, []).shortest is steps[1]
 
 
-def test_a_host_that_does_one_op_at_a_time_does_not_keep_towers_apart():
+def test_a_host_does_not_keep_towers_apart():
     """It holds up the replayed step, of which the time is told, and not what towers could do."""
     tasks = [
         Task("one", HOST, 5),
-        Task("other", HOST, 5),
+        Task("other", HOST, 50),
         Task("tower_0", GPUS[0], 2, [0]),
         Task("tower_1", GPUS[1], 2, [1]),
     ]
@@ -48,7 +48,7 @@ def test_a_host_that_does_one_op_at_a_time_does_not_keep_towers_apart():
 
     assert trace.could(TOWERS[:2]) == [(0, 1, 1.0)]
     assert trace.replayed is not None
-    assert trace.replayed.seconds == 12
+    assert trace.replayed.seconds == 57
 
 
 def test_towers_of_which_one_waits_for_the_other_cannot_compute_at_once():
