@@ -73,7 +73,14 @@ def _variables_on_host(op: Any) -> str:
     return "/cpu:0" if op.type in ("VarHandleOp", "VariableV2") else op.device
 
 
-def measured(towers: Any, single: Any, batch: Any = batch, gpus: int = 2, **found: Any) -> Any:
+def measured(
+    towers: Any,
+    single: Any,
+    batch: Any = batch,
+    gpus: int = 2,
+    devices: str = "auto",
+    **conditions: Any,
+) -> Any:
     """What running two builders gives."""
-    pair = Pair.built(Program("towers", towers), Program("single", single), gpus, "auto")
-    return measure(pair, batch, Conditions(**found))
+    pair = Pair.built(Program("towers", towers), Program("single", single), gpus, devices)
+    return measure(pair, batch, Conditions(**conditions))
