@@ -89,6 +89,7 @@ _HOMES = {
     "assert_session_memory": "assertions",
     "assert_slots_with_variables": "assertions",
     "assert_towers_alike": "assertions",
+    "assert_towers_overlap": "equality",
     "assert_training_equal": "equality",
     "assert_transfer_budget": "assertions",
     "assert_update_ops_run": "assertions",

@@ -166,6 +166,28 @@ def assert_training_equal(
     _assert(towers, single, batch, gpus, policy, GradientsEqual.name, WeightsEqual.name)
 
 
+def assert_towers_overlap(
+    towers: Target, single: Target, batch: Batch = None, *, gpus: int = 2, **fields: Any
+) -> None:
+    """Assert that no tower waits for another, so that all can compute at once.
+
+    Args:
+        towers: as for `assert_gradients_equal`, like the next three.
+        single: the program for one GPU.
+        batch: its rows.
+        gpus: how many the towers are built for.
+        fields: of the rule `towers-overlap`, such as ``least=0.8``.
+
+    Raises:
+        AssertionError: towers take turns, or nothing could be run.
+        ConfigError: a field that does not fit.
+        InputError: a program or the batch function is at fault.
+    """
+    __tracebackhide__ = True
+    policy = {TowersOverlap.name: fields}
+    _assert(towers, single, batch, gpus, policy, TowersOverlap.name)
+
+
 def _assert(
     towers: Target, single: Target, batch: Batch, gpus: int, policy: Policy, *rules: str
 ) -> None:

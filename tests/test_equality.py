@@ -9,7 +9,13 @@ import pairs
 import pytest
 import tensorflow as tf
 
-from placement_checks import assert_gradients_equal, assert_training_equal, verify, with_numbers
+from placement_checks import (
+    assert_gradients_equal,
+    assert_towers_overlap,
+    assert_training_equal,
+    verify,
+    with_numbers,
+)
 from placement_checks.capture import ask
 from placement_checks.errors import ConfigError, InputError
 
@@ -52,6 +58,21 @@ def test_what_cannot_be_traced_can_still_be_compared() -> None:
     assert states["gradients-equal"].state == "kept"
     assert states["towers-overlap"].state == "not-checked"
     assert "which op is one step of" in str(states["towers-overlap"].reason)
+
+
+def test_towers_that_take_turns_are_told(fixtures: Path) -> None:
+    turns, single, batch = (
+        f"{fixtures}/defects/towers_in_turn.py:{part}"
+        for part in ("build_towers", "build_single", "batch")
+    )
+    assert_towers_overlap(pairs.towers, pairs.single, pairs.batch)
+
+    with pytest.raises(AssertionError) as error:
+        assert_towers_overlap(turns, single, batch)
+
+    headline, finding, *_ = str(error.value).splitlines()
+    assert headline == f"towers-overlap is broken by {turns}: 1 finding"
+    assert "the tower on /device:GPU:1 computes at once with the one on /device:GPU:0" in finding
 
 
 def test_a_difference_is_told_with_ratio_cause_line_cure_and_case() -> None:
