@@ -279,6 +279,7 @@ class _Timed:
         from placement_checks.benchmarking import TowerBenchmark
 
         if hasattr(request.config, "workerinput"):
+            benchmark.skipped = True  # or it warns that nothing was timed
             pytest.skip(
                 "tower_benchmark is off under xdist, whose workers share the cores: run it with "
                 "-n 0"

@@ -120,9 +120,9 @@ def test_without_pytest_benchmark_it_says_what_to_install(project: pytest.Pytest
 def test_under_xdist_it_says_that_it_is_off(project: pytest.Pytester) -> None:
     write(project)
 
-    result = project.runpytest("-n", "1", "-rs")
+    result = project.runpytest("-n", "1", "-rs", "--benchmark-disable")
 
-    result.assert_outcomes(skipped=1)
+    result.assert_outcomes(skipped=1, warnings=0)
     result.stdout.fnmatch_lines(
         [
             "SKIPPED * tower_benchmark is off under xdist, whose workers share the cores: run it "
