@@ -25,6 +25,7 @@ tf1 = tf.compat.v1
 
 _LEAST, _MOST = 2, 10  # steps of a program that is watched
 _LONG = 2.0  # seconds after which it is watched no longer
+_Seconds = Mapping[tuple[Device, str], float]
 _DEVICE = re.compile(r"/device:\w+:\d+$")
 _TURNS = frozenset({"NextIteration", "RefNextIteration"})
 
@@ -135,30 +136,29 @@ def _from_zero(lanes: Mapping[Device, Sequence[Slice]]) -> Timeline:
     )
 
 
-def _shortest(steps: Sequence[Mapping[Device, Sequence[Slice]]]) -> Mapping[str, float]:
-    """The least time that each op took in a step; in a loop, that of all its turns together."""
-    least: dict[str, float] = {}
+def _shortest(steps: Sequence[Mapping[Device, Sequence[Slice]]]) -> _Seconds:
+    """The least time that each op took in a step; in a loop, that of all its turns together.
+
+    By device as well: an op of a function's body may be called like one of the graph.
+    """
+    least: dict[tuple[Device, str], float] = {}
     for lanes in steps:
-        taken: dict[str, float] = defaultdict(float)
-        for lane in lanes.values():
+        taken: dict[tuple[Device, str], float] = defaultdict(float)
+        for device, lane in lanes.items():
             for each in lane:
-                taken[each.op] += each.end - each.start
+                taken[device, each.op] += each.end - each.start
         for op, seconds in taken.items():
             least[op] = min(seconds, least.get(op, seconds))
     return least
 
 
-def _tasks(parts: Sequence[Any], seconds: Mapping[str, float], *, simulated: bool) -> list[Task]:
+def _tasks(parts: Sequence[Any], seconds: _Seconds, *, simulated: bool) -> list[Task]:
     """The ops of the partition graphs, with what each waits for."""
     nodes = _Nodes([node for part in parts for node in part.node])
+    devices = [_told(node.device, simulated=simulated) for node in nodes.all]
     return [
-        Task(
-            node.name,
-            _told(node.device, simulated=simulated),
-            seconds.get(node.name, 0.0),
-            sorted(nodes.needs(node)),
-        )
-        for node in nodes.all
+        Task(node.name, device, seconds.get((device, node.name), 0.0), sorted(nodes.needs(node)))
+        for node, device in zip(nodes.all, devices, strict=True)
     ]
 
 
