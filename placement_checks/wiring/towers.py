@@ -180,12 +180,12 @@ class Parts:
 
     def models(self, numbers: Sequence[int]) -> list[list[int]]:
         """The GPUs of these numbers, those that hold parts of one model together."""
-        found: list[list[int]] = []
-        for number in numbers:
-            mine = [m for m in found if any(frozenset((number, each)) in self.met for each in m)]
-            found = [model for model in found if model not in mine]
-            found.append(sorted([*(each for model in mine for each in model), number]))
-        return sorted(found)
+        found: dict[int, list[int]] = {number: [number] for number in numbers}
+        for number, other in map(tuple, self.met):
+            if number in found and other in found and found[number] is not found[other]:
+                joined = [*found[number], *found[other]]
+                found.update(dict.fromkeys(joined, joined))
+        return sorted({id(model): sorted(model) for model in found.values()}.values())
 
     def towers(self) -> list[Tower]:
         """The copies of the model, in the order of their first GPU."""

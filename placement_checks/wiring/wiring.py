@@ -53,17 +53,13 @@ class Wiring:
         trained = self.flow.behind(self.backward.numbers())
         if self.updates.unknown or not any(trained):
             return towers
-        used = [tower for tower in towers if self._is_used(tower, trained)]
-        return used or towers
-
-    def _is_used(self, tower: Tower, trained: bytearray) -> bool:
-        return any(
-            (trained[op] or self.updates.steps[op])
-            and self.ops[op].requested.is_gpu
-            and tower_device(self.ops[op]) in tower.devices
-            for variable in tower.reads
-            for op in self.parts.readers[variable]
-        )
+        at_work = {
+            tower_device(self.ops[op])
+            for readers in self.parts.readers.values()
+            for op in readers
+            if (trained[op] or self.updates.steps[op]) and self.ops[op].requested.is_gpu
+        }
+        return [tower for tower in towers if not at_work.isdisjoint(tower.devices)] or towers
 
     @cached_property
     def examples(self) -> Sequence[int]:
