@@ -96,6 +96,11 @@ class Device:
         return self.type == "GPU"
 
     @property
+    def task_device(self) -> Device:
+        """The task it belongs to, as a device without type and index."""
+        return Device(self.job, None, self.task)
+
+    @property
     def short(self) -> str:
         """The name without the parts that are the local host's."""
         if self.job == "localhost" and not self.replica and not self.task:

@@ -5,22 +5,28 @@ A machine is written as groups of equal tasks, ``;`` between them::
     gpu*2                          one host with CPU:0 and two GPUs
     cpu*2, gpu*4                   one host with two CPU devices and four GPUs
     ps*2; worker*64: gpu*8         two parameter servers, 64 workers of eight GPUs
-    dgx-1                          a preset; `this` is the machine at hand
+    worker/task:3: gpu*8           a task whose job has no others, or not all of them
+    dgx-1, worker*64: dgx-1        a preset; `this` is the machine at hand
+    TF_CONFIG                      the cluster that this variable of the environment describes
+
+`Machine.of_cluster` takes a ``ClusterSpec``.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+from placement_checks import clusters
 from placement_checks.devices import Device
 from placement_checks.errors import InputError, UsageError
+from placement_checks.words import listed, nearest
 
 MOST_GPUS = 256
 MOST_TASKS = 10_000
@@ -28,9 +34,15 @@ PRESETS = {
     "k40-pair": "gpu*2",
     "dgx-1": "gpu*8",
     "dgx-2": "gpu*16",
+    "dgx-a100": "gpu*8",
     "p2.16xlarge": "gpu*16",
+    "p3.16xlarge": "gpu*8",
+    "p4d.24xlarge": "gpu*8",
     "g2-2-workers": "ps*1; worker*2: gpu*2",
 }
+_GROUP = re.compile(
+    r"(?P<job>[A-Za-z][A-Za-z0-9_]*)(?:/task:(?P<task>\d{1,9})|\s*\*\s*(?P<count>\d{1,9}))?\s*"
+)
 _COUNTED = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(?:\s*\*\s*(\d{1,9}))?")
 _COMPUTING_JOBS = {"worker", "chief"}
 
@@ -61,14 +73,21 @@ class Machine:
         return Machine((Task("localhost", 0, _devices(cpus, gpus)),))
 
     @staticmethod
-    def parse(text: str) -> Machine:
+    def parse(text: str, gpus: int = 2) -> Machine:
         """Read the form that the module's docstring describes; `str` writes it.
+
+        Args:
+            text: the machine.
+            gpus: of each worker, where it is TF_CONFIG, which does not say.
 
         Raises:
             UsageError: an unknown preset, a malformed group, or counts out of range.
+            InputError: TF_CONFIG describes no cluster.
         """
         if text.strip() == "this":
             return Machine.local(len(local_gpus()))
+        if text.strip() == clusters.TF_CONFIG:
+            return _of_addresses(clusters.from_environment(), gpus)
         text = PRESETS.get(text.strip(), text)
         tasks: list[Task] = []
         for group in filter(None, (part.strip() for part in text.split(";"))):
@@ -76,6 +95,19 @@ class Machine:
         if not tasks:
             raise _malformed(text, "names no devices")
         return Machine(tuple(tasks))
+
+    @staticmethod
+    def of_cluster(spec: Any, gpus: int = 2) -> Machine:
+        """The machine of a ``tf.train.ClusterSpec``, or of a mapping that makes one.
+
+        Args:
+            spec: which jobs and tasks there are; it does not say which devices they have.
+            gpus: of each task of a job called worker or chief; the others have a CPU.
+
+        Raises:
+            InputError: it is malformed, or two tasks have the same address.
+        """
+        return _of_addresses(clusters.addresses(spec), gpus)
 
     @staticmethod
     def smallest(requested: Iterable[Device], gpus: int) -> Machine:
@@ -159,14 +191,43 @@ class Machine:
         """Whether some device of the machine matches ``pattern``."""
         return any(device.matches(pattern) for device in self.devices)
 
+    @cached_property
+    def jobs(self) -> dict[str, list[int]]:
+        """The indices of the tasks, by job."""
+        found: dict[str, list[int]] = {}
+        for task in self.tasks:
+            found.setdefault(task.job, []).append(task.index)
+        return found
+
+    def lacks(self, device: Device) -> str:
+        """In words, the job or task that ``device`` names and the machine has not; or ``""``."""
+        if device.job is None:
+            return ""
+        if device.job not in self.jobs:
+            if self.is_local:
+                return f"asks for the job {device.job}, and the machine is one host ({self})"
+            known = listed(f"/job:{job}" for job in self.jobs)
+            return f"asks for /job:{device.job}, and the machine has {known}"
+        tasks = self.jobs[device.job]
+        if device.task is None or device.task in tasks:
+            return ""
+        return f"asks for /job:{device.job}/task:{device.task}, and the job {device.job} has " + (
+            f"task {tasks[0]} alone" if len(tasks) == 1 else f"tasks {tasks[0]} to {tasks[-1]}"
+        )
+
+    def nearest(self, device: Device) -> str:
+        """A cure where the machine lacks the job or task that ``device`` names."""
+        near = nearest(device.job or "", list(self.jobs))
+        if near and near != device.job:
+            return f"did you mean /job:{near}?"
+        return (
+            'mend the name, or describe a machine that has it: --machine "ps*2; worker*8: gpu*4"'
+        )
+
     def __str__(self) -> str:
         if self.is_local:
             return _devices_text(self.tasks[0].devices)
-        groups = groupby(self.tasks, key=lambda task: (task.job, task.devices))
-        return "; ".join(
-            f"{job}*{len(list(tasks))}: {_devices_text(devices)}"
-            for (job, devices), tasks in groups
-        )
+        return "; ".join(_groups_text(self.tasks))
 
 
 def local_gpus() -> tuple[int, ...]:
@@ -202,34 +263,53 @@ def checked_gpus(count: int) -> int:
     return count
 
 
+def _of_addresses(spec: clusters.Addresses, gpus: int) -> Machine:
+    checked_gpus(gpus)
+    return Machine(
+        tuple(
+            Task(job, index, _devices(1, gpus if job in _COMPUTING_JOBS else 0))
+            for job, tasks in spec.items()
+            for index in tasks
+        )
+    )
+
+
 def _devices(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
     return (("CPU", cpus), ("GPU", gpus)) if gpus else (("CPU", cpus),)
 
 
 def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
     """The tasks of one group; a job that ``after`` has already goes on counting."""
-    head, colon, tail = group.partition(":")
-    if not colon and _counts(head) is not None:
+    if _counts(group) is not None:
         if after:
             raise _malformed(whole, f"'{group}' names no job")
-        return [Task("localhost", 0, _parse_devices(head, whole))]
-    match = _COUNTED.fullmatch(head.strip())
-    if not colon and (match is None or match[2] is None):
-        near = get_close_matches(group, [*PRESETS, "this"], n=1)
-        if group == whole.strip() and near:
-            raise _malformed(whole, f"is no preset, '{near[0]}' is")
-        if match is not None:
-            raise _malformed(whole, f"'{group}' has no number of tasks, write {group}*1")
-    if match is None:
-        raise _malformed(whole, f"'{group}' is no group of tasks")
-    count = int(match[2] or 1)
-    if count == 0:
+        return [Task("localhost", 0, _parse_devices(group, whole))]
+    match = _GROUP.match(group)
+    if match is None or group[match.end() :][:1] not in ("", ":"):
+        raise _malformed(whole, _unlike_a_group(group, whole))
+    job, index, count = match["job"], match["task"], match["count"]
+    colon, text = group[match.end() :][:1], group[match.end() + 1 :]
+    if not (colon or index or count):
+        raise _malformed(whole, _unlike_a_group(group, whole))
+    devices = _parse_devices(text if colon else "cpu", whole)
+    taken = [task.index for task in after if task.job == job]
+    first = int(index) if index else max(taken, default=-1) + 1
+    last = first + (1 if index else int(count or 1)) - 1
+    if last < first or last >= MOST_TASKS:
         raise _malformed(whole, f"a job has between 1 and {MOST_TASKS} tasks")
-    devices = _parse_devices(tail if colon else "cpu", whole)
-    first = sum(task.job == match[1] for task in after)
-    if first + count > MOST_TASKS:
-        raise _malformed(whole, f"a job has between 1 and {MOST_TASKS} tasks")
-    return [Task(match[1], first + index, devices) for index in range(count)]
+    if first in taken:
+        raise _malformed(whole, f"/job:{job}/task:{first} is there twice")
+    return [Task(job, each, devices) for each in range(first, last + 1)]
+
+
+def _unlike_a_group(group: str, whole: str) -> str:
+    """Why a group cannot be read."""
+    near = nearest(group, [*PRESETS, "this", clusters.TF_CONFIG])
+    if group == whole.strip() and near:
+        return f"is no preset, '{near}' is"
+    if re.fullmatch(r"[A-Za-z]\w*", group):
+        return f"'{group}' has no number of tasks, write {group}*1"
+    return f"'{group}' is no group of tasks"
 
 
 def _counts(text: str) -> dict[str, int] | None:
@@ -244,12 +324,25 @@ def _counts(text: str) -> dict[str, int] | None:
 
 
 def _parse_devices(text: str, whole: str) -> tuple[tuple[str, int], ...]:
-    counts = _counts(text)
+    counts = _counts(PRESETS.get(text.strip(), text))
     if counts is None:
         raise _malformed(whole, f"'{text.strip()}' is no list of cpu*N and gpu*N")
     if counts.get("cpu") == 0 or max(counts.values()) > MOST_GPUS:
         raise _malformed(whole, f"a task has at least 1 CPU, and at most {MOST_GPUS} of each")
     return _devices(counts.get("cpu", 1), counts.get("gpu", 0))
+
+
+def _groups_text(tasks: Iterable[Task]) -> Iterator[str]:
+    """The groups of equal tasks, in the form that is read; single ones where indices have gaps."""
+    following: dict[str, int] = {}
+    for (job, devices), group in groupby(tasks, key=lambda task: (task.job, task.devices)):
+        indices = [task.index for task in group]
+        first = following.get(job, 0)
+        following[job] = max(first, indices[-1] + 1)
+        if indices == list(range(first, first + len(indices))):
+            yield f"{job}*{len(indices)}: {_devices_text(devices)}"
+        else:
+            yield from (f"{job}/task:{index}: {_devices_text(devices)}" for index in indices)
 
 
 def _devices_text(devices: tuple[tuple[str, int], ...]) -> str:

@@ -94,12 +94,13 @@ def _asked(target: Target, gpus: int) -> tuple[Placement, Source]:
 def _requested(placement: Placement) -> set[Device]:
     """The devices that a program asks for.
 
-    An op that only follows a variable does not ask for a GPU: under a device function it gets the
-    variable's job and the worker's GPU, which the parameter server need not have.
+    An op that only follows a variable does not ask for a GPU, nor does one that computes nothing:
+    under a device function both get the variable's job and the worker's GPU, which the parameter
+    server need not have.
     """
     return {
         replace(op.requested, type=None, index=None)
-        if op.type in FOLLOWERS and op.requested.job
+        if op.requested.job and (op.type in FOLLOWERS or op.type == "NoOp")
         else op.requested
         for op in placement.ops.values()
     }

@@ -48,8 +48,14 @@ def place(asked: Placement, source: Source, machine: Machine, devices: str) -> P
         return replace(asked, unplaced=f"this machine has not the devices asked for ({machine})")
     real = here and devices != "simulated"
     process, kind = (session, "session") if real else (phantom, "phantom")
+    if refusals := _of_other_clusters(asked):
+        return replace(
+            asked,
+            refusals=refusals,
+            placer=kind,
+            unplaced=f"the machine ({machine}) lacks tasks that the program names",
+        )
     prepare(source.graph_def, machine)
-    refusals: list[Refusal] = []
     try:
         if not asked.soft:
             try:
@@ -70,6 +76,21 @@ def place(asked: Placement, source: Source, machine: Machine, devices: str) -> P
     return replace(_assigned(asked, source, placed, kind), refusals=refusals)
 
 
+def _of_other_clusters(asked: Placement) -> list[Refusal]:
+    """The ops that ask for a job or task that the machine has not, which no placer allows."""
+    assert asked.machine is not None
+    lacking = {
+        device: reason
+        for device in {op.requested for op in asked.ops.values()}
+        if (reason := asked.machine.lacks(device))
+    }
+    return [
+        Refusal(op.name, f"it {lacking[op.requested]}")
+        for op in asked.ops.values()
+        if op.requested in lacking and not op.call
+    ]
+
+
 def prepare(graph_def: Any, machine: Machine) -> None:
     """Make a GraphDef fit to be placed from outside: on one host every op names that host, and
     large constants that no shape depends on become small ones.
@@ -81,10 +102,10 @@ def prepare(graph_def: Any, machine: Machine) -> None:
         if node.op == "Const":
             _strip(node.attr["value"].tensor)
     if not machine.is_local:
-        _keep_whole(graph_def)
+        keep_whole(graph_def)
 
 
-def _keep_whole(graph_def: Any) -> None:
+def keep_whole(graph_def: Any) -> None:
     """Keep small constants from being split up among tasks after they were placed.
 
     TensorFlow replaces a constant that several tasks read by one for each, under other names, but

@@ -10,6 +10,8 @@ from placement_checks import config
 from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
 from placement_checks.errors import InputError, UsageError
 from placement_checks.logs import Record, text_of
+from placement_checks.placement import Placement
+from placement_checks.rules.placeable import Placeable
 from placement_checks.streams import report_stream
 from placement_checks.wiring.transfers import copies, transfers
 
@@ -47,14 +49,7 @@ def command(
         if placement.unplaced and not placement.refusals:
             raise InputError(target, placement.unplaced)
         if placement.refusals:
-            refusal = placement.refusals[0]
-            where = placement.where(refusal.op)
-            raise InputError(
-                target,
-                f"cannot be placed on {placement.machine}: {refusal.message.splitlines()[0]}"
-                + (f" (built at {where})" if where else ""),
-                "" if placement.soft else "build it under another device, or allow --soft",
-            )
+            raise _refused(placement, target)
         if shows_transfers:
             stdout.writelines(f"{each}\n" for each in transfers(copies(placement, rows)))
             return 0
@@ -62,3 +57,13 @@ def command(
             if op.assigned is not None:
                 stdout.write(text_of(Record(op.name, op.type, str(op.assigned))) + "\n")
     return 0
+
+
+def _refused(placement: Placement, target: str) -> InputError:
+    """The first op that the placer refuses, in the words of the rule that judges it."""
+    finding = Placeable().check(placement).findings[0]
+    reason = finding.message.splitlines()[0].replace(" cannot be placed: ", ": ", 1)
+    at = f" (built at {finding.where})" if finding.where and "(built at" not in reason else ""
+    return InputError(
+        target, f"cannot be placed on {placement.machine}: {reason}{at}", finding.cure
+    )

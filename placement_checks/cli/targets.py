@@ -10,6 +10,7 @@ import click
 
 from placement_checks import capture
 from placement_checks.capture.targets import GRAPH_SUFFIXES
+from placement_checks.clusters import TF_CONFIG
 from placement_checks.config import Settings
 from placement_checks.errors import UsageError
 from placement_checks.logs import STDIN, read_logs
@@ -22,7 +23,9 @@ def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--gpus", type=int, metavar="N", help="GPUs of the host or of each worker."),
         click.option(
-            "--machine", metavar="M", help='Devices, such as "gpu*4" or "ps*2; worker*8: gpu*4".'
+            "--machine",
+            metavar="M",
+            help='Devices, such as "gpu*4" or "ps*2; worker*8: gpu*4", or TF_CONFIG.',
         ),
         click.option(
             "--soft/--strict",
@@ -43,7 +46,7 @@ def asked_machine(
     Raises:
         UsageError: both a machine and a number of GPUs, or one that makes no sense.
     """
-    if gpus is not None and machine is not None:
+    if gpus is not None and machine is not None and machine.strip() != TF_CONFIG:
         raise UsageError("--gpus and --machine", "say the same thing twice", "give one of them")
     if gpus is not None:
         checked_gpus(gpus)
@@ -68,8 +71,8 @@ def prepare(targets: Sequence[str | None]) -> None:
 
 def captured(target: str, settings: Settings, graph: str | None = None) -> Placement:
     """The placement of a target; that of a log is joined with ``graph``, the program it is of."""
-    machine = Machine.parse(settings.machine) if settings.machine else None
     gpus = settings.gpus or 2
+    machine = Machine.parse(settings.machine, gpus) if settings.machine else None
     if not is_log(target):
         if graph is not None:
             raise UsageError(

@@ -1,0 +1,110 @@
+"""Clusters as TensorFlow describes them: a ``ClusterSpec``, or ``TF_CONFIG`` in the environment.
+
+A ``ClusterSpec`` names the address of every task, ``{job: [address, …]}`` or
+``{job: {index: address}}`` (``tf.train.ClusterSpec``). ``TF_CONFIG`` is JSON that has one under
+``cluster``, and says under ``task`` which of them this process is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from placement_checks.errors import InputError
+from placement_checks.words import nearest
+
+TF_CONFIG = "TF_CONFIG"
+_CURE = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
+_JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+Addresses = dict[str, dict[int, str]]
+
+
+def addresses(spec: Any, name: str = "the ClusterSpec") -> Addresses:
+    """The address of every task, by job and index.
+
+    Args:
+        spec: a ``tf.train.ClusterSpec``, or a mapping of the form that makes one.
+        name: what the spec is called in messages.
+
+    Raises:
+        InputError: it has another form, an address is malformed, or two tasks have the same.
+    """
+    listed = spec.as_dict() if hasattr(spec, "as_dict") else spec
+    if not isinstance(listed, Mapping) or not listed:
+        raise InputError(name, "names no jobs", _CURE)
+    found: Addresses = {}
+    owners: dict[str, str] = {}
+    for job, tasks in listed.items():
+        if not isinstance(job, str) or not _JOB.fullmatch(job):
+            raise InputError(name, f"{job!r} is no name of a job", _CURE)
+        for index, address in _tasks(tasks, job, name):
+            task = f"/job:{job}/task:{index}"
+            _check_address(address, task, name)
+            if address in owners:
+                raise InputError(
+                    name,
+                    f"{owners[address]} and {task} both have the address {address}",
+                    "give every task a port of its own",
+                )
+            owners[address] = task
+            found.setdefault(job, {})[index] = address
+    return found
+
+
+def from_environment() -> Addresses:
+    """The cluster that ``TF_CONFIG`` describes.
+
+    Raises:
+        InputError: it is not set, is no such JSON, or names a task that its cluster has not.
+    """
+    text = os.environ.get(TF_CONFIG)
+    if not text:
+        raise InputError(TF_CONFIG, "is not set", "export it, or write the machine out")
+    try:
+        described = json.loads(text)
+    except ValueError as error:
+        raise InputError(TF_CONFIG, f"is no JSON: {error}") from None
+    if not isinstance(described, Mapping) or not described.get("cluster"):
+        raise InputError(TF_CONFIG, "describes no cluster", f'its "cluster" is missing; {_CURE}')
+    cluster = addresses(described["cluster"], TF_CONFIG)
+    own = described.get("task")
+    if isinstance(own, Mapping) and "type" in own:
+        _check_own(str(own["type"]), own.get("index", 0), cluster)
+    return cluster
+
+
+def _tasks(tasks: Any, job: str, name: str) -> list[tuple[int, Any]]:
+    if isinstance(tasks, Mapping) and tasks:
+        if all(str(index).isdecimal() for index in tasks):
+            return sorted((int(index), address) for index, address in tasks.items())
+    elif isinstance(tasks, Sequence) and not isinstance(tasks, str) and tasks:
+        return list(enumerate(tasks))
+    raise InputError(name, f"the job {job} has no list of addresses", _CURE)
+
+
+def _check_address(address: Any, task: str, name: str) -> None:
+    host, colon, port = str(address).rpartition(":")
+    if not isinstance(address, str) or not (host and colon and port.isdecimal()):
+        raise InputError(name, f"{task} has the address {address!r}", "write it like host0:2222")
+    if int(port) > 65535:
+        raise InputError(name, f"{task} has the port {port}", "ports end at 65535")
+
+
+def _check_own(job: str, index: Any, cluster: Addresses) -> None:
+    if job == "evaluator":  # is part of no cluster
+        return
+    if job not in cluster:
+        near = nearest(job, list(cluster))
+        known = f"its jobs are {', '.join(cluster)}"
+        cure = f"did you mean '{near}'?" if near else known
+        raise InputError(TF_CONFIG, f"its task is of the job {job}, which the cluster lacks", cure)
+    if not str(index).isdecimal() or int(index) not in cluster[job]:
+        raise InputError(
+            TF_CONFIG,
+            f"its task is /job:{job}/task:{index}, and the job has {len(cluster[job])}",
+            f"give an index from {min(cluster[job])} to {max(cluster[job])}",
+        )
