@@ -93,6 +93,7 @@ assert_randomness_apart = _assertion(RULES["randomness-apart"])
 assert_names_portable = _assertion(RULES["names-portable"])
 assert_update_ops_run = _assertion(RULES["update-ops-run"])
 assert_transfer_budget = _assertion(RULES["transfer-budget"])
+assert_shards_balanced = _assertion(RULES["shards-balanced"])
 assert_session_memory = _assertion(RULES["session-memory"])
 
 

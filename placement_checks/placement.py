@@ -5,6 +5,8 @@ Needs no TensorFlow: `capture` builds placements from graphs, a test can build o
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,6 +85,14 @@ class Tensor(NamedTuple):
 
     dtype: str
     shape: tuple[int | None, ...] | None
+
+    @property
+    def bytes(self) -> int | None:
+        """Its size, shape times dtype; None where a dimension is unknown, or a text's length."""
+        bits = 8 if self.dtype == "bool" else int((re.findall(r"\d+", self.dtype) or [0])[0])
+        if not bits or self.shape is None or None in self.shape:
+            return None
+        return math.ceil(math.prod(dim or 0 for dim in self.shape) * bits / 8)
 
 
 class Body(NamedTuple):

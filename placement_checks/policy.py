@@ -133,6 +133,8 @@ def _wanted(annotation: str) -> str:
         return "a number"
     if annotation.startswith("tuple[int"):
         return "a list of whole numbers, such as [3, 1]"
+    if annotation.startswith("tuple[Mapping"):
+        return "a list of tables, such as [{allow_growth = 1}]"
     return "a name or a list of names" if "tuple" in annotation else "a name"
 
 
@@ -142,6 +144,9 @@ def _fits(value: Any, wanted: str) -> bool:
     if wanted.startswith("a list of whole numbers"):
         listed = isinstance(value, list | tuple)
         return listed and all(_fits(each, "a whole number") for each in value)
+    if wanted.startswith("a list of tables"):
+        listed = isinstance(value, list | tuple)
+        return listed and all(isinstance(each, Mapping) for each in value)
     if wanted.endswith("number"):
         return isinstance(value, int if "whole" in wanted else int | float) and _is_finite(value)
     if isinstance(value, list | tuple) and "list" in wanted:

@@ -17,6 +17,7 @@ from placement_checks.rules.one_update import OneUpdate
 from placement_checks.rules.placeable import Placeable
 from placement_checks.rules.randomness_apart import RandomnessApart
 from placement_checks.rules.session_memory import SessionMemory
+from placement_checks.rules.shards_balanced import ShardsBalanced
 from placement_checks.rules.slots_with_variables import SlotsWithVariables
 from placement_checks.rules.towers_alike import TowersAlike
 from placement_checks.rules.towers_overlap import TowersOverlap
@@ -47,6 +48,7 @@ RULES: dict[str, type[Rule]] = {
         NamesPortable,
         UpdateOpsRun,
         TransferBudget,
+        ShardsBalanced,
         SessionMemory,
         GradientsEqual,
         WeightsEqual,

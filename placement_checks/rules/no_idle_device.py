@@ -1,11 +1,15 @@
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement_checks.devices import Device
-from placement_checks.placement import VARIABLE_TYPES, Placement
+from placement_checks.placement import VARIABLE_TYPES, Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict
+from placement_checks.words import counted
+
+_SHOWN = 8  # GPUs that a note tells of one by one
 
 _NO_COMPUTATION = VARIABLE_TYPES | {
     "Assign",
@@ -29,6 +33,11 @@ class NoIdleDevice(Rule):
     A GPU on which only constants, placeholders, variables and copies sit does nothing in a step:
     the towers were all built for another one, or nothing was pinned and everything went to GPU 0.
 
+    Where workers train between graphs, each builds a graph for itself: if variables are on another
+    job, such as ps, and the ops on GPUs name one task of their job, the GPUs of its other tasks
+    are left to the graphs of those. Ops that leave the task open all go to the first one, and that
+    is a finding.
+
     `idle` lists the GPUs that may do nothing; a partial name such as /job:evaluator matches any of
     its devices.
     """
@@ -50,20 +59,24 @@ class NoIdleDevice(Rule):
         gpus = tuple(gpu for gpu in gpus if not any(gpu.matches(each) for each in excused))
         if not gpus:
             return self.not_checked("no GPU of the machine has to compute")
-        work = Counter(
-            op.assigned
-            for op in placement.ops.values()
-            if op.assigned and op.type not in _NO_COMPUTATION
-        )
-        note = ", ".join(f"{gpu.short} computes with {_ops(work[gpu])}" for gpu in gpus[:8])
-        more = f" and {len(gpus) - 8} more GPUs" if len(gpus) > 8 else ""
+        computing = [
+            op for op in placement.ops.values() if op.assigned and op.type not in _NO_COMPUTATION
+        ]
+        work = Counter(op.assigned for op in computing)
+        own = _own_tasks(placement, computing, gpus)
+        apart = len(gpus)
+        gpus = tuple(gpu for gpu in gpus if gpu.task_device in own.get(gpu.job, [gpu.task_device]))
+        apart -= len(gpus)
         busiest = max(gpus, key=lambda gpu: work[gpu])
         findings = [self._finding(gpu, busiest, work) for gpu in gpus if not work[gpu]]
         if placement.unlisted and not findings:
             return self.not_checked(placement.unlisted)
-        return self.verdict(findings, note + more)
+        note = _note(gpus, work)
+        if apart:
+            note += f"; {counted(apart, 'GPU')} of other tasks are left to graphs of their own"
+        return self.verdict(findings, note)
 
-    def _finding(self, gpu: Device, busiest: Device, work: Counter[Device]) -> Finding:
+    def _finding(self, gpu: Device, busiest: Device, work: Counter[Device | None]) -> Finding:
         elsewhere = (
             f"{busiest.short} has {work[busiest]}" if work[busiest] else "no GPU computes at all"
         )
@@ -79,5 +92,29 @@ class NoIdleDevice(Rule):
         )
 
 
-def _ops(number: int) -> str:
-    return f"{number} op{'' if number == 1 else 's'}"
+def _own_tasks(
+    placement: Placement, computing: Sequence[Op], gpus: Sequence[Device]
+) -> dict[str | None, set[Device]]:
+    """The task that a graph is built for, by job, where other tasks build graphs of their own."""
+    wanted = set(gpus)
+    tasks: dict[str | None, set[Device]] = defaultdict(set)
+    unnamed = set()
+    for op in computing:
+        if op.assigned in wanted and op.assigned is not None:
+            tasks[op.assigned.job].add(op.assigned.task_device)
+            if op.requested.task is None:
+                unnamed.add(op.assigned.job)
+    variables = (placement.ops[variable.name].assigned for variable in placement.variables)
+    serving = {device.job for device in variables if device}
+    return {
+        job: own
+        for job, own in tasks.items()
+        if len(own) == 1 and job not in unnamed and serving - {job}
+    }
+
+
+def _note(gpus: Sequence[Device], work: Counter[Device | None]) -> str:
+    if len(gpus) <= _SHOWN:
+        return ", ".join(f"{gpu.short} computes with {counted(work[gpu], 'op')}" for gpu in gpus)
+    numbers = sorted(work[gpu] for gpu in gpus)
+    return f"{len(gpus):,} GPUs compute, with {numbers[0]:,} to {numbers[-1]:,} ops each"

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from placement_checks.machines import Machine
 from placement_checks.placement import MOST_REFUSALS, Op, Placement, Refusal
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
 
@@ -65,6 +66,15 @@ def _group(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _cure(placement: Placement, op: Op | None) -> str:
+    if op and placement.machine and placement.machine.lacks(op.requested):
+        return placement.machine.nearest(op.requested)
+    if op and op.requested.is_gpu and placement.machine and _is_server(op, placement.machine):
+        task = op.requested.task_device
+        return (
+            f"{task} has no GPU, and a device scope or device function around it names one: give "
+            f"replica_device_setter ps_device='/job:{task.job}/cpu:0', or allow soft placement "
+            "(allow_soft_placement=True, --soft)"
+        )
     if op and placement.machine and not placement.machine.has(op.requested):
         return f"{placement.machine} has no {asked_for(op)}: mend the index, or ask for more"
     if placement.soft or op is None:
@@ -73,3 +83,9 @@ def _cure(placement: Placement, op: Op | None) -> str:
     if not op.requested.is_gpu:
         return f"let all ops that are bound to it ask for one device, {soft}"
     return f"build it under /cpu:0 instead of {asked_for(op)}, {soft}"
+
+
+def _is_server(op: Op, machine: Machine) -> bool:
+    """Whether the task that an op names has no GPU, and others have."""
+    task = op.requested.task_device
+    return bool(task.job and machine.gpus) and not machine.has(replace(task, type="GPU"))

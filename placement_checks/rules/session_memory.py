@@ -1,13 +1,53 @@
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from placement_checks.errors import ConfigError
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict
+from placement_checks.words import counted, listed
+
+_EVERY = "every"  # the GPUs that no program names
+
+
+class Claim(NamedTuple):
+    """What a session takes of each GPU it sees when it starts.
+
+    Attributes:
+        share: of the memory; 0 where it grows as it is needed.
+        gpus: the indices of the GPUs that it sees; empty for all.
+    """
+
+    share: float
+    gpus: Sequence[str]
+
+    @staticmethod
+    def of(options: Mapping[str, Any]) -> Claim:
+        """The claim of a session with these ``gpu_options``.
+
+        Raises:
+            ValueError: a value is none that TensorFlow takes; the message says which.
+        """
+        fraction = options.get("per_process_gpu_memory_fraction", 0)
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+            raise ValueError(f"per_process_gpu_memory_fraction is {fraction!r}, no number")
+        visible = str(options.get("visible_device_list") or "")
+        gpus = tuple(filter(None, map(str.strip, visible.split(","))))
+        if options.get("allow_growth"):
+            return Claim(0, gpus)
+        return Claim(fraction or 1, gpus)
+
+    def sees(self, gpu: str) -> bool:
+        return not self.gpus or gpu in self.gpus
+
+    def __str__(self) -> str:
+        what = f"{self.share:g}" if self.share else "what it needs"
+        of = f"GPU {', '.join(self.gpus)}" if self.gpus else "every GPU"
+        return f"{'all' if self.share == 1 else what} of the memory of {of}"
 
 
 @dataclass(frozen=True)
@@ -19,17 +59,27 @@ class SessionMemory(Rule):
     `per_process_gpu_memory_fraction`, and `visible_device_list`, which leaves the other GPUs
     alone, say otherwise; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
 
-    `fraction` is the largest share of a GPU's memory that a program may take.
+    `fraction` is the largest share of a GPU's memory that may be taken. `others` are the programs
+    that run on the same machine, each by its gpu_options: what they and this one take of a GPU is
+    added up. What grows as it is needed adds nothing, and fails beside one that takes all.
     """
 
     name = "session-memory"
     evidence = "configuration"
 
     fraction: float = 0.95
+    others: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise ConfigError("fraction", f"{self.fraction} is no share", "give one up to 1")
+        for options in self.others:
+            try:
+                Claim.of(options)
+            except ValueError as error:
+                raise ConfigError(
+                    "others", str(error), "write it as gpu_options have it"
+                ) from None
 
     def check(self, placement: Placement) -> Verdict:
         session = placement.training.session
@@ -41,30 +91,69 @@ class SessionMemory(Rule):
         options = session.get("gpu_options") or {}
         if not isinstance(options, Mapping):
             return self.not_checked("the gpu_options of the session configuration are no mapping")
-        fraction = options.get("per_process_gpu_memory_fraction", 0)
-        if not isinstance(fraction, int | float):
-            return self.not_checked(f"per_process_gpu_memory_fraction is {fraction!r}, no number")
-        if options.get("allow_growth"):
-            return self.verdict([], "the memory grows as it is needed")
+        try:
+            own = Claim.of(options)
+        except ValueError as error:
+            return self.not_checked(str(error))
         if os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") == "true":
             return self.verdict([], "TF_FORCE_GPU_ALLOW_GROWTH lets the memory grow")
-        if 0 < fraction <= self.fraction:
-            return self.verdict([], f"{fraction:g} of each GPU's memory")
-        if options.get("visible_device_list") and not fraction:
-            return self.verdict([], f"only the GPUs {options['visible_device_list']}")
-        return self.verdict([self._finding(options, fraction)])
+        if self.others:
+            return self._together([own, *map(Claim.of, self.others)])
+        leaves_others = own.gpus and not options.get("per_process_gpu_memory_fraction")
+        if own.share <= self.fraction or leaves_others:
+            return self.verdict([], _note(own))
+        return self.verdict([self._finding(own)])
 
-    def _finding(self, options: Mapping[str, Any], fraction: float) -> Finding:
-        takes = f"{fraction:g}" if fraction else "all"
-        of = f"GPUs {options['visible_device_list']}" if options.get("visible_device_list") else ""
+    def _together(self, claims: Sequence[Claim]) -> Verdict:
+        """The verdict on several programs on one machine."""
+        own, *others = claims
+        findings = []
+        named = sorted({gpu for claim in claims for gpu in claim.gpus})
+        unnamed = [_EVERY] if any(not claim.gpus for claim in claims) else []
+        for gpu in named or unnamed:
+            on = [claim for claim in others if claim.sees(gpu)]
+            taken = sum(claim.share for claim in (own, *on))
+            if own.sees(gpu) and on and taken > self.fraction:
+                findings.append(self._too_much(gpu, own, on, taken))
+        note = f"beside {counted(len(others), 'program')}: {_note(own)}"
+        return self.verdict(findings, note)
+
+    def _finding(self, own: Claim) -> Finding:
+        takes = f"{own.share:g}" if own.share < 1 else "all"
+        of = f"GPUs {','.join(own.gpus)}" if own.gpus else "every visible GPU"
         return Finding(
             object="gpu_options",
             op="",
             evidence="configuration",
             expected=f"allow_growth, or at most {self.fraction:g} of the memory",
             found=f"{takes} of it",
-            message=f"the session takes {takes} of the memory of "
-            f"{of or 'every visible GPU'} when it starts; a second program there fails",
+            message=f"the session takes {takes} of the memory of {of} when it starts; a second "
+            "program there fails",
             cure="set config.gpu_options.allow_growth = True, or "
             "per_process_gpu_memory_fraction to a share",
         )
+
+    def _too_much(self, gpu: str, own: Claim, others: Sequence[Claim], taken: float) -> Finding:
+        where = "every GPU" if gpu == _EVERY else f"GPU {gpu}"
+        share = math.floor(100 * self.fraction / (1 + len(others))) / 100
+        return Finding(
+            object="gpu_options" if gpu == _EVERY else f"/device:GPU:{gpu}",
+            op="",
+            evidence="configuration",
+            expected=f"at most {self.fraction:g} of its memory by all programs",
+            found=f"{taken:g} of it",
+            message=f"this session takes {own}, and "
+            f"{listed(f'another {each}' for each in others)}: that "
+            f"is {taken:g} of {where}, and the program that starts last fails",
+            cure="let each see GPUs of its own (visible_device_list), or give each a "
+            f"per_process_gpu_memory_fraction of {share:.2g}",
+        )
+
+
+def _note(claim: Claim) -> str:
+    """What a session takes, where that is no finding."""
+    if not claim.share:
+        return "the memory grows as it is needed"
+    if claim.share == 1 and claim.gpus:
+        return f"only the GPUs {','.join(claim.gpus)}"
+    return f"{claim.share:g} of each GPU's memory"

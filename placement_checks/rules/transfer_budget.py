@@ -1,14 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from placement_checks.devices import Device
 from placement_checks.errors import ConfigError
 from placement_checks.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict
 from placement_checks.wiring import wiring
-from placement_checks.wiring.transfers import Copy, Transfer, copies, transfers
+from placement_checks.wiring.transfers import Copy, Transfer, copies, links, transfers
+from placement_checks.words import counted
 
 _PAIRS = 4  # that a report lists
 _LARGEST = 8  # tensors in the path of a finding
@@ -25,9 +28,15 @@ class TransferBudget(Rule):
     Counted from the placed graph: shape times dtype of every tensor that an op of the step takes
     from another device; the same tensor to the same device once, loops as one turn.
 
-    `bytes` and `copies` are the budget of one step, `rows` the rows of the global batch, for
-    tensors whose first dimension the graph leaves open. Without a budget nothing is judged, and
-    the transfers are shown all the same.
+    In a cluster the links between tasks count most: a variable on a parameter server goes to each
+    GPU of a worker by itself, and a large constant travels in every step, though it could be made
+    where it is read.
+
+    `bytes` and `copies` are the budget of one step, `link_bytes` and `link_copies` that of what
+    one task sends to another, `constant_bytes` the largest constant that may go from task to
+    task. `rows` are the rows of the global batch, for tensors whose first dimension the graph
+    leaves open. Without a budget nothing but constants is judged, and the transfers are shown all
+    the same.
     """
 
     name = "transfer-budget"
@@ -35,13 +44,16 @@ class TransferBudget(Rule):
 
     bytes: int | None = None
     copies: int | None = None
+    link_bytes: int | None = None
+    link_copies: int | None = None
+    constant_bytes: int = 1 << 20
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("bytes", "copies", "rows"):
-            value = getattr(self, name)
+        for each in fields(self):
+            value = getattr(self, each.name)
             if value is not None and value < 0:
-                raise ConfigError(name, f"{value} is below 0", "give a number from 0 on")
+                raise ConfigError(each.name, f"{value} is below 0", "give a number from 0 on")
 
     def check(self, placement: Placement) -> Verdict:
         if unplaced := self.unplaced(placement):
@@ -54,27 +66,122 @@ class TransferBudget(Rule):
         return replace(self._judged(placement, found), figures=_figures(transfers(found)))
 
     def _judged(self, placement: Placement, found: list[Copy]) -> Verdict:
-        sums = transfers(found)
-        size = sum(each.bytes for each in sums)
-        note = "; ".join(str(each) for each in sums[:_PAIRS]) or "nothing is copied"
-        if len(sums) > _PAIRS:
-            note += f"; {len(sums) - _PAIRS} more pairs, see place --transfers"
-        if self.bytes is None and self.copies is None:
+        between = links(found)
+        note = _note(between or transfers(found))
+        findings = [
+            *self._over_all(placement, found),
+            *self._over_links(placement, found, between),
+            *self._constants(placement, found),
+        ]
+        if findings:
+            return self.verdict(findings, note)
+        budgets = (self.bytes, self.copies, self.link_bytes, self.link_copies)
+        if all(budget is None for budget in budgets):
             return self.not_checked("no budget is set (--set transfer-budget.bytes=N)", note)
-        if self.bytes is not None and size > self.bytes:
-            budget, spent = f"{self.bytes:,} bytes", f"{size:,} bytes"
-            return self.verdict([_finding(placement, found, budget, spent)], note)
-        if self.copies is not None and len(found) > self.copies:
-            budget, spent = f"{self.copies:,} copies", f"{len(found):,} copies"
-            return self.verdict([_finding(placement, found, budget, spent)], note)
-        unknown = sum(each.unknown for each in sums)
-        if self.bytes is not None and unknown:
+        judged = found if self.bytes is not None else _over_the_network(found)
+        unknown = sum(copy.bytes is None for copy in judged)
+        if (self.bytes is not None or self.link_bytes is not None) and unknown:
             return self.not_checked(
                 f"the size of {unknown} tensors is not known; give the rows of the global batch: "
                 "--set transfer-budget.rows=N",
                 note,
             )
         return self.verdict([], note)
+
+    def _over_all(self, placement: Placement, found: list[Copy]) -> Iterator[Finding]:
+        if over := _over(found, self.bytes, self.copies):
+            first = producer_of(max(found, key=_size).tensor)
+            yield _finding(
+                placement,
+                found,
+                over,
+                object=first,
+                op=placement.ops[first].type,
+                message=f"one step copies {over[1]} between devices, over the budget of {over[0]}"
+                f"{_of_all(placement)}; the largest is {first}",
+            )
+
+    def _over_links(
+        self, placement: Placement, found: list[Copy], between: list[Transfer]
+    ) -> Iterator[Finding]:
+        """A finding for each task that sends too much to some other."""
+        busy: dict[Device, list[Transfer]] = defaultdict(list)
+        for link in between:
+            if _over_budget(link.bytes, link.copies, self.link_bytes, self.link_copies):
+                busy[link.source].append(link)
+        for task, over_budget in busy.items():
+            worst = over_budget[0]
+            sent = [
+                copy
+                for copy in found
+                if copy.source.task_device == task and copy.to.task_device == worst.to
+            ]
+            over = _over(sent, self.link_bytes, self.link_copies)
+            assert over is not None
+            more = f", and more than that to {counted(len(over_budget) - 1, 'other task')}"
+            yield _finding(
+                placement,
+                sent,
+                over,
+                object=str(task),
+                op="",
+                message=f"one step sends {over[1]} from {task} to {worst.to}"
+                f"{more if over_budget[1:] else ''}, over the budget of {over[0]} a link"
+                f"{_of_all(placement)}",
+            )
+
+    def _constants(self, placement: Placement, found: list[Copy]) -> Iterator[Finding]:
+        large: dict[str, list[Copy]] = defaultdict(list)
+        for copy in _over_the_network(found):
+            if (copy.bytes or 0) > self.constant_bytes:
+                large[producer_of(copy.tensor)].append(copy)
+        for name, sent in large.items():
+            if placement.ops[name].type == "Const":
+                yield _finding(
+                    placement,
+                    sent,
+                    (f"{self.constant_bytes:,} bytes", f"{sent[0].bytes:,} bytes"),
+                    object=name,
+                    op="Const",
+                    message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
+                    f"{sent[0].source.task_device} to {counted(len(sent), 'device')} of other "
+                    "tasks in every step",
+                    cure="make it where it is read, or keep it in a variable there",
+                )
+
+
+def _note(sums: list[Transfer]) -> str:
+    note = "; ".join(str(each) for each in sums[:_PAIRS]) or "nothing is copied"
+    if len(sums) > _PAIRS:
+        note += f"; {len(sums) - _PAIRS} more pairs, see place --transfers"
+    return note
+
+
+def _size(copy: Copy) -> int:
+    return copy.bytes or 0
+
+
+def _over_the_network(found: list[Copy]) -> list[Copy]:
+    return [copy for copy in found if copy.source.task_device != copy.to.task_device]
+
+
+def _over_budget(size: int, number: int, most: int | None, most_copies: int | None) -> bool:
+    return (most is not None and size > most) or (most_copies is not None and number > most_copies)
+
+
+def _over(found: list[Copy], most: int | None, most_copies: int | None) -> tuple[str, str] | None:
+    """The budget that copies are over, and what they take, in words."""
+    size = sum(map(_size, found))
+    if most is not None and size > most:
+        return f"{most:,} bytes", f"{size:,} bytes"
+    if most_copies is not None and len(found) > most_copies:
+        return f"{most_copies:,} copies", f"{len(found):,} copies"
+    return None
+
+
+def _of_all(placement: Placement) -> str:
+    unknown = wiring(placement).updates.unknown
+    return f" (all ops were counted: {unknown})" if unknown else ""
 
 
 def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:
@@ -90,23 +197,29 @@ def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _finding(placement: Placement, found: list[Copy], budget: str, spent: str) -> Finding:
-    largest = sorted(found, key=lambda each: -(each.bytes or 0))[:_LARGEST]
-    first = producer_of(largest[0].tensor)
-    of_all = wiring(placement).updates.unknown
+def _finding(
+    placement: Placement,
+    found: list[Copy],
+    over: tuple[str, str],
+    *,
+    object: str,
+    op: str,
+    message: str,
+    cure: str = "keep what is large where it is computed with, and feed each tower its part alone",
+) -> Finding:
+    largest = sorted(found, key=lambda copy: -_size(copy))[:_LARGEST]
     return Finding(
-        object=first,
-        op=placement.ops[first].type,
+        object=object,
+        op=op,
         evidence="assigned",
-        expected=f"at most {budget} a step",
-        found=spent,
-        where=placement.where(first),
+        expected=f"at most {over[0]} a step",
+        found=over[1],
+        where=placement.where(producer_of(largest[0].tensor)),
         path=tuple(
             f"{each.tensor} {each.source.short} -> {each.to.short}: "
             + ("unknown size" if each.bytes is None else f"{each.bytes:,} bytes")
             for each in largest
         ),
-        message=f"one step copies {spent} between devices, over the budget of {budget}"
-        f"{' (all ops were counted: ' + of_all + ')' if of_all else ''}; the largest is {first}",
-        cure="keep what is large where it is computed with, and feed each tower its part alone",
+        message=message,
+        cure=cure,
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from placement_checks.devices import Device
 from placement_checks.errors import ConfigError
+from placement_checks.machines import Machine
 from placement_checks.placement import Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
 from placement_checks.words import counted
@@ -26,7 +27,8 @@ class VariablesOnHost(Rule):
     it elsewhere. One that asks only for a job is judged by where it was put.
 
     `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
-    matches any task. `allow` lists variables that may sit anywhere.
+    matches any task. In a cluster /job:ps/cpu:0 says more than /cpu:0, which every task has.
+    `allow` lists variables that may sit anywhere.
     """
 
     name = "variables-on-host"
@@ -42,14 +44,19 @@ class VariablesOnHost(Rule):
     def check(self, placement: Placement) -> Verdict:
         if unplaced := self.unplaced(placement):
             return unplaced
-        if placement.machine is not None and not placement.machine.gpus:
+        machine = placement.machine
+        allowed = [Device.parse(name) for name in self._names()]
+        if (
+            machine is not None
+            and not machine.gpus
+            and (machine.is_local or _all(machine, allowed))
+        ):
             return self.collapsed(placement) or self.not_checked(
-                f"the machine ({placement.machine}) has no GPU, so every op is on a CPU"
+                f"the machine ({machine}) has no GPU, so every op is on a CPU"
             )
         placed = [op for each in placement.variables if (op := placement.ops[each.name]).assigned]
         if not placed:
             return self.not_checked(_none(placement))
-        allowed = [Device.parse(name) for name in self._names()]
         findings = []
         for op in placed:
             if op.assigned is None or op.name in self.allow:
@@ -80,11 +87,13 @@ class VariablesOnHost(Rule):
             where=placement.where(op.name),
             message=f"variable {op.name} sits on {found}, not on {self._expected()}{asks}"
             f"{built_at(placement, op.name)}",
-            cure=self._cure + (_DEVICE_FUNCTION if op.type == "VarHandleOp" else ""),
+            cure=self._cure(placement) + (_DEVICE_FUNCTION if op.type == "VarHandleOp" else ""),
         )
 
-    @property
-    def _cure(self) -> str:
+    def _cure(self, placement: Placement) -> str:
+        wanted = Device.parse(self._names()[0])
+        if placement.machine is not None and (lacking := placement.machine.lacks(wanted)):
+            return f"the rule {lacking}; {placement.machine.nearest(wanted)}"
         return f"create it under tf.device('{self._names()[0]}')"
 
     def _asking_nothing(self, placement: Placement, op: Op) -> Finding:
@@ -98,8 +107,13 @@ class VariablesOnHost(Rule):
             where=placement.where(op.name),
             message=f"variable {op.name} asks for no device; the placer chose {found} on this "
             f"machine and may choose another elsewhere{built_at(placement, op.name)}",
-            cure=self._cure,
+            cure=self._cure(placement),
         )
+
+
+def _all(machine: Machine, allowed: list[Device]) -> bool:
+    """Whether a variable can only be where it is allowed to be."""
+    return all(any(device.matches(each) for each in allowed) for device in machine.devices)
 
 
 def _none(placement: Placement) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from placement_checks.devices import Device
@@ -26,10 +25,10 @@ class Copy(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """All that a step copies from one device to another.
+    """All that a step copies from one device to another, or from one task to another.
 
     Attributes:
-        source, to: the devices.
+        source, to: the devices; their types and indices are left out where they are tasks.
         copies: how many tensors.
         bytes: their size, shape times dtype, as far as it is known.
         unknown: how many of them have a size that is not known.
@@ -80,11 +79,25 @@ def copies(placement: Placement, rows: int | None = None) -> list[Copy]:
     return list(found.values())
 
 
-def transfers(all_copies: list[Copy]) -> list[Transfer]:
+def transfers(all_copies: Iterable[Copy]) -> list[Transfer]:
     """The copies, added up for each pair of devices, the largest sum first."""
+    return _sums((copy.source, copy.to, copy) for copy in all_copies)
+
+
+def links(all_copies: Iterable[Copy]) -> list[Transfer]:
+    """The copies that go over the network, added up for each pair of tasks."""
+    return _sums(
+        (source, to, copy)
+        for copy in all_copies
+        for source, to in [(copy.source.task_device, copy.to.task_device)]
+        if source != to
+    )
+
+
+def _sums(apart: Iterable[tuple[Device, Device, Copy]]) -> list[Transfer]:
     pairs: dict[tuple[Device, Device], list[Copy]] = defaultdict(list)
-    for copy in all_copies:
-        pairs[copy.source, copy.to].append(copy)
+    for source, to, copy in apart:
+        pairs[source, to].append(copy)
     sums = [
         Transfer(
             source,
@@ -107,15 +120,9 @@ def _size(known: Wiring, tensor: str, rows: int | None) -> int | None:
     output = outputs[int(number)]
     if output.dtype in _HANDLES:
         return 0
-    bits = 8 if output.dtype == "bool" else int((re.findall(r"\d+", output.dtype) or [0])[0])
-    if output.shape is None or not bits:
-        return None
-    dims = list(output.shape)
-    if dims and dims[0] is None and rows is not None:
-        dims[0] = _rows(known, tensor, rows)
-    if None in dims:
-        return None
-    return math.ceil(math.prod(dim for dim in dims if dim is not None) * bits / 8)
+    if output.shape and output.shape[0] is None and rows is not None:
+        output = output._replace(shape=(_rows(known, tensor, rows), *output.shape[1:]))
+    return output.bytes
 
 
 def _rows(known: Wiring, tensor: str, rows: int) -> int:

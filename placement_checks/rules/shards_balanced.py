@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from placement_checks.devices import Device
+from placement_checks.errors import ConfigError
+from placement_checks.placement import Placement, Tensor, Variable
+from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
+from placement_checks.wiring import wiring
+from placement_checks.words import counted, listed
+
+_PARAMETER_JOB = "ps"
+_WAYS = ("round-robin", "bytes")
+_SHOWN = 4  # servers in a note, and variables in the path of a finding
+
+
+class Shard(NamedTuple):
+    """What one parameter server holds, in the order of building."""
+
+    task: Device
+    variables: Sequence[Variable]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the variables whose shape is known."""
+        return sum(_bytes(each) for each in self.variables)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task} holds {counted(len(self.variables), 'variable')}, {self.bytes:,} bytes"
+        )
+
+
+@dataclass(frozen=True)
+class ShardsBalanced(Rule):
+    """Variables are spread over the parameter servers as declared.
+
+    Every worker fetches every variable in each step, so the server that holds most sets the pace.
+    `replica_device_setter` deals variables out in turn, whatever their size: with weights and
+    biases made one after the other and two servers, one server gets all weights.
+
+    What is bound to another variable, as slots are, goes with that one and is not counted.
+
+    `by` says how they are meant to be spread: "round-robin", each variable on the next server in
+    the order of building, or "bytes", no server with more than `most` times its even share, which
+    is no less than the largest variable. Without it, either will do, as long as no server is
+    empty that could hold something. `job` names the servers; by default they are the job ps, or
+    the one that holds variables and has no tower. `allow` lists variables, or patterns such as
+    table/part_*, that are where they are on purpose.
+    """
+
+    name = "shards-balanced"
+    evidence = "assigned"
+
+    by: str = ""
+    most: float = 1.5
+    job: str = ""
+    allow: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.by and self.by not in _WAYS:
+            raise ConfigError(
+                "by", f"'{self.by}' is no way to spread", f"give {' or '.join(_WAYS)}"
+            )
+        if self.most < 1:
+            raise ConfigError("most", f"{self.most} is below an even share", "give 1 or more")
+
+    def check(self, placement: Placement) -> Verdict:
+        if unplaced := self.unplaced(placement):
+            return unplaced
+        if unasked := self.unasked(placement):
+            return unasked
+        if placement.machine is None or placement.machine.is_local:
+            return self.not_checked("the machine is one host, without parameter servers")
+        jobs = placement.machine.jobs
+        job = self.job or _servers(placement)
+        if not job:
+            return self.not_checked(
+                "the job of the parameter servers is not known: --set shards-balanced.job=J"
+            )
+        if job not in jobs:
+            lacking = placement.machine.lacks(Device(job))
+            return self.not_checked(
+                f"the rule {lacking}; {placement.machine.nearest(Device(job))}"
+            )
+        if len(jobs[job]) < 2:
+            return self.not_checked(f"/job:{job} has one task, which holds whatever is on it")
+        shards = self._shards(placement, job)
+        held = [each for shard in shards for each in shard.variables]
+        if not held:
+            return self.not_checked(f"no variable is on /job:{job}")
+        note = "; ".join(str(shard) for shard in shards[:_SHOWN])
+        if len(shards) > _SHOWN:
+            note += f"; and {len(shards) - _SHOWN} more, see --format json"
+        findings = list(self._findings(placement, shards))
+        return replace(self.verdict(findings, note), figures=[_figure(each) for each in shards])
+
+    def _shards(self, placement: Placement, job: str) -> list[Shard]:
+        assert placement.machine is not None
+        held: dict[int, list[Variable]] = {task: [] for task in placement.machine.jobs[job]}
+        names = {variable.name for variable in placement.variables}
+        for variable in placement.variables:
+            op = placement.ops[variable.name]
+            if op.assigned is None or op.assigned.job != job:
+                continue
+            if names.isdisjoint(op.colocated) and not is_among(variable.name, self.allow):
+                held[op.assigned.task or 0].append(variable)
+        return [Shard(Device(job, task=task), variables) for task, variables in held.items()]
+
+    def _findings(self, placement: Placement, shards: Sequence[Shard]) -> Iterator[Finding]:
+        if self.by == "round-robin":
+            yield from _out_of_turn(placement, shards)
+            return
+        counts = [len(shard.variables) for shard in shards]
+        if not self.by and max(counts) - min(counts) <= 1:
+            return
+        heavy = [shard for shard in shards if shard.bytes > self.most * _even(shards)]
+        if not heavy and min(counts) == 0 and max(counts) > 1:
+            heavy = [shards[counts.index(max(counts))]]
+        for shard in heavy:
+            yield _finding(placement, shards, shard)
+
+
+def _servers(placement: Placement) -> str:
+    """The job of the parameter servers; ``""`` where it is not known."""
+    assert placement.machine is not None
+    if _PARAMETER_JOB in placement.machine.jobs:
+        return _PARAMETER_JOB
+    ops = (placement.ops[variable.name] for variable in placement.variables)
+    holding = {op.assigned.job for op in ops if op.assigned and op.assigned.job}
+    computing = {device.job for tower in wiring(placement).towers for device in tower.devices}
+    found = holding - computing
+    return found.pop() if len(found) == 1 else ""
+
+
+def _bytes(variable: Variable) -> int:
+    """The size of a variable; 0 where its shape is not known."""
+    return Tensor(variable.dtype, variable.shape).bytes or 0
+
+
+def _even(shards: Sequence[Shard]) -> float:
+    """Bytes of an even share: no server can have less than the largest variable."""
+    sizes = [_bytes(variable) for shard in shards for variable in shard.variables]
+    return max(sum(sizes) / len(shards), *sizes)
+
+
+def _out_of_turn(placement: Placement, shards: Sequence[Shard]) -> Iterator[Finding]:
+    """The variables that are not on the server after that of the variable before."""
+    on = {
+        variable.name: number
+        for number, shard in enumerate(shards)
+        for variable in shard.variables
+    }
+    before = ""
+    for name in (each.name for each in placement.variables if each.name in on):
+        if before and on[name] != (on[before] + 1) % len(shards):
+            turn = str(shards[(on[before] + 1) % len(shards)].task)
+            found = str(shards[on[name]].task)
+            yield Finding(
+                object=name,
+                op=placement.ops[name].type,
+                evidence="assigned",
+                expected=turn,
+                found=found,
+                where=placement.where(name),
+                message=f"variable {name} sits on {found}; after {before} on "
+                f"{shards[on[before]].task} it is the turn of {turn}{built_at(placement, name)}",
+                cure="make all variables under one replica_device_setter, which deals them out, "
+                "and pin none",
+            )
+        before = name
+
+
+def _finding(placement: Placement, shards: Sequence[Shard], heavy: Shard) -> Finding:
+    total = sum(shard.bytes for shard in shards)
+    count = sum(len(shard.variables) for shard in shards)
+    empty = [shard.task for shard in shards if not shard.variables]
+    share = f", {heavy.bytes / total:.0%} of their bytes" if total else ""
+    idle = f"; {listed(empty)} {'holds' if len(empty) == 1 else 'hold'} none" if empty else ""
+    largest = sorted(heavy.variables, key=_bytes, reverse=True)
+    return Finding(
+        object=str(heavy.task),
+        op="",
+        evidence="assigned",
+        expected=f"about {math.ceil(_even(shards)):,} bytes",
+        found=f"{heavy.bytes:,} bytes",
+        where=placement.where(largest[0].name),
+        path=tuple(f"{each.name}: {_bytes(each):,} bytes" for each in largest[:_SHOWN]),
+        message=f"{heavy.task} holds {len(heavy.variables)} of {counted(count, 'variable')}{share}"
+        f"{idle}",
+        cure="give replica_device_setter a ps_strategy that picks the server with fewest bytes, "
+        "or cut large variables up (tf.compat.v1.fixed_size_partitioner)",
+    )
+
+
+def _figure(shard: Shard) -> Mapping[str, Any]:
+    return {"task": str(shard.task), "variables": len(shard.variables), "bytes": shard.bytes}
