@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from placement_checks.assertions import assert_randomness_apart as assert_randomness_apart
     from placement_checks.assertions import assert_rules as assert_rules
     from placement_checks.assertions import assert_session_memory as assert_session_memory
+    from placement_checks.assertions import assert_shards_balanced as assert_shards_balanced
     from placement_checks.assertions import (
         assert_slots_with_variables as assert_slots_with_variables,
     )
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from placement_checks.equality import assert_training_equal as assert_training_equal
     from placement_checks.equality import with_numbers as with_numbers
     from placement_checks.errors import PlacementError as PlacementError
+    from placement_checks.execute.cluster import Cluster as Cluster
+    from placement_checks.execute.cluster import local_cluster as local_cluster
     from placement_checks.execute.eager import simulated_gpus as simulated_gpus
     from placement_checks.judging import verify as verify
     from placement_checks.logs import Log as Log
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from placement_checks.rules import Verdict as Verdict
 
 _HOMES = {
+    "Cluster": "execute.cluster",
     "Device": "devices",
     "Finding": "rules",
     "Log": "logs",
@@ -87,6 +91,7 @@ _HOMES = {
     "assert_randomness_apart": "assertions",
     "assert_rules": "assertions",
     "assert_session_memory": "assertions",
+    "assert_shards_balanced": "assertions",
     "assert_slots_with_variables": "assertions",
     "assert_towers_alike": "assertions",
     "assert_towers_overlap": "equality",
@@ -97,6 +102,7 @@ _HOMES = {
     "assert_variables_shared": "assertions",
     "average_gradients": "averaging",
     "catch_log": "logs.live",
+    "local_cluster": "execute.cluster",
     "mean_of_stacked": "averaging",
     "place": "capture",
     "read_logs": "logs",

@@ -25,7 +25,7 @@ _EACH = 4  # rows of a tower, at least
 
 
 class Feeding:
-    """How arrays get into a program and its reference.
+    """How arrays get into a program and its reference, if there is one.
 
     Attributes:
         rows: of a global batch that can be cut evenly.
@@ -38,27 +38,28 @@ class Feeding:
     def __init__(
         self,
         towers: Runnable,
-        reference: Runnable,
+        reference: Runnable | None,
         make: BatchFunction | None,
         *,
         rows: int = 0,
         shares: Sequence[int] = (),
         fewest: int = FEWEST,
     ) -> None:
-        for program in (towers, reference):
+        self._programs = [towers, reference] if reference else [towers]
+        for program in self._programs:
             if not program.inputs:
                 raise Unmeasurable(
                     f"{program.name} does not say what to feed; return it from the function that "
                     "builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
                 )
-        if not reference.shared:
+        if reference and not reference.shared:
             raise InputError(
                 reference.name,
                 f"it has inputs for {len(reference.inputs)} towers, and a reference has one",
                 "name the program for one GPU as the reference",
             )
         self._towers = towers
-        self._reference = reference
+        self._reference = reference or towers
         self._make = make
         self.made_up = make is None
         known_as = make.name if isinstance(make, Case) else getattr(make, "__qualname__", "")
@@ -100,7 +101,8 @@ class Feeding:
         Raises:
             InputError: the programs are made for different batches.
         """
-        single = _rows(self._reference, self._reference.inputs[0])
+        paired = len(self._programs) > 1
+        single = _rows(self._reference, self._reference.inputs[0]) if paired else 0
         each = [_rows(self._towers, mapping) for mapping in self._towers.inputs]
         if not self._towers.shared and all(each):
             self._parts = each if len(set(each)) > 1 else self._parts
@@ -119,9 +121,7 @@ class Feeding:
         Raises:
             InputError: the batch function raised, or returned what cannot be fed.
         """
-        wanted = {
-            name for each in (*self._reference.inputs, *self._towers.inputs) for name in each
-        }
+        wanted = {name for program in self._programs for each in program.inputs for name in each}
         if self._make is None:
             return {name: self._made_up(name, rng, rows) for name in sorted(wanted)}
         try:
@@ -184,7 +184,7 @@ class Feeding:
         raise Unmeasurable(f"{program} takes {dtype.name} for '{name}'; give --batch")
 
     def _placeholder(self, name: str) -> tuple[str, Any]:
-        for program in (self._towers, self._reference):
+        for program in self._programs:
             for mapping in program.inputs:
                 if name in mapping:
                     return program.name, program.graph.get_tensor_by_name(mapping[name])

@@ -11,10 +11,12 @@ from tensorflow.python.distribute.values import DistributedValues
 
 from placement_checks.capture.build import build
 from placement_checks.capture.graph import Source, name_of, requested
+from placement_checks.capture.placing import keep_whole
 from placement_checks.errors import InputError
 from placement_checks.execute.devices import session_config, stand_in, stands_in
 from placement_checks.execute.layouts import channels_last
 from placement_checks.execute.received import Received, noting_applied, received
+from placement_checks.machines import Machine
 from placement_checks.placement import VARIABLE_TYPES, Placement
 from placement_checks.program import Program, Step
 from placement_checks.wiring.randomness import SEEDED
@@ -67,12 +69,22 @@ class Runnable:
     variables: Mapping[str, str]
 
 
-def runnable(program: Program, gpus: int, devices: str) -> Runnable:
+def runnable(
+    program: Program, gpus: int, devices: str, *, cluster: Machine | None = None
+) -> Runnable:
     """Build a program, and put real or simulated devices in place of those it names.
 
+    Args:
+        program: what is built.
+        gpus: how many it is built for.
+        devices: ``auto``, ``real`` or ``simulated``.
+        cluster: the tasks that may be named; none by default.
+
     Raises:
-        InputError: it cannot be built, or what it says about its step cannot be used.
-        Unmeasurable: it names the tasks of a cluster, or real devices are asked for and missing.
+        InputError: it cannot be built, what it says about its step cannot be used, or it names a
+            task that the cluster has not.
+        Unmeasurable: it names tasks, and no cluster is there; or real devices are asked for and
+            missing.
     """
     with noting_applied() as noted:
         source, step = build(program, gpus)
@@ -80,7 +92,9 @@ def runnable(program: Program, gpus: int, devices: str) -> Runnable:
     asked = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
     most = max([gpus, *(index + 1 for index in asked)])
     jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
-    if jobs:
+    if cluster is not None:
+        _in_cluster(placement, cluster)
+    elif jobs:
         raise Unmeasurable(
             f"it names the job {sorted(map(str, jobs))[0]}: programs of several tasks are not run"
         )
@@ -96,7 +110,7 @@ def runnable(program: Program, gpus: int, devices: str) -> Runnable:
     return Runnable(
         program.name,
         gpus,
-        _on_devices(source.graph_def, most, devices),
+        _on_devices(source.graph_def, most, devices, whole=cluster is not None),
         source.live,
         stands_in(most, devices),
         session_config(most, devices),
@@ -114,6 +128,18 @@ def runnable(program: Program, gpus: int, devices: str) -> Runnable:
             if variable.name in initializers or variable.name in local
         },
     )
+
+
+def _in_cluster(placement: Placement, cluster: Machine) -> None:
+    """Check that the cluster has every task that a program names."""
+    for op in placement.ops.values():
+        if lacking := cluster.lacks(op.requested):
+            where = placement.where(op.name)
+            raise InputError(
+                placement.program,
+                f"{op.name}{f' (built at {where})' if where else ''} {lacking}",
+                cluster.nearest(op.requested),
+            )
 
 
 def _inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
@@ -178,10 +204,11 @@ def _copies(held: Any) -> Sequence[Any]:
     return tuple(held.values) if isinstance(held, DistributedValues) else (held,)
 
 
-def _on_devices(graph_def: Any, gpus: int, devices: str) -> tf.Graph:
+def _on_devices(graph_def: Any, gpus: int, devices: str, *, whole: bool) -> tf.Graph:
     """The graph of a GraphDef, also the bodies of its functions, on the devices that are there.
 
     The devices are changed in the GraphDef: those of a live graph do not reach into functions.
+    With ``whole``, tasks do not get constants of their own, under other names.
     """
     copied = type(graph_def)()
     copied.CopyFrom(graph_def)
@@ -195,6 +222,8 @@ def _on_devices(graph_def: Any, gpus: int, devices: str) -> tf.Graph:
                 node.attr["seed2"].i = number + 1  # so that the next run starts alike
     if simulated:
         channels_last(copied)
+    if whole:
+        keep_whole(copied)
     graph = tf.Graph()
     with graph.as_default():
         tf.graph_util.import_graph_def(copied, name="")

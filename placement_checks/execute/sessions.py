@@ -24,6 +24,7 @@ _NO_KERNEL = ("No OpKernel was registered", "NHWC", "CUDA", "NCCL", "cuDNN")
 _AROUND = re.compile(
     r"Graph execution error:|Detected at node |\s+File |Node: |\d+ root error|\s*$"
 )
+_OF_TASK = re.compile(r"From (/job:\w+)/replica:\d+(/task:\d+):$")
 _NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 _MOST_FETCHED = 2000
 
@@ -37,7 +38,13 @@ class Running:
     """
 
     def __init__(
-        self, program: Runnable, seconds: float, *, threads: int = 0, timed: bool = False
+        self,
+        program: Runnable,
+        seconds: float,
+        *,
+        threads: int = 0,
+        timed: bool = False,
+        target: str = "",
     ) -> None:
         """Open the session.
 
@@ -49,11 +56,14 @@ class Running:
                 unless ``TF_OVERRIDE_GLOBAL_THREADPOOL`` was set before (core/common_runtime/
                 local_device.cc).
             timed: whether graph optimisation is left on.
+            target: the master of a cluster; this process by default.
         """
         self.program = program
         self._seconds = seconds
         self._fewer = (
-            "take fewer rows"
+            "do all tasks of the cluster run? Else give it more seconds, or fewer rows"
+            if target
+            else "take fewer rows"
             if timed
             else "give it more with --set gradients-equal.seconds=N, or fewer rows with "
             "gradients-equal.rows=N"
@@ -67,7 +77,7 @@ class Running:
             config.inter_op_parallelism_threads = threads
             config.intra_op_parallelism_threads = 1
             config.use_per_session_threads = True
-        self._session = tf1.Session(graph=program.graph, config=config)
+        self._session = tf1.Session(target, graph=program.graph, config=config)
 
     def __enter__(self) -> Running:
         return self
@@ -78,6 +88,9 @@ class Running:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._session.close()
 
     def run(
@@ -118,8 +131,10 @@ class Running:
         """The sentence of an error that tells, and the op at fault with the user's line."""
         message = str(getattr(error, "message", error)).strip()
         lines = message.splitlines() or [type(error).__name__]
-        told = next((line for line in lines if not _AROUND.match(line)), lines[0])
-        reason = _NUMBERED.sub("", told).strip()
+        told = [line for line in lines if not _AROUND.match(line)] or lines[:1]
+        reason = _NUMBERED.sub("", told[0]).strip()
+        if (task := _OF_TASK.match(reason)) and told[1:]:
+            reason = f"{task[1]}{task[2]}: {told[1]}"
         op = getattr(error, "op", None)
         if op is None:
             return reason, ""

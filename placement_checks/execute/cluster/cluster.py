@@ -1,0 +1,215 @@
+"""Trains programs on a running cluster, and reads back where their ops ran."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from placement_checks.devices import Device
+from placement_checks.errors import InputError
+from placement_checks.machines import Machine
+from placement_checks.placement import Placement
+
+if TYPE_CHECKING:
+    from placement_checks.execute.asked import Batch, Target
+    from placement_checks.execute.sessions import Running
+
+ANSWER_LIMIT = 5.0  # seconds within which a task takes a connection
+_GRACE = 2.0  # seconds
+
+_MOMENT = 0.1  # seconds between two looks at the tasks
+
+_Outcome: TypeAlias = tuple[Any, Exception | None]
+
+
+class Trained(NamedTuple):
+    """What came of training on a cluster.
+
+    Attributes:
+        placement: where every op that was part of a step or of the initialisers ran.
+        losses: the losses that the program reports, one list a step.
+    """
+
+    placement: Placement
+    losses: list[list[float]]
+
+
+class Cluster:
+    """A running cluster.
+
+    Attributes:
+        spec: the address ``host:port`` of every task, by job and index.
+        machine: the devices of its tasks.
+    """
+
+    def __init__(self, spec: Mapping[str, Mapping[int, str]], machine: Machine) -> None:
+        self.spec = spec
+        self.machine = machine
+
+    @property
+    def target(self) -> str:
+        """The master for sessions: the first task of the job chief or worker, or of another."""
+        job = next((each for each in ("chief", "worker") if each in self.spec), min(self.spec))
+        return f"grpc://{self.spec[job][min(self.spec[job])]}"
+
+    def ended(self) -> InputError | None:
+        """Which task is known to have ended, and how."""
+        return None
+
+    def answers(self) -> None:
+        """Check that every task takes connections.
+
+        Raises:
+            InputError: one does not; a session would wait for it for ever.
+        """
+        if gone := self.ended():
+            raise gone
+        for job, tasks in self.spec.items():
+            for index, address in tasks.items():
+                host, _, port = address.rpartition(":")
+                try:
+                    socket.create_connection((host, int(port)), ANSWER_LIMIT).close()
+                except OSError as error:
+                    raise InputError(
+                        f"/job:{job}/task:{index}",
+                        f"nobody answers at {address}: {error.strerror or error}",
+                        "start its tf.distribute.Server, or mend the address in the ClusterSpec",
+                    ) from None
+
+    def train(
+        self,
+        target: Target,
+        *,
+        batch: Batch = None,
+        steps: int = 1,
+        rows: int = 0,
+        seconds: float = 60.0,
+        seed: int = 0,
+    ) -> Trained:
+        """Build a program, and train it through the master of this cluster.
+
+        Its graph is built for the machine, with CPU devices in place of GPUs. Where ops ran is
+        read from the partition graphs that the tasks report.
+
+        Args:
+            target: the program; it says what one step is.
+            batch: gives the rows; made up by default.
+            steps: how many are taken.
+            rows: of the global batch.
+            seconds: that a step may take.
+            seed: of the rows.
+
+        Raises:
+            InputError: the program names a task that the cluster has not, it fails, or a task
+                ends or gives no answer meanwhile.
+        """
+        import numpy as np
+
+        from placement_checks.execute.asked import batch_of, program_of
+        from placement_checks.execute.feeding import Feeding
+        from placement_checks.execute.fitness import says_step
+        from placement_checks.execute.programs import Unmeasurable, runnable
+        from placement_checks.execute.sessions import Running
+
+        self.answers()
+        program = program_of(target)
+        try:
+            made = runnable(program, self.machine.towers, "simulated", cluster=self.machine)
+            says_step(made)
+            feeding = Feeding(made, None, batch_of(batch), rows=rows) if made.inputs else None
+        except Unmeasurable as reason:
+            raise InputError(program.name, str(reason)) from None
+        config = type(made.config)(log_device_placement=True)
+        training = made.placement.training
+        fetches = {"step": list(training.train_op), "losses": list(training.losses)}
+        beginning = [made.initializers.values(), made.local_initializers.values(), made.tables]
+        rng = np.random.default_rng(seed)
+        found: dict[str, Device] = {}
+        losses = []
+        running = Running(replace(made, config=config), seconds, target=self.target)
+        try:
+            for number, ops in enumerate(beginning):
+                self._run(running, f"initialiser {number}", seconds, list(ops), None, found)
+            for step in range(steps):
+                feeds = feeding.to_towers(feeding.batch(rng, feeding.rows)) if feeding else None
+                fetched = self._run(running, f"step {step + 1}", seconds, fetches, feeds, found)
+                losses.append([float(np.mean(loss)) for loss in fetched["losses"]])
+        finally:
+            # Where a task is gone, closing the session waits for it for ever.
+            closing = threading.Thread(target=running.close, daemon=True)
+            closing.start()
+            closing.join(_GRACE)
+        return Trained(self._placed(made.placement, found), losses)
+
+    def _run(
+        self,
+        running: Running,
+        doing: str,
+        seconds: float,
+        fetches: Any,
+        feeds: Any,
+        found: dict[str, Device],
+    ) -> Any:
+        """Run a part of the graph, and note where its ops ran."""
+        from placement_checks.execute.programs import tf1
+
+        metadata = tf1.RunMetadata()
+        answer: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                answer.put((running.run(fetches, feeds, metadata), None))
+            except Exception as error:
+                answer.put((None, error))
+
+        # In a thread, because nothing ends a run that waits for a task that is gone.
+        threading.Thread(target=work, daemon=True).start()
+        result = self._awaited(answer, f"{doing} of {running.program.name}", seconds)
+        for part in metadata.partition_graphs:
+            for node in part.node:
+                found[node.name] = Device.parse(node.device)
+        return result
+
+    def _awaited(self, answer: queue.SimpleQueue[_Outcome], doing: str, seconds: float) -> Any:
+        """The result of a run.
+
+        Raises:
+            InputError: it failed, a task has ended meanwhile, or there is no answer.
+        """
+        failure = None
+        deadline = time.monotonic() + seconds + _GRACE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                result, failure = answer.get(timeout=_MOMENT)
+                if failure is None:
+                    return result
+                deadline = time.monotonic() + _GRACE  # the news of a task's end may be on its way
+            if gone := self.ended():
+                message = f"{gone.message} during {doing}"
+                raise InputError(gone.object, message, gone.cure, details=gone.details)
+        raise failure or InputError(
+            self.target,
+            f"gave no answer within {seconds:g} s, during {doing}",
+            "do all tasks run?",
+        )
+
+    def _placed(self, asked: Placement, found: Mapping[str, Device]) -> Placement:
+        """What was asked for, with where it ran; GPUs are named for what stood in for them."""
+        from placement_checks.execute.devices import stood_in_for
+
+        with_gpus = {(gpu.job, gpu.task) for gpu in self.machine.gpus}
+        ops = {
+            name: op._replace(
+                assigned=stood_in_for(device) if (device.job, device.task) in with_gpus else device
+            )
+            if (device := found.get(name))
+            else op
+            for name, op in asked.ops.items()
+        }
+        return replace(asked, ops=ops, machine=self.machine, placer="session")

@@ -1,0 +1,231 @@
+"""Starts the tasks of a cluster on this machine, and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, cast
+
+from placement_checks.errors import InputError, PlacerError, UsageError
+from placement_checks.execute.cluster.cluster import Cluster
+from placement_checks.execute.cluster.servers import SERVING
+from placement_checks.machines import Machine, Task
+
+START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
+MOST_TASKS = 32  # each holds TensorFlow's threads, about 100
+
+
+class LocalCluster(Cluster):
+    """A cluster of processes on this machine, which listen on loopback alone.
+
+    A CPU device stands in for each GPU of a task: ``CPU:i+1`` for ``GPU:i``.
+    """
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        """Reserve the ports; `start` starts the tasks, and `stop` ends them.
+
+        Args:
+            machine: the tasks and their devices.
+            folder: where each task writes what it prints.
+
+        Raises:
+            UsageError: it is one host, it has more than 32 tasks, or a task has several CPU
+                devices beside GPUs.
+        """
+        _check(machine)
+        self._folder = folder
+        self._sockets = [_reserved() for _ in machine.tasks]
+        spec: dict[str, dict[int, str]] = {}
+        for task, reserved in zip(machine.tasks, self._sockets, strict=True):
+            spec.setdefault(task.job, {})[task.index] = f"127.0.0.1:{reserved.getsockname()[1]}"
+        super().__init__(spec, machine)
+        self._pids: dict[tuple[str, int], int] = {}
+        self._ended: dict[tuple[str, int], int] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start all tasks; they serve when this returns.
+
+        Raises:
+            PlacerError: one of them did not start.
+        """
+        # -P, and our own folder on the path instead: the user's folder may hold a numpy.py.
+        home = str(Path(__file__).resolve().parents[3])
+        path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+        errors = open(self._folder / "start.log", "wb")  # noqa: SIM115
+        with errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "placement_checks.execute.cluster.servers"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={
+                    **os.environ,
+                    "CUDA_VISIBLE_DEVICES": "-1",
+                    "PYTHONPATH": path,
+                    "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
+                    "TF_GRPC_REUSE_PORT": "1",  # beside the socket that reserves it
+                    "no_grpc_proxy": "127.0.0.1,localhost",
+                },
+            )
+        tasks = [
+            {
+                "job": task.job,
+                "index": task.index,
+                "cpus": _cpus(task),
+                "log": str(self.log(task.job, task.index)),
+            }
+            for task in self.machine.tasks
+        ]
+        spec = {
+            job: {str(i): address for i, address in each.items()}
+            for job, each in self.spec.items()
+        }
+        stdin = cast(BinaryIO, self._process.stdin)
+        stdin.write(json.dumps({"spec": spec, "tasks": tasks}).encode() + b"\n")
+        stdin.flush()
+        self._await_all()
+        threading.Thread(target=self._follow, daemon=True).start()
+        for reserved in self._sockets:
+            reserved.close()
+
+    def _await_all(self) -> None:
+        process = cast("subprocess.Popen[bytes]", self._process)
+        watch = threading.Timer(START_LIMIT, process.kill)
+        watch.start()
+        try:
+            for _ in self.machine.tasks:
+                line = cast(BinaryIO, process.stdout).readline()
+                event = json.loads(line) if line else {}
+                name = f"/job:{event['job']}/task:{event['index']}" if event else "a local cluster"
+                if event.get("said") != SERVING:
+                    self.stop()
+                    raise PlacerError(
+                        name,
+                        f"did not start: {event.get('said') or 'its process ended'}",
+                        "try again: every start takes other ports",
+                        details=self._start_log(),
+                    )
+                self._pids[event["job"], event["index"]] = event["pid"]
+        finally:
+            watch.cancel()
+
+    def _follow(self) -> None:
+        """Note which tasks have ended."""
+        for line in cast(BinaryIO, cast("subprocess.Popen[bytes]", self._process).stdout):
+            event = json.loads(line)
+            self._ended[event["job"], event["index"]] = event["ended"]
+
+    def _start_log(self) -> str:
+        return (self._folder / "start.log").read_text(errors="replace")[-4000:].strip()
+
+    def log(self, job: str, index: int) -> Path:
+        """The file with all that a task prints; the placement log is that of the master."""
+        return self._folder / f"{job}-{index}.log"
+
+    def kill(self, job: str, index: int) -> None:
+        """End one task at once (SIGKILL), as a machine that fails does."""
+        os.kill(self._pids[job, index], signal.SIGKILL)
+
+    def ended(self) -> InputError | None:
+        for (job, index), code in dict(self._ended).items():
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended ({code})"
+            said = self.log(job, index).read_text(errors="replace")[-2000:].strip()
+            return InputError(
+                f"/job:{job}/task:{index}",
+                f"its process {how}",
+                "start the cluster anew, and restore the variables from a checkpoint",
+                details=said,
+            )
+        return None
+
+    def stop(self) -> None:
+        """End all tasks; none is left when this returns."""
+        for reserved in self._sockets:
+            reserved.close()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            cast(BinaryIO, process.stdin).close()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()  # its children end with it
+            process.wait()
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+@contextlib.contextmanager
+def local_cluster(machine: Machine | str) -> Iterator[LocalCluster]:
+    """A running cluster of processes on this machine, ended with the context.
+
+    Args:
+        machine: the tasks, such as ``"ps*2; worker*2: gpu*2"``; a CPU device stands in for each
+            GPU.
+
+    Raises:
+        UsageError: it is no cluster, or a larger one than this machine should start.
+        PlacerError: a task did not start.
+    """
+    if isinstance(machine, str):
+        machine = Machine.parse(machine)
+    with tempfile.TemporaryDirectory(prefix="placement_checks") as folder:
+        with LocalCluster(machine, Path(folder)) as cluster:
+            yield cluster
+
+
+def _check(machine: Machine) -> None:
+    if machine.is_local:
+        raise UsageError(
+            f"machine '{machine}'", "is one host, and no cluster", 'write it like "ps*2; worker*2"'
+        )
+    if len(machine.tasks) > MOST_TASKS:
+        raise UsageError(
+            f"machine '{machine}'",
+            f"has {len(machine.tasks)} tasks, and {MOST_TASKS} processes at most are started here",
+            "place it instead: the placer needs no processes",
+        )
+    for task in machine.tasks:
+        counts = dict(task.devices)
+        if counts.get("GPU") and counts["CPU"] > 1:
+            raise UsageError(
+                f"machine '{machine}'",
+                f"/job:{task.job}/task:{task.index} has several CPU devices and GPUs, and CPU "
+                "devices stand in for GPUs",
+                "give it one CPU device",
+            )
+
+
+def _cpus(task: Task) -> int:
+    counts = dict(task.devices)
+    return counts["CPU"] + counts.get("GPU", 0)
+
+
+def _reserved() -> Any:
+    """A socket that keeps a port from everybody but a server that may share it."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved

@@ -1,0 +1,88 @@
+"""The servers of a local cluster: ``python -m placement_checks.execute.cluster.servers``.
+
+TensorFlow is loaded once, and a process is forked for every task before any of it has started.
+One line of JSON on standard input says which tasks there are; lines of JSON on standard output say
+which task serves, and which has ended. When standard input ends, all of them are ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any, NoReturn
+
+from placement_checks.capture.placer.port import close_to_others
+from placement_checks.streams import quiet_stderr
+
+SERVING = "serving"
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def main() -> None:
+    asked = json.loads(sys.stdin.readline())
+    with quiet_stderr():
+        import tensorflow  # noqa: F401
+
+    running: dict[int, tuple[str, int]] = {}
+    starting = []
+    for task in asked["tasks"]:
+        served, serves = os.pipe()
+        process = os.fork()
+        if process == 0:
+            _serve(asked["spec"], serves, **task)
+        os.close(serves)
+        running[process] = (task["job"], task["index"])
+        starting.append((served, process))
+    for served, process in starting:
+        with open(served) as stream:
+            said = stream.read()
+        job, index = running[process]
+        _say({"job": job, "index": index, "pid": process, "said": said})
+    threading.Thread(target=_mourn, args=(running,), daemon=True).start()
+    sys.stdin.read()
+    for process in list(running):
+        os.kill(process, signal.SIGKILL)
+
+
+def _mourn(running: dict[int, tuple[str, int]]) -> None:
+    """Tell of every task that ends."""
+    while running:
+        process, status = os.waitpid(-1, 0)
+        job, index = running.pop(process)
+        _say({"job": job, "index": index, "ended": os.waitstatus_to_exitcode(status)})
+
+
+def _serve(
+    spec: dict[str, list[str]], serves: int, *, job: str, index: int, cpus: int, log: str
+) -> NoReturn:
+    """Be one task until the end; says on ``serves`` that it serves, or why it does not."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    import tensorflow as tf
+
+    try:
+        config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus, "GPU": 0})
+        server: Any = tf.distribute.Server(spec, job_name=job, task_index=index, config=config)
+        close_to_others(int(server.target.rpartition(":")[2]))
+        said = SERVING
+    except (tf.errors.OpError, OSError) as error:
+        said = str(getattr(error, "message", error))
+    os.write(serves, said.encode())
+    os.close(serves)
+    while True:
+        signal.pause()
+
+
+def _say(event: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
