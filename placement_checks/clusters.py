@@ -55,8 +55,8 @@ def addresses(spec: Any, name: str = "the ClusterSpec") -> Addresses:
     return found
 
 
-def from_environment() -> Addresses:
-    """The cluster that ``TF_CONFIG`` describes.
+def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
+    """The cluster that ``TF_CONFIG`` describes, and the job and index of this process in it.
 
     Raises:
         InputError: it is not set, is no such JSON, or names a task that its cluster has not.
@@ -72,9 +72,9 @@ def from_environment() -> Addresses:
         raise InputError(TF_CONFIG, "describes no cluster", f'its "cluster" is missing; {_CURE}')
     cluster = addresses(described["cluster"], TF_CONFIG)
     own = described.get("task")
-    if isinstance(own, Mapping) and "type" in own:
-        _check_own(str(own["type"]), own.get("index", 0), cluster)
-    return cluster
+    if not isinstance(own, Mapping) or own.get("type") in (None, "evaluator"):
+        return cluster, None  # an evaluator is part of no cluster
+    return cluster, _own(str(own["type"]), own.get("index", 0), cluster)
 
 
 def _tasks(tasks: Any, job: str, name: str) -> list[tuple[int, Any]]:
@@ -94,9 +94,7 @@ def _check_address(address: Any, task: str, name: str) -> None:
         raise InputError(name, f"{task} has the port {port}", "ports end at 65535")
 
 
-def _check_own(job: str, index: Any, cluster: Addresses) -> None:
-    if job == "evaluator":  # is part of no cluster
-        return
+def _own(job: str, index: Any, cluster: Addresses) -> tuple[str, int]:
     if job not in cluster:
         near = nearest(job, list(cluster))
         known = f"its jobs are {', '.join(cluster)}"
@@ -108,3 +106,4 @@ def _check_own(job: str, index: Any, cluster: Addresses) -> None:
             f"its task is /job:{job}/task:{index}, and the job has {len(cluster[job])}",
             f"give an index from {min(cluster[job])} to {max(cluster[job])}",
         )
+    return job, int(index)

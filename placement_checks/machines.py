@@ -6,6 +6,7 @@ A machine is written as groups of equal tasks, ``;`` between them::
     cpu*2, gpu*4                   one host with two CPU devices and four GPUs
     ps*2; worker*64: gpu*8         two parameter servers, 64 workers of eight GPUs
     worker/task:3: gpu*8           a task whose job has no others, or not all of them
+    …; master=worker/task:1        the task whose server sessions are opened on
     dgx-1, worker*64: dgx-1        a preset; `this` is the machine at hand
     TF_CONFIG                      the cluster that this variable of the environment describes
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -44,7 +45,9 @@ _GROUP = re.compile(
     r"(?P<job>[A-Za-z][A-Za-z0-9_]*)(?:/task:(?P<task>\d{1,9})|\s*\*\s*(?P<count>\d{1,9}))?\s*"
 )
 _COUNTED = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(?:\s*\*\s*(\d{1,9}))?")
+_MASTER = re.compile(r"master\s*=\s*([A-Za-z][A-Za-z0-9_]*)/task:(\d{1,9})")
 _COMPUTING_JOBS = {"worker", "chief"}
+_MASTERS = ("chief", "worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Machine:
-    """The tasks of one host or of a cluster."""
+    """The tasks of one host or of a cluster.
+
+    Attributes:
+        tasks: all of them.
+        stated_master: the job and index of `master`, where it is not the usual one.
+    """
 
     tasks: tuple[Task, ...]
+    stated_master: tuple[str, int] | None = None
 
     @staticmethod
     def local(gpus: int = 2, *, cpus: int = 1) -> Machine:
@@ -87,14 +96,22 @@ class Machine:
         if text.strip() == "this":
             return Machine.local(len(local_gpus()))
         if text.strip() == clusters.TF_CONFIG:
-            return _of_addresses(clusters.from_environment(), gpus)
+            spec, own = clusters.from_environment()
+            return replace(_of_addresses(spec, gpus), stated_master=own)
         text = PRESETS.get(text.strip(), text)
         tasks: list[Task] = []
+        master = None
         for group in filter(None, (part.strip() for part in text.split(";"))):
-            tasks += _parse_group(group, after=tasks, whole=text)
+            if stated := _MASTER.fullmatch(group):
+                master = (stated[1], int(stated[2]))
+            else:
+                tasks += _parse_group(group, after=tasks, whole=text)
         if not tasks:
             raise _malformed(text, "names no devices")
-        return Machine(tuple(tasks))
+        machine = Machine(tuple(tasks), master)
+        if master and (lacking := machine.lacks(Device(master[0], task=master[1]))):
+            raise _malformed(text, lacking)
+        return machine
 
     @staticmethod
     def of_cluster(spec: Any, gpus: int = 2) -> Machine:
@@ -175,6 +192,19 @@ class Machine:
         return max([1, *(dict(task.devices).get("GPU", 0) for task in self.tasks)])
 
     @cached_property
+    def master(self) -> Task:
+        """The task whose server sessions are opened on: of what is alike, its devices come first.
+
+        By default it is the first of the job chief or worker, or else of all.
+        """
+        if self.stated_master is not None:
+            job, index = self.stated_master
+        else:
+            job = next((each for each in _MASTERS if each in self.jobs), min(self.jobs))
+            index = min(self.jobs[job])
+        return next(task for task in self.tasks if (task.job, task.index) == (job, index))
+
+    @cached_property
     def devices(self) -> tuple[Device, ...]:
         return tuple(device for task in self.tasks for device in task.device_names())
 
@@ -227,7 +257,11 @@ class Machine:
     def __str__(self) -> str:
         if self.is_local:
             return _devices_text(self.tasks[0].devices)
-        return "; ".join(_groups_text(self.tasks))
+        groups = list(_groups_text(self.tasks))
+        if self.stated_master is not None:
+            job, index = self.stated_master
+            groups.append(f"master={job}/task:{index}")
+        return "; ".join(groups)
 
 
 def local_gpus() -> tuple[int, ...]:

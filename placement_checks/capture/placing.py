@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from tensorflow.core.framework import types_pb2
@@ -14,6 +15,7 @@ from placement_checks.capture.graph import Source
 from placement_checks.capture.kernels import BOUND, why_not
 from placement_checks.capture.placer.process import PlacerProcess, Unusable, phantom, session
 from placement_checks.capture.placer.refusal import Refused
+from placement_checks.capture.preference import Preference
 from placement_checks.devices import LOCALHOST, Device
 from placement_checks.errors import InputError
 from placement_checks.machines import Machine
@@ -92,13 +94,17 @@ def _of_other_clusters(asked: Placement) -> list[Refusal]:
 
 
 def prepare(graph_def: Any, machine: Machine) -> None:
-    """Make a GraphDef fit to be placed from outside: on one host every op names that host, and
-    large constants that no shape depends on become small ones.
+    """Make a GraphDef fit to be placed from outside: on one host every op names that host, in a
+    cluster tasks have the names of `Preference`, and large constants that no shape depends on
+    become small ones.
     """
     prefix = str(LOCALHOST) if machine.is_local else ""
+    renamed = cache(Preference(machine).device)
     for node in _all_nodes(graph_def):
         if prefix and "/job:" not in node.device:
             node.device = prefix + node.device
+        elif not prefix and node.device:
+            node.device = renamed(node.device)
         if node.op == "Const":
             _strip(node.attr["value"].tensor)
     if not machine.is_local:
@@ -138,10 +144,14 @@ def _ask(process: PlacerProcess, source: Source, asked: Placement, *, soft: bool
     names = list(asked.ops)
     own = len(source.graph_def.node)
     assert asked.machine is not None
-    tasks = [[task.job, task.index, task.devices] for task in asked.machine.tasks]
+    preference = Preference(asked.machine)
     try:
         devices = process.place(
-            source.graph_def.SerializeToString(), names[:own], names[own:], tasks, soft=soft
+            source.graph_def.SerializeToString(),
+            names[:own],
+            names[own:],
+            preference.tasks(),
+            soft=soft,
         )
     except Refused as refused:
         if unknown := _UNKNOWN_OP.search(str(refused)):
@@ -149,7 +159,7 @@ def _ask(process: PlacerProcess, source: Source, asked: Placement, *, soft: bool
                 f"the placer does not know the op type {unknown[1]}: "
                 "ops of libraries of one's own cannot be placed"
             ) from None
-        raise
+        raise Refused(preference.back(str(refused))) from None
     missing = [name for name, device in zip(names[:own], devices[:own], strict=True) if not device]
     if missing:
         raise InputError(
@@ -157,7 +167,7 @@ def _ask(process: PlacerProcess, source: Source, asked: Placement, *, soft: bool
             f"the placer left out {len(missing)} of {own} ops, such as '{missing[0]}'",
             "report this graph: nothing is said about a graph that was placed in part",
         )
-    return devices
+    return list(map(cache(preference.back), devices))
 
 
 def _assigned(asked: Placement, source: Source, devices: Iterable[str], kind: str) -> Placement:

@@ -87,13 +87,30 @@ def test_strict_placement_is_refused_op_by_op_and_then_softened() -> None:
 
 def test_what_cannot_be_placed_even_softly_is_said_to_be_unplaced() -> None:
     def build() -> None:
-        with tf.device("/job:ps/task:0"):
+        with tf.device("/job:localhost/replica:1/task:0"):
             tf1.placeholder(tf.float32, name="x")
 
     placement = place(build, machine=Machine.local(2), soft=True)
 
     assert [refusal.op for refusal in placement.refusals] == ["x"]
     assert placement.unplaced == "the placer refused the graph"
+
+
+def test_tasks_that_the_machine_lacks_are_refused_without_the_placer() -> None:
+    def build() -> None:
+        for device in ("/job:ps/task:0", "/job:worker/task:2", "/job:worker/task:1"):
+            with tf.device(device):
+                tf1.placeholder(tf.float32, name="x")
+
+    placement = place(build, machine=Machine.parse("worker*2"), soft=True)
+
+    assert placement.refusals == [
+        ("x", "it asks for /job:ps, and the machine has /job:worker"),
+        ("x_1", "it asks for /job:worker/task:2, and the job worker has tasks 0 to 1"),
+    ]
+    assert placement.unplaced == (
+        "the machine (worker*2: cpu*1) lacks tasks that the program names"
+    )
 
 
 @pytest.mark.parametrize(

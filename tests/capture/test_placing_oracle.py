@@ -69,7 +69,7 @@ def test_every_node_is_where_the_placer_of_a_local_session_puts_it(
 
     if isinstance(expected, str):
         assert placement.refusals
-        assert placement.refusals[0].op in expected
+        assert any(each.op in expected for each in placement.refusals)
     else:
         assert not placement.refusals
         names = [op.name for op in graphs[name].get_operations()]
