@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from placement_checks.equality import with_numbers as with_numbers
     from placement_checks.errors import PlacementError as PlacementError
     from placement_checks.execute.cluster import Cluster as Cluster
+    from placement_checks.execute.cluster import LocalCluster as LocalCluster
     from placement_checks.execute.cluster import local_cluster as local_cluster
     from placement_checks.execute.eager import simulated_gpus as simulated_gpus
     from placement_checks.judging import verify as verify
@@ -65,6 +66,7 @@ _HOMES = {
     "Cluster": "execute.cluster",
     "Device": "devices",
     "Finding": "rules",
+    "LocalCluster": "execute.cluster",
     "Log": "logs",
     "Machine": "machines",
     "Op": "placement",

@@ -22,9 +22,9 @@ Values = Mapping[str, npt.NDArray[Any]]
 _NO_KERNEL = ("No OpKernel was registered", "NHWC", "CUDA", "NCCL", "cuDNN")
 # The lines around the sentence of an error that says what is wrong.
 _AROUND = re.compile(
-    r"Graph execution error:|Detected at node |\s+File |Node: |\d+ root error|\s*$"
+    r"Graph execution error:|Detected at node |\s+File |Node: |\d+ root error|=+$|\s*$"
 )
-_OF_TASK = re.compile(r"From (/job:\w+)/replica:\d+(/task:\d+):$")
+_OF_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
 _NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 _MOST_FETCHED = 2000
 

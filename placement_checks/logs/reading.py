@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from placement_checks.errors import InputError
 from placement_checks.logs.log import Log
@@ -23,7 +24,7 @@ def processors() -> int:
 
 
 def read_logs(
-    names: Sequence[str],
+    names: Sequence[str | Path],
     *,
     processes: int = 1,
     watch: Watch | None = None,
@@ -43,7 +44,8 @@ def read_logs(
     """
     total = Tally()
     troubles: list[str] = []
-    for name in names:
+    listed = [str(name) for name in names]
+    for name in listed:
         source = Source(name, packed=packed)
         parts = [source] if in_pieces(source.sample) else source.parts(processes)
         others = [_Forked(part) for part in parts[1:]]
@@ -56,7 +58,7 @@ def read_logs(
         for tally in tallies:
             total.merge(tally)
         troubles += [f"{name}: {trouble}" for part in parts for trouble in part.troubles]
-    return total.log(" + ".join(names), troubles)
+    return total.log(" + ".join(listed), troubles)
 
 
 def _tally(source: Source, watch: Watch | None = None) -> Tally:

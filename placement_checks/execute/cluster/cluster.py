@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ANSWER_LIMIT = 5.0  # seconds within which a task takes a connection
 _GRACE = 2.0  # seconds
 
+_NEWS = 0.5  # seconds that it takes to hear of a task's end
 _MOMENT = 0.1  # seconds between two looks at the tasks
 
 _Outcome: TypeAlias = tuple[Any, Exception | None]
@@ -54,9 +55,9 @@ class Cluster:
 
     @property
     def target(self) -> str:
-        """The master for sessions: the first task of the job chief or worker, or of another."""
-        job = next((each for each in ("chief", "worker") if each in self.spec), min(self.spec))
-        return f"grpc://{self.spec[job][min(self.spec[job])]}"
+        """The server that sessions are opened on, that of `Machine.master`."""
+        master = self.machine.master
+        return f"grpc://{self.spec[master.job][master.index]}"
 
     def ended(self) -> InputError | None:
         """Which task is known to have ended, and how."""
@@ -189,10 +190,13 @@ class Cluster:
                 result, failure = answer.get(timeout=_MOMENT)
                 if failure is None:
                     return result
-                deadline = time.monotonic() + _GRACE  # the news of a task's end may be on its way
+                deadline = time.monotonic() + _NEWS
             if gone := self.ended():
-                message = f"{gone.message} during {doing}"
-                raise InputError(gone.object, message, gone.cure, details=gone.details)
+                raise _meanwhile(gone, doing)
+        try:
+            self.answers()  # which task is gone says more than what TensorFlow makes of it
+        except InputError as gone:
+            raise _meanwhile(gone, doing) from None
         raise failure or InputError(
             self.target,
             f"gave no answer within {seconds:g} s, during {doing}",
@@ -213,3 +217,8 @@ class Cluster:
             for name, op in asked.ops.items()
         }
         return replace(asked, ops=ops, machine=self.machine, placer="session")
+
+
+def _meanwhile(gone: InputError, doing: str) -> InputError:
+    message = f"{gone.message} during {doing}"
+    return InputError(gone.object, message, gone.cure, details=gone.details)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from placement_checks.errors import InputError, PlacerError, UsageError
 from placement_checks.execute.cluster.cluster import Cluster
@@ -29,6 +29,9 @@ class LocalCluster(Cluster):
     """A cluster of processes on this machine, which listen on loopback alone.
 
     A CPU device stands in for each GPU of a task: ``CPU:i+1`` for ``GPU:i``.
+
+    Attributes:
+        pids: the process of each task, by job and index.
     """
 
     def __init__(self, machine: Machine, folder: Path) -> None:
@@ -44,12 +47,12 @@ class LocalCluster(Cluster):
         """
         _check(machine)
         self._folder = folder
-        self._sockets = [_reserved() for _ in machine.tasks]
+        self._sockets = [reserved_port() for _ in machine.tasks]
         spec: dict[str, dict[int, str]] = {}
         for task, reserved in zip(machine.tasks, self._sockets, strict=True):
             spec.setdefault(task.job, {})[task.index] = f"127.0.0.1:{reserved.getsockname()[1]}"
         super().__init__(spec, machine)
-        self._pids: dict[tuple[str, int], int] = {}
+        self.pids: dict[tuple[str, int], int] = {}
         self._ended: dict[tuple[str, int], int] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -116,7 +119,7 @@ class LocalCluster(Cluster):
                         "try again: every start takes other ports",
                         details=self._start_log(),
                     )
-                self._pids[event["job"], event["index"]] = event["pid"]
+                self.pids[event["job"], event["index"]] = event["pid"]
         finally:
             watch.cancel()
 
@@ -135,7 +138,7 @@ class LocalCluster(Cluster):
 
     def kill(self, job: str, index: int) -> None:
         """End one task at once (SIGKILL), as a machine that fails does."""
-        os.kill(self._pids[job, index], signal.SIGKILL)
+        os.kill(self.pids[job, index], signal.SIGKILL)
 
     def ended(self) -> InputError | None:
         for (job, index), code in dict(self._ended).items():
@@ -223,7 +226,7 @@ def _cpus(task: Task) -> int:
     return counts["CPU"] + counts.get("GPU", 0)
 
 
-def _reserved() -> Any:
+def reserved_port() -> socket.socket:
     """A socket that keeps a port from everybody but a server that may share it."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

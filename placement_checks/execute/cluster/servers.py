@@ -42,10 +42,12 @@ def main() -> None:
             said = stream.read()
         job, index = running[process]
         _say({"job": job, "index": index, "pid": process, "said": said})
-    threading.Thread(target=_mourn, args=(running,), daemon=True).start()
+    mourner = threading.Thread(target=_mourn, args=(running,), daemon=True)
+    mourner.start()
     sys.stdin.read()
     for process in list(running):
         os.kill(process, signal.SIGKILL)
+    mourner.join()
 
 
 def _mourn(running: dict[int, tuple[str, int]]) -> None:

@@ -1,0 +1,237 @@
+"""A cluster of processes: how it starts, what is said when a part of it fails, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import tensorflow as tf
+
+from placement_checks import Cluster, Machine, local_cluster
+from placement_checks.errors import InputError, UsageError
+from placement_checks.execute.cluster.local import reserved_port
+
+tf1 = tf.compat.v1
+SMALL = "ps*1; worker*2: gpu*1"
+
+
+def build(num_gpus: int = 1) -> dict[str, Any]:
+    """A tower a worker, and a variable on the parameter server."""
+    with tf.device("/job:ps/task:0/cpu:0"):
+        w = tf1.get_variable("w", [2, 1])
+    losses, inputs = [], []
+    for worker in range(2):
+        with tf.device(f"/job:worker/task:{worker}/gpu:0"):
+            x = tf1.placeholder(tf.float32, [None, 2])
+            losses.append(tf.reduce_mean(tf.square(x @ w - 1.0)))
+            inputs.append({"x": x})
+    train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(
+        tf.add_n(losses), colocate_gradients_with_ops=True
+    )
+    return {"train_op": train_op, "loss": losses, "inputs": inputs}
+
+
+def soon(call: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(0.5, call)
+    timer.start()
+    return timer
+
+
+def test_devices_are_named_for_the_gpus_that_cpus_stand_in_for() -> None:
+    with local_cluster(SMALL) as cluster:
+        trained = cluster.train(build, steps=2)
+    placement = trained.placement
+
+    assert str(placement.ops["w"].assigned) == "/job:ps/replica:0/task:0/device:CPU:0"
+    assert {str(op.assigned) for op in placement.ops.values() if op.type == "MatMul"} == {
+        f"/job:worker/replica:0/task:{task}/device:GPU:0" for task in (0, 1)
+    }
+    assert (placement.placer, str(placement.machine)) == (
+        "session", "ps*1: cpu*1; worker*2: gpu*1",
+    )  # fmt: skip
+    assert [len(losses) for losses in trained.losses] == [2, 2]
+
+
+@pytest.mark.parametrize("task", [("worker", 1), ("worker", 0), ("ps", 0)])
+def test_task_that_is_killed_is_named(task: tuple[str, int]) -> None:
+    job, index = task
+    begin = time.monotonic()
+    with local_cluster(SMALL) as cluster:
+        started = time.monotonic()
+        soon(lambda: cluster.kill(job, index))
+        with pytest.raises(InputError) as caught:
+            cluster.train(build, steps=1_000_000)
+        told = time.monotonic()
+        with pytest.raises(InputError, match="its process was ended by SIGKILL;"):
+            cluster.train(build)
+        left = [pid for each, pid in cluster.pids.items() if each != task]
+    ended = time.monotonic()
+
+    assert caught.value.object == f"/job:{job}/task:{index}"
+    assert caught.value.message.startswith("its process was ended by SIGKILL during ")
+    assert caught.value.message.endswith(f" of {build.__qualname__}")
+    assert not any(psutil.pid_exists(pid) for pid in left)
+    assert told - started < 10
+    assert ended - told < 10
+    assert started - begin < 180
+
+
+def test_task_that_hangs_is_no_hang() -> None:
+    with local_cluster(SMALL) as cluster:
+        cluster.train(build)
+        soon(lambda: os.kill(cluster.pids["worker", 1], signal.SIGSTOP))
+        with pytest.raises(InputError, match="do all tasks"):
+            cluster.train(build, steps=1_000_000, seconds=2)
+
+
+def test_task_of_a_running_cluster_that_goes_away_is_named() -> None:
+    with local_cluster(SMALL) as cluster:
+        theirs = Cluster(cluster.spec, cluster.machine)
+        soon(lambda: cluster.kill("worker", 1))
+        with pytest.raises(InputError) as caught:
+            theirs.train(build, steps=1_000_000)
+
+    assert caught.value.object == "/job:worker/task:1"
+    assert re.fullmatch(
+        rf"nobody answers at {cluster.spec['worker'][1]}: Connection refused during step \d+ of build",
+        caught.value.message,
+    )
+
+
+def test_nobody_answers() -> None:
+    with reserved_port() as silent:  # bound, and nobody listens
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        cluster = Cluster({"ps": {0: address}}, Machine.parse("ps*1"))
+        begin = time.monotonic()
+        with pytest.raises(InputError) as caught:
+            cluster.train(build)
+
+    assert str(caught.value) == (
+        f"/job:ps/task:0: nobody answers at {address}: Connection refused; start its "
+        "tf.distribute.Server, or mend the address in the ClusterSpec"
+    )
+    assert time.monotonic() - begin < 10
+
+
+def test_tasks_answer_on_loopback_alone() -> None:
+    others = {
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET and not address.address.startswith("127.")
+    }
+    if not others:
+        pytest.skip("this machine has no address but loopback")
+    with local_cluster("ps*1; worker*1") as cluster:
+        for tasks in cluster.spec.values():
+            for address in tasks.values():
+                port = int(address.rpartition(":")[2])
+                socket.create_connection(("127.0.0.1", port), 5).close()
+                for other in others:
+                    with pytest.raises(OSError, match=r"refused|timed out"):
+                        socket.create_connection((other, port), 5)
+
+
+def test_tasks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    script = tmp_path / "start.py"
+    script.write_text(
+        "import time\nimport placement_checks\n"
+        "with placement_checks.local_cluster('ps*1; worker*1') as cluster:\n"
+        "    print(*cluster.pids.values(), flush=True)\n    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        tasks = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+        all_of_them = [*tasks, tasks[0].parent()]
+        process.kill()
+    assert len(all_of_them) == 3
+    _, alive = psutil.wait_procs(all_of_them, timeout=20)
+    assert alive == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "message"),
+    [
+        (
+            "gpu*2",
+            "machine 'gpu*2': is one host, and no cluster; write it like \"ps*2; worker*2\"",
+        ),
+        (
+            "worker*33",
+            "machine 'worker*33: cpu*1': has 33 tasks, and 32 processes at most are started here; "
+            "place it instead: the placer needs no processes",
+        ),
+        (
+            "ps*1; worker*1: cpu*2, gpu*1",
+            "machine 'ps*1: cpu*1; worker*1: cpu*2, gpu*1': /job:worker/task:0 has several CPU "
+            "devices and GPUs, and CPU devices stand in for GPUs; give it one CPU device",
+        ),
+    ],
+)
+def test_machines_that_are_not_started(machine: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught, local_cluster(machine):
+        pass
+    assert str(caught.value) == message
+
+
+def test_program_that_says_no_step(capfd: pytest.CaptureFixture[str]) -> None:
+    def nothing() -> None:
+        with tf.device("/job:ps/task:0"):
+            tf1.get_variable("v", [2])
+
+    with local_cluster("ps*1") as cluster, pytest.raises(InputError, match="is not said; return"):
+        cluster.train(nothing)
+
+
+@pytest.mark.parametrize("strategy", ["parameter_server", "mirrored"])
+def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> None:
+    """What TensorFlow 2's strategies do on processes comes to what one process computes."""
+    workers = 2 if strategy == "mirrored" else 1
+    ports = [reserved_port() for _ in range(workers)]
+    cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
+    running = [
+        subprocess.Popen(
+            [sys.executable, fixtures / "worker_strategies.py", strategy],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={
+                **os.environ,
+                "TF_GRPC_REUSE_PORT": "1",
+                "TF_CONFIG": json.dumps(
+                    {"cluster": cluster, "task": {"type": "worker", "index": index}}
+                ),
+            },
+        )
+        for index in range(workers)
+    ]
+    try:
+        said = [json.loads(process.communicate(timeout=180)[0]) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+        for port in ports:
+            port.close()
+
+    sys.path.insert(0, str(fixtures))
+    try:
+        from worker_strategies import train_alone
+    finally:
+        sys.path.remove(str(fixtures))
+    for one in said:
+        assert one["w"] == pytest.approx(train_alone(), rel=1e-5)
+    job = "worker" if strategy == "mirrored" else "ps"
+    assert sorted(device for one in said for device in one["devices"]) == [
+        f"/job:{job}/replica:0/task:{task}/device:CPU:0" for task in (0, 1)
+    ]
