@@ -14,11 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement_checks.errors import InputError
-from placement_checks.words import nearest
+from placement_checks.words import listed, nearest
 
 TF_CONFIG = "TF_CONFIG"
 _CURE = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+_SHOWN = 8
 
 Addresses = dict[str, dict[int, str]]
 
@@ -66,7 +69,7 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
         raise InputError(TF_CONFIG, "is not set", "export it, or write the machine out")
     try:
         described = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(TF_CONFIG, f"is no JSON: {error}") from None
     if not isinstance(described, Mapping) or not described.get("cluster"):
         raise InputError(TF_CONFIG, "describes no cluster", f'its "cluster" is missing; {_CURE}')
@@ -77,18 +80,40 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
     return cluster, _own(str(own["type"]), own.get("index", 0), cluster)
 
 
+def some_tasks(indices: Sequence[int]) -> str:
+    """``task 0 alone``, ``tasks 0 and 7``, ``tasks 0 to 7``."""
+    if len(indices) == 1:
+        return f"task {indices[0]} alone"
+    if list(indices) == list(range(indices[0], indices[-1] + 1)) and len(indices) > 2:
+        return f"tasks {indices[0]} to {indices[-1]}"
+    shown = [*indices[:_SHOWN], "others"] if len(indices) > _SHOWN + 1 else indices
+    return f"tasks {listed(shown)}"
+
+
 def _tasks(tasks: Any, job: str, name: str) -> list[tuple[int, Any]]:
     if isinstance(tasks, Mapping) and tasks:
-        if all(str(index).isdecimal() for index in tasks):
-            return sorted((int(index), address) for index, address in tasks.items())
+        if all(_is_index(index) for index in tasks):
+            numbered = {int(index): address for index, address in tasks.items()}
+            if len(numbered) < len(tasks):
+                raise InputError(name, f"the job {job} has one index twice", _CURE)
+            return [(index, numbered[index]) for index in sorted(numbered)]
     elif isinstance(tasks, Sequence) and not isinstance(tasks, str) and tasks:
         return list(enumerate(tasks))
     raise InputError(name, f"the job {job} has no list of addresses", _CURE)
 
 
+def _is_index(value: Any) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return 0 <= value < 10**9
+    return isinstance(value, str) and bool(_NUMBER.fullmatch(value))
+
+
 def _check_address(address: Any, task: str, name: str) -> None:
-    host, colon, port = str(address).rpartition(":")
-    if not isinstance(address, str) or not (host and colon and port.isdecimal()):
+    if not isinstance(address, str):
+        kind = type(address).__name__
+        raise InputError(name, f"the address of {task} is of type {kind}", "write host0:2222")
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and _NUMBER.fullmatch(port)):
         raise InputError(name, f"{task} has the address {address!r}", "write it like host0:2222")
     if int(port) > 65535:
         raise InputError(name, f"{task} has the port {port}", "ports end at 65535")
@@ -100,10 +125,10 @@ def _own(job: str, index: Any, cluster: Addresses) -> tuple[str, int]:
         known = f"its jobs are {', '.join(cluster)}"
         cure = f"did you mean '{near}'?" if near else known
         raise InputError(TF_CONFIG, f"its task is of the job {job}, which the cluster lacks", cure)
-    if not str(index).isdecimal() or int(index) not in cluster[job]:
+    if not _is_index(index) or int(index) not in cluster[job]:
         raise InputError(
             TF_CONFIG,
-            f"its task is /job:{job}/task:{index}, and the job has {len(cluster[job])}",
-            f"give an index from {min(cluster[job])} to {max(cluster[job])}",
+            f"its task is /job:{job}/task:{str(index)[:20]}, which the cluster lacks",
+            f"the job has {some_tasks(sorted(cluster[job]))}",
         )
     return job, int(index)

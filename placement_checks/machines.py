@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -97,20 +98,26 @@ class Machine:
             return Machine.local(len(local_gpus()))
         if text.strip() == clusters.TF_CONFIG:
             spec, own = clusters.from_environment()
-            return replace(_of_addresses(spec, gpus), stated_master=own)
+            machine = _of_addresses(spec, gpus)
+            return machine if machine.is_local else replace(machine, stated_master=own)
         text = PRESETS.get(text.strip(), text)
         tasks: list[Task] = []
         master = None
         for group in filter(None, (part.strip() for part in text.split(";"))):
             if stated := _MASTER.fullmatch(group):
+                if master is not None:
+                    raise _malformed(text, "names two masters")
                 master = (stated[1], int(stated[2]))
             else:
                 tasks += _parse_group(group, after=tasks, whole=text)
         if not tasks:
             raise _malformed(text, "names no devices")
         machine = Machine(tuple(tasks), master)
-        if master and (lacking := machine.lacks(Device(master[0], task=master[1]))):
-            raise _malformed(text, lacking)
+        if master is not None:
+            if machine.is_local:
+                raise _malformed(text, "is one host, and its own master")
+            if lacking := machine.lacks(Device(master[0], task=master[1])):
+                raise _malformed(text, lacking)
         return machine
 
     @staticmethod
@@ -122,7 +129,9 @@ class Machine:
             gpus: of each task of a job called worker or chief; the others have a CPU.
 
         Raises:
-            InputError: it is malformed, or two tasks have the same address.
+            InputError: it is malformed, two tasks have the same address, or an index is beyond
+                10,000.
+            UsageError: ``gpus`` is below 1 or above 256.
         """
         return _of_addresses(clusters.addresses(spec), gpus)
 
@@ -215,7 +224,7 @@ class Machine:
     @property
     def is_local(self) -> bool:
         """Whether it is one host, whose ops need not name a job."""
-        return len(self.tasks) == 1 and self.tasks[0].job == "localhost"
+        return [(task.job, task.index) for task in self.tasks] == [("localhost", 0)]
 
     def has(self, pattern: Device) -> bool:
         """Whether some device of the machine matches ``pattern``."""
@@ -241,8 +250,9 @@ class Machine:
         tasks = self.jobs[device.job]
         if device.task is None or device.task in tasks:
             return ""
-        return f"asks for /job:{device.job}/task:{device.task}, and the job {device.job} has " + (
-            f"task {tasks[0]} alone" if len(tasks) == 1 else f"tasks {tasks[0]} to {tasks[-1]}"
+        return (
+            f"asks for /job:{device.job}/task:{device.task}, and the job {device.job} has "
+            f"{clusters.some_tasks(sorted(tasks))}"
         )
 
     def nearest(self, device: Device) -> str:
@@ -299,6 +309,11 @@ def checked_gpus(count: int) -> int:
 
 def _of_addresses(spec: clusters.Addresses, gpus: int) -> Machine:
     checked_gpus(gpus)
+    for job, tasks in spec.items():
+        if max(tasks) >= MOST_TASKS:
+            raise InputError(
+                f"/job:{job}/task:{max(tasks)}", f"a job has at most {MOST_TASKS} tasks"
+            )
     return Machine(
         tuple(
             Task(job, index, _devices(1, gpus if job in _COMPUTING_JOBS else 0))
@@ -338,9 +353,9 @@ def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
 
 def _unlike_a_group(group: str, whole: str) -> str:
     """Why a group cannot be read."""
-    near = nearest(group, [*PRESETS, "this", clusters.TF_CONFIG])
+    near = get_close_matches(group, [*PRESETS, "this", clusters.TF_CONFIG], 1, 0.8)
     if group == whole.strip() and near:
-        return f"is no preset, '{near}' is"
+        return f"is no preset, '{near[0]}' is"
     if re.fullmatch(r"[A-Za-z]\w*", group):
         return f"'{group}' has no number of tasks, write {group}*1"
     return f"'{group}' is no group of tasks"
@@ -372,7 +387,7 @@ def _groups_text(tasks: Iterable[Task]) -> Iterator[str]:
     for (job, devices), group in groupby(tasks, key=lambda task: (task.job, task.devices)):
         indices = [task.index for task in group]
         first = following.get(job, 0)
-        following[job] = max(first, indices[-1] + 1)
+        following[job] = max(first, *(index + 1 for index in indices))
         if indices == list(range(first, first + len(indices))):
             yield f"{job}*{len(indices)}: {_devices_text(devices)}"
         else:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
 from contextlib import suppress
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_checks import Device, Machine, machines
-from placement_checks.errors import UsageError
+from placement_checks.errors import InputError, UsageError
 from placement_checks.machines import MOST_GPUS, MOST_TASKS, PRESETS, Task, checked_gpus
 
 CURE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
@@ -22,21 +23,27 @@ def task(job, index, *, cpus=1, gpus=0):
 
 @st.composite
 def clusters(draw):
-    """Machines of several groups of tasks; a job may come back with other devices."""
+    """Machines of several groups of tasks; a job may come back with other devices.
+
+    The indices of a job may have gaps, within a group and between groups, and any task of a
+    cluster may be the master.
+    """
+    gaps = st.lists(st.sampled_from([0, 0, 0, 1, 4]), min_size=1, max_size=4)
     groups = draw(
         st.lists(
-            st.tuples(job_names, st.integers(1, 3), st.integers(1, 3), st.integers(0, 3)),
+            st.tuples(job_names, gaps, st.integers(1, 3), st.integers(0, 3)),
             min_size=1,
             max_size=4,
         )
     )
-    seen = Counter()
+    following = Counter()
     tasks = []
-    for job, count, cpus, gpus in groups:
-        for _ in range(count):
-            tasks.append(task(job, seen[job], cpus=cpus, gpus=gpus))
-            seen[job] += 1
-    return Machine(tuple(tasks))
+    for job, before, cpus, gpus in groups:
+        for gap in before:
+            tasks.append(task(job, following[job] + gap, cpus=cpus, gpus=gpus))
+            following[job] += gap + 1
+    masters = [] if Machine(tuple(tasks)).is_local else [(each.job, each.index) for each in tasks]
+    return Machine(tuple(tasks), draw(st.sampled_from([None, *masters])))
 
 
 @given(st.builds(Machine.local, st.integers(0, MOST_GPUS), cpus=st.integers(1, MOST_GPUS)))
@@ -47,6 +54,40 @@ def test_written_form_of_a_host_reads_back(machine):
 @given(clusters())
 def test_written_form_of_a_cluster_reads_back(machine):
     assert Machine.parse(str(machine)) == machine
+
+
+@pytest.mark.parametrize(
+    ("indices", "text"),
+    [
+        ([0, 1, 2], "ps*3: cpu*1"),
+        ([3], "ps/task:3: cpu*1"),
+        ([0, 2], "ps/task:0: cpu*1; ps/task:2: cpu*1"),
+        ([0, 1, 3, 4], "; ".join(f"ps/task:{i}: cpu*1" for i in (0, 1, 3, 4))),
+        ([1, 2], "ps/task:1: cpu*1; ps/task:2: cpu*1"),
+    ],
+)
+def test_tasks_are_written_one_by_one_where_their_indices_have_gaps(indices, text):
+    machine = Machine(tuple(task("ps", index) for index in indices))
+    assert str(machine) == text
+    assert Machine.parse(text) == machine
+
+
+def test_a_job_that_comes_back_goes_on_counting_after_the_gap():
+    machine = Machine((task("ps", 4), task("w", 0), task("ps", 5, gpus=1), task("ps", 7)))
+    assert str(machine) == "ps/task:4: cpu*1; w*1: cpu*1; ps*1: gpu*1; ps/task:7: cpu*1"
+    assert Machine.parse(str(machine)) == machine
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "w/task:3: cpu*1; w/task:1: cpu*1; w/task:2: gpu*1",
+        "w/task:5: cpu*1; w/task:0: cpu*1; w/task:1: gpu*1; w*1: cpu*1",
+        "w/task:5: cpu*1; w/task:3: cpu*1; v*1: cpu*1; w*1: gpu*1",
+    ],
+)
+def test_indices_in_another_order_read_back(text):
+    assert str(Machine.parse(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -61,6 +102,15 @@ def test_written_form_of_a_cluster_reads_back(machine):
         ("worker: gpu", [task("worker", 0, gpus=1)]),
         ("ps*1; worker*2: gpu*2", [task("ps", 0), *(task("worker", i, gpus=2) for i in (0, 1))]),
         ("worker*1: gpu*2; worker*1", [task("worker", 0, gpus=2), task("worker", 1)]),
+        ("worker*64: dgx-1", [task("worker", i, gpus=8) for i in range(64)]),
+        ("ps*1; w:  k40-pair ", [task("ps", 0), task("w", 0, gpus=2)]),
+        ("worker/task:3: gpu*8", [task("worker", 3, gpus=8)]),
+        ("worker/task:3", [task("worker", 3)]),
+        ("worker/task:03 : cpu*2", [task("worker", 3, cpus=2)]),
+        ("w/task:2; w*2: gpu", [task("w", 2), task("w", 3, gpus=1), task("w", 4, gpus=1)]),
+        ("a/task:3; b*1", [task("a", 3), task("b", 0)]),
+        ("w/task:5; w/task:3; w*1", [task("w", 5), task("w", 3), task("w", 6)]),
+        (f"w/task:{MOST_TASKS - 1}", [task("w", MOST_TASKS - 1)]),
     ],
 )
 def test_parse(text, tasks):
@@ -95,6 +145,33 @@ def test_this_is_the_machine_at_hand(monkeypatch):
         (f"gpu*{MOST_GPUS + 1}", f"a task has at least 1 CPU, and at most {MOST_GPUS} of each"),
         ("ps*0", f"a job has between 1 and {MOST_TASKS} tasks"),
         (f"ps*{MOST_TASKS + 1}", f"a job has between 1 and {MOST_TASKS} tasks"),
+        (f"ps/task:{MOST_TASKS}", f"a job has between 1 and {MOST_TASKS} tasks"),
+        (f"ps/task:{MOST_TASKS - 1}; ps*1", f"a job has between 1 and {MOST_TASKS} tasks"),
+        ("w*2; w/task:1: gpu", "/job:w/task:1 is there twice"),
+        ("w/task:3; ps*4; w/task:3", "/job:w/task:3 is there twice"),
+        ("w/task:3*2", "'w/task:3*2' is no group of tasks"),
+        ("w/task:", "'w/task:' is no group of tasks"),
+        ("w/job:3", "'w/job:3' is no group of tasks"),
+        ("w*2 gpu", "'w*2 gpu' is no group of tasks"),
+        ("ps*1; worker", "'worker' has no number of tasks, write worker*1"),
+        ("zzz", "'zzz' has no number of tasks, write zzz*1"),
+        ("TF_CONFG", "is no preset, 'TF_CONFIG' is"),
+        ("chief", "'chief' has no number of tasks, write chief*1"),
+        ("ps*1; dgx1", "'dgx1' has no number of tasks, write dgx1*1"),
+        ("ps*1; dgx-1", "'dgx-1' is no group of tasks"),
+        ("w*2: dgx1", "'dgx1' is no list of cpu*N and gpu*N"),
+        ("w*2: g2-2-workers", "'g2-2-workers' is no list of cpu*N and gpu*N"),
+        ("w*2: this", "'this' is no list of cpu*N and gpu*N"),
+        ("master=w/task:0", "names no devices"),
+        ("w*2; master=w/task:2", "asks for /job:w/task:2, and the job w has tasks 0 and 1"),
+        ("w*2; master=v/task:0", "asks for /job:v, and the machine has /job:w"),
+        ("gpu*2; master=w/task:0", "is one host, and its own master"),
+        ("gpu*2; master=localhost/task:0", "is one host, and its own master"),
+        ("master=localhost/task:0; localhost*1: gpu", "is one host, and its own master"),
+        ("w*2; master=w/task:0; master=w/task:1", "names two masters"),
+        ("master=w/task:1; w*2; master=w/task:1", "names two masters"),
+        ("w*2; master=w", "'master=w' is no group of tasks"),
+        ("w*2; master=w/task:0: gpu", "'master=w/task:0: gpu' is no group of tasks"),
     ],
 )
 def test_parse_says_what_is_wrong(text, message):
@@ -103,12 +180,105 @@ def test_parse_says_what_is_wrong(text, message):
     assert str(caught.value) == f"machine '{text}': {message}; {CURE}"
 
 
-@given(st.text() | st.text("psgucworkethi*:;, 0129"))
+@given(st.text() | st.text("psgucworkethi*:;, 0129/"))
 def test_parse_raises_nothing_but_usage_errors(text):
     machine = None
     with suppress(UsageError):
         machine = Machine.parse(text)
     assert machine is None or Machine.parse(str(machine)) == machine
+
+
+SPEC = {"worker": ["a:1", "b:1"], "ps": {7: "c:1", 2: "d:1"}, "chief": ["e:1"], "data": ["f:1"]}
+OF_SPEC = (
+    *(task("worker", index, gpus=3) for index in (0, 1)),
+    *(task("ps", index) for index in (2, 7)),
+    task("chief", 0, gpus=3),
+    task("data", 0),
+)
+
+
+class Spec:
+    """As a tf.train.ClusterSpec gives what it holds."""
+
+    def as_dict(self):
+        return SPEC
+
+
+@pytest.mark.parametrize("spec", [SPEC, Spec()], ids=["mapping", "ClusterSpec"])
+def test_workers_and_the_chief_of_a_cluster_have_gpus(spec):
+    assert Machine.of_cluster(spec, 3).tasks == OF_SPEC
+
+
+def test_workers_of_a_cluster_have_two_gpus():
+    machine = Machine.of_cluster({"worker": ["a:1"]})
+    assert (
+        machine
+        == Machine.of_cluster({"worker": ["a:1"]}, gpus=2)
+        == Machine.parse("worker: gpu*2")
+    )
+
+
+def test_a_cluster_is_written_as_it_is_read():
+    machine = Machine.of_cluster(SPEC)
+    assert str(machine) == (
+        "worker*2: gpu*2; ps/task:2: cpu*1; ps/task:7: cpu*1; chief*1: gpu*2; data*1: cpu*1"
+    )
+    assert Machine.parse(str(machine)) == machine
+
+
+def test_of_cluster_refuses_what_is_none():
+    with pytest.raises(InputError, match=r"^the ClusterSpec: the job ps has no list of addresses"):
+        Machine.of_cluster({"ps": []})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "last"),
+    [
+        ({MOST_TASKS: "a:1"}, MOST_TASKS),
+        ({"99999": "a:1", "3": "b:1"}, 99_999),
+        ([f"a{index}:1" for index in range(MOST_TASKS + 1)], MOST_TASKS),
+    ],
+    ids=["first beyond", "far beyond", "a list"],
+)
+def test_of_cluster_refuses_tasks_that_no_job_has(monkeypatch, tasks, last):
+    spec = {"worker": ["w:1"], "ps": tasks, "data": ["d:1"]}
+    with pytest.raises(InputError) as caught:
+        Machine.of_cluster(spec)
+    assert str(caught.value) == f"/job:ps/task:{last}: a job has at most 10000 tasks"
+
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": spec}))
+    with pytest.raises(InputError) as caught:
+        Machine.parse("TF_CONFIG")
+    assert str(caught.value) == f"/job:ps/task:{last}: a job has at most 10000 tasks"
+
+
+def test_the_last_task_that_a_job_of_a_cluster_can_have():
+    machine = Machine.of_cluster({"ps": {MOST_TASKS - 1: "a:1"}})
+    assert str(machine) == "ps/task:9999: cpu*1"
+    assert Machine.parse(str(machine)) == machine
+
+
+@pytest.mark.parametrize("gpus", [0, MOST_GPUS + 1])
+def test_of_cluster_refuses_gpus_that_no_task_has(gpus):
+    with pytest.raises(UsageError, match=f"^{gpus} GPUs: one host has between 1 and 256"):
+        Machine.of_cluster(SPEC, gpus)
+
+
+@pytest.mark.parametrize("text", ["TF_CONFIG", " TF_CONFIG\n"])
+def test_tf_config_is_the_cluster_of_the_environment(monkeypatch, text):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": SPEC}))
+    assert Machine.parse(text, 3).tasks == OF_SPEC
+    assert Machine.parse(text).towers == 2
+
+
+def test_tf_config_that_describes_no_cluster(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    with pytest.raises(InputError, match=r"^TF_CONFIG: describes no cluster"):
+        Machine.parse("TF_CONFIG")
+
+
+def test_what_is_written_out_says_how_many_gpus_there_are():
+    assert Machine.parse("worker*1: gpu", 3) == Machine.parse("worker*1: gpu*1")
 
 
 @pytest.mark.parametrize(
@@ -228,3 +398,156 @@ def test_checked_gpus_refuses_what_no_host_has(count):
 )
 def test_a_program_builds_a_tower_for_each_gpu_of_a_task(machine: str, towers: int) -> None:
     assert Machine.parse(machine).towers == towers
+
+
+@pytest.mark.parametrize(
+    ("text", "master"),
+    [
+        ("gpu*2", ("localhost", 0)),
+        ("ps*2; worker*2; chief*1", ("chief", 0)),
+        ("ps*2; worker/task:3; worker/task:1", ("worker", 1)),
+        ("store*2; data*2", ("data", 0)),
+        ("chief*1; worker*2; master=worker/task:1", ("worker", 1)),
+        (" master = ps/task:3 ; worker*2; ps/task:3", ("ps", 3)),
+        ("master*2; worker*1; master=master/task:1", ("master", 1)),
+        ("worker*1; master=worker/task:0", ("worker", 0)),
+    ],
+)
+def test_master(text, master):
+    task = Machine.parse(text).master
+    assert (task.job, task.index) == master
+
+
+def test_the_master_is_written_where_it_is_stated():
+    assert str(Machine.parse("master=w/task:1; w*2")) == "w*2: cpu*1; master=w/task:1"
+    assert Machine.parse("w*2").stated_master is None
+
+
+@pytest.mark.parametrize(
+    ("task", "stated", "end"),
+    [
+        ({"type": "worker", "index": 1}, ("worker", 1), "; master=worker/task:1"),
+        ({"type": "ps", "index": "7"}, ("ps", 7), "; master=ps/task:7"),
+        ({"type": "evaluator", "index": 0}, None, "; data*1: cpu*1"),
+        (None, None, "; data*1: cpu*1"),
+    ],
+)
+def test_the_master_is_the_own_task_of_tf_config(monkeypatch, task, stated, end):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": SPEC, "task": task}))
+
+    machine = Machine.parse("TF_CONFIG")
+
+    assert machine.stated_master == stated
+    assert str(machine).endswith(end)
+    assert Machine.parse(str(machine)) == machine
+
+
+@pytest.mark.parametrize(
+    ("text", "jobs"),
+    [
+        ("gpu*2", {"localhost": [0]}),
+        ("ps*2; worker*1: gpu; ps*1: gpu", {"ps": [0, 1, 2], "worker": [0]}),
+        ("worker/task:3; ps/task:1; worker/task:7", {"worker": [3, 7], "ps": [1]}),
+    ],
+)
+def test_jobs(text, jobs):
+    found = Machine.parse(text).jobs
+    assert list(found.items()) == list(jobs.items())
+
+
+CLUSTER = "ps*1; worker*3: gpu*1; eval/task:2: gpu*1"
+MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worker*8: gpu*4"'
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "words", "cure"),
+    [
+        (CLUSTER, "", "", MEND),
+        (CLUSTER, "/task:9/gpu:7", "", MEND),
+        (CLUSTER, "/job:worker", "", MEND),
+        (CLUSTER, "/job:worker/task:2/gpu:7", "", MEND),
+        (CLUSTER, "/job:eval/task:2", "", MEND),
+        (
+            CLUSTER,
+            "/job:workers/task:0/gpu:0",
+            "asks for /job:workers, and the machine has /job:ps, /job:worker and /job:eval",
+            "did you mean /job:worker?",
+        ),
+        (
+            CLUSTER,
+            "/job:zzz",
+            "asks for /job:zzz, and the machine has /job:ps, /job:worker and /job:eval",
+            MEND,
+        ),
+        (
+            CLUSTER,
+            "/job:worker/task:3/cpu:0",
+            "asks for /job:worker/task:3, and the job worker has tasks 0 to 2",
+            MEND,
+        ),
+        (
+            CLUSTER,
+            "/job:ps/task:1",
+            "asks for /job:ps/task:1, and the job ps has task 0 alone",
+            MEND,
+        ),
+        (
+            CLUSTER,
+            "/job:eval/task:0",
+            "asks for /job:eval/task:0, and the job eval has task 2 alone",
+            MEND,
+        ),
+        (
+            "w/task:7; w/task:0",
+            "/job:w/task:3",
+            "asks for /job:w/task:3, and the job w has tasks 0 and 7",
+            MEND,
+        ),
+        (
+            "worker*1: gpu",
+            "/job:ps",
+            "asks for /job:ps, and the machine has /job:worker",
+            MEND,
+        ),
+        (
+            "cpu*2, gpu*4",
+            "/job:worker/gpu:0",
+            "asks for the job worker, and the machine is one host (cpu*2, gpu*4)",
+            MEND,
+        ),
+        (
+            "gpu*1",
+            "/job:localhos",
+            "asks for the job localhos, and the machine is one host (gpu*1)",
+            "did you mean /job:localhost?",
+        ),
+        ("gpu*1", "/job:localhost/task:0/gpu:5", "", MEND),
+        (
+            "gpu*1",
+            "/job:localhost/task:1",
+            "asks for /job:localhost/task:1, and the job localhost has task 0 alone",
+            MEND,
+        ),
+    ],
+)
+def test_the_job_or_task_that_is_lacking(machine, device, words, cure):
+    assert Machine.parse(machine).lacks(Device.parse(device)) == words
+    assert Machine.parse(machine).nearest(Device.parse(device)) == cure
+
+
+@pytest.mark.parametrize("text", ["localhost/task:3", "localhost/task:3: gpu*2"])
+def test_a_localhost_that_is_not_the_first_task_reads_back(text):
+    machine = Machine.parse(text)
+    assert Machine.parse(str(machine)) == machine
+
+
+def test_a_cluster_of_one_localhost_is_one_host(monkeypatch):
+    own = {"type": "localhost", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"localhost": ["a:1"]}, "task": own}))
+    assert Machine.parse("TF_CONFIG") == Machine.local(0)
+
+
+@pytest.mark.parametrize("text", ["worker", "workers"])
+def test_a_job_alone_is_no_preset_misspelt(text):
+    with pytest.raises(UsageError, match=rf"has no number of tasks, write {text}\*1"):
+        Machine.parse(text)

@@ -4,7 +4,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Device
-from placement_checks.placement import producer_of
+from placement_checks.placement import Tensor, producer_of
 
 
 @pytest.mark.parametrize("source", ["scope/conv", "scope/conv:1", "^scope/conv"])
@@ -35,3 +35,31 @@ def test_where_is_the_outermost_line():
     graph = placement(op("a", "Const"), lines={"a": "main.py:9 net.py:3"})
     assert graph.where("a") == "main.py:9"
     assert graph.where("b") is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "size"),
+    [
+        ("bool", (3,), 3),
+        ("int4", (3,), 2),
+        ("uint2", (5,), 2),
+        ("int8", (3,), 3),
+        ("float8_e4m3fn", (3,), 3),
+        ("bfloat16", (3, 2), 12),
+        ("float32", (3, 2), 24),
+        ("float32", (), 4),
+        ("complex128", (2,), 32),
+        ("float32", (0,), 0),
+        ("float32", (7, 0), 0),
+        ("float32", None, None),
+        ("float32", (None,), None),
+        ("float32", (3, None, 0), None),
+        ("string", (3,), None),
+        ("string", (), None),
+        ("resource", (), None),
+        ("variant", (), None),
+        ("bool", None, None),
+    ],
+)
+def test_the_size_of_a_tensor(dtype, shape, size):
+    assert Tensor(dtype, shape).bytes == size

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from placement_checks import RULES
 from placement_checks.errors import ConfigError, UsageError
 from placement_checks.policy import known_rule, made, parse_setting, policy_errors, rules_for
-from placement_checks.rules import NoFallback, VariablesOnHost, VariablesShared
+from placement_checks.rules import NoFallback, SessionMemory, VariablesOnHost, VariablesShared
 
 NAMES = list(RULES)
 ALL = f"the rules are {', '.join(NAMES)}"
+TABLES = "give a list of tables, such as [{allow_growth = 1}]"
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,32 @@ def test_made_takes_lists_for_tuples():
             {"variables-on-host": {"device": 0}},
             ["variables-on-host.device: 0 does not fit; give a name or a list of names"],
         ),
+        ({"session-memory": {"others": []}}, []),
+        ({"session-memory": {"others": [{}, {"allow_growth": True}]}}, []),
+        ({"session-memory": {"others": ({"per_process_gpu_memory_fraction": 0.4},)}}, []),
+        (
+            {"session-memory": {"others": {"allow_growth": True}}},
+            [f"session-memory.others: {{'allow_growth': True}} does not fit; {TABLES}"],
+        ),
+        (
+            {"session-memory": {"others": "all"}},
+            [f"session-memory.others: 'all' does not fit; {TABLES}"],
+        ),
+        (
+            {"session-memory": {"others": True}},
+            [f"session-memory.others: True does not fit; {TABLES}"],
+        ),
+        (
+            {"session-memory": {"others": [{}, 0.4]}},
+            [f"session-memory.others: [{{}}, 0.4] does not fit; {TABLES}"],
+        ),
+        (
+            {"session-memory": {"others": [{"per_process_gpu_memory_fraction": "half"}]}},
+            [
+                "session-memory.others: others: per_process_gpu_memory_fraction is 'half', no "
+                "number; write it as gpu_options have it"
+            ],
+        ),
     ],
 )
 def test_policy_errors(policy, errors):
@@ -196,3 +223,36 @@ def test_parse_setting_raises_nothing_but_usage_errors(text):
 def test_parse_setting_reads_lists_of_names(names):
     setting = parse_setting(f"no-fallback.allow = {json.dumps(names)}")
     assert setting == ("no-fallback", "allow", names)
+
+
+@pytest.mark.parametrize(
+    ("value", "others"),
+    [
+        (
+            "[{per_process_gpu_memory_fraction = 0.4}]",
+            ({"per_process_gpu_memory_fraction": 0.4},),
+        ),
+        (
+            "[{allow_growth = 1}, {visible_device_list = '0,1'}]",
+            ({"allow_growth": 1}, {"visible_device_list": "0,1"}),
+        ),
+        ("[]", ()),
+    ],
+)
+def test_others_are_set_as_a_list_of_tables(value, others):
+    rule, field, parsed = parse_setting(f"session-memory.others={value}")
+    policy = {rule: {field: parsed}}
+
+    assert policy_errors(policy) == []
+    assert rules_for([policy], only=[rule]) == [SessionMemory(others=others)]
+
+
+@pytest.mark.parametrize(
+    "value", ["{allow_growth = 1}", "[0.4]", "[{allow_growth: 1}]", "[{allow_growth = 1}", "", "1"]
+)
+def test_others_that_are_no_list_of_tables(value):
+    rule, field, parsed = parse_setting(f"session-memory.others={value}")
+
+    (error,) = policy_errors({rule: {field: parsed}}, "--set ")
+
+    assert (error.object, error.cure) == ("--set session-memory.others", TABLES)

@@ -78,7 +78,8 @@ def runnable(
         program: what is built.
         gpus: how many it is built for.
         devices: ``auto``, ``real`` or ``simulated``.
-        cluster: the tasks that may be named; none by default.
+        cluster: the tasks that may be named, whose devices are ``real`` or ``simulated``; none by
+            default.
 
     Raises:
         InputError: it cannot be built, what it says about its step cannot be used, or it names a
@@ -88,17 +89,18 @@ def runnable(
     """
     with noting_applied() as noted:
         source, step = build(program, gpus)
-    placement = replace(requested(source), policy=step.policy)
+    placement = replace(requested(source), policy=step.policy, soft=step.soft)
     asked = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
     most = max([gpus, *(index + 1 for index in asked)])
     jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
+    simulated = stands_in(most, devices) if cluster is None else devices == "simulated"
     if cluster is not None:
         _in_cluster(placement, cluster)
     elif jobs:
         raise Unmeasurable(
             f"it names the job {sorted(map(str, jobs))[0]}: programs of several tasks are not run"
         )
-    if devices == "real" and stands_in(most):
+    elif devices == "real" and stands_in(most):
         raise Unmeasurable(
             f"{program.name} wants {counted(most, 'GPU')}, and real ones are asked for"
         )
@@ -110,9 +112,9 @@ def runnable(
     return Runnable(
         program.name,
         gpus,
-        _on_devices(source.graph_def, most, devices, whole=cluster is not None),
+        _on_devices(source.graph_def, simulated=simulated, whole=cluster is not None),
         source.live,
-        stands_in(most, devices),
+        simulated,
         session_config(most, devices),
         placement,
         inputs,
@@ -204,7 +206,7 @@ def _copies(held: Any) -> Sequence[Any]:
     return tuple(held.values) if isinstance(held, DistributedValues) else (held,)
 
 
-def _on_devices(graph_def: Any, gpus: int, devices: str, *, whole: bool) -> tf.Graph:
+def _on_devices(graph_def: Any, *, simulated: bool, whole: bool) -> tf.Graph:
     """The graph of a GraphDef, also the bodies of its functions, on the devices that are there.
 
     The devices are changed in the GraphDef: those of a live graph do not reach into functions.
@@ -212,7 +214,6 @@ def _on_devices(graph_def: Any, gpus: int, devices: str, *, whole: bool) -> tf.G
     """
     copied = type(graph_def)()
     copied.CopyFrom(graph_def)
-    simulated = stands_in(gpus, devices)
     bodies = (body.node_def for body in copied.library.function)
     for nodes in (copied.node, *bodies):
         for number, node in enumerate(nodes):

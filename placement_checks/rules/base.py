@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from itertools import groupby
 from typing import Any, ClassVar, Literal
 
 from placement_checks.placement import Op, Placement
@@ -162,7 +163,7 @@ def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
 
 def built_at(placement: Placement, op: str) -> str:
     """`` (built at a.py:1 > :7 > b.py:2)``, where more lines than that of ``where`` had a part."""
-    frames = placement.details.frames(op)
+    frames = [frame for frame, _ in groupby(placement.details.frames(op))]
     if len(frames) < 2:
         return ""
     files = [None, *(frame.file for frame in frames)]

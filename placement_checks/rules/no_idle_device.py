@@ -9,7 +9,7 @@ from placement_checks.placement import VARIABLE_TYPES, Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict
 from placement_checks.words import counted
 
-_SHOWN = 8  # GPUs that a note tells of one by one
+_SHOWN = 4  # GPUs that a note tells of one by one
 
 _NO_COMPUTATION = VARIABLE_TYPES | {
     "Assign",
@@ -73,7 +73,7 @@ class NoIdleDevice(Rule):
             return self.not_checked(placement.unlisted)
         note = _note(gpus, work)
         if apart:
-            note += f"; {counted(apart, 'GPU')} of other tasks are left to graphs of their own"
+            note += f"; other tasks have {counted(apart, 'GPU')} for graphs of their own"
         return self.verdict(findings, note)
 
     def _finding(self, gpu: Device, busiest: Device, work: Counter[Device | None]) -> Finding:
@@ -117,4 +117,7 @@ def _note(gpus: Sequence[Device], work: Counter[Device | None]) -> str:
     if len(gpus) <= _SHOWN:
         return ", ".join(f"{gpu.short} computes with {counted(work[gpu], 'op')}" for gpu in gpus)
     numbers = sorted(work[gpu] for gpu in gpus)
-    return f"{len(gpus):,} GPUs compute, with {numbers[0]:,} to {numbers[-1]:,} ops each"
+    each = f"{numbers[0]:,} to {counted(numbers[-1], 'op')}"
+    if numbers[0] == numbers[-1]:
+        each = counted(numbers[0], "op")
+    return f"{len(gpus):,} GPUs compute, with {each} each"

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from placement_checks.machines import Machine
+from placement_checks.devices import Device
 from placement_checks.placement import MOST_REFUSALS, Op, Placement, Refusal
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
-_MEMBER = re.compile(r"  \S+ \(\w+\).*")  # two spaces, then: step (VariableV2) /device:GPU:0
+_MEMBER = re.compile(r"  (\S+) \(\w+\).*")  # two spaces, then: step (VariableV2) /device:GPU:0
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
         path=tuple(_group(rest)),
         message=f"{refusal.op or 'the graph'} cannot be placed: {reason}"
         f"{built_at(placement, refusal.op)}",
-        cure=_cure(placement, op),
+        cure=_cure(placement, op, rest),
     )
 
 
@@ -65,15 +65,14 @@ def _group(lines: Sequence[str]) -> Iterator[str]:
             yield line.strip()
 
 
-def _cure(placement: Placement, op: Op | None) -> str:
+def _cure(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
     if op and placement.machine and placement.machine.lacks(op.requested):
         return placement.machine.nearest(op.requested)
-    if op and op.requested.is_gpu and placement.machine and _is_server(op, placement.machine):
-        task = op.requested.task_device
+    if server := _server_asked_for_gpu(placement, op, group):
         return (
-            f"{task} has no GPU, and a device scope or device function around it names one: give "
-            f"replica_device_setter ps_device='/job:{task.job}/cpu:0', or allow soft placement "
-            "(allow_soft_placement=True, --soft)"
+            f"{server} has no GPU, and a device scope or device function around it names one: "
+            f"give replica_device_setter ps_device='/job:{server.job}/cpu:0', or allow soft "
+            "placement (allow_soft_placement=True, --soft)"
         )
     if op and placement.machine and not placement.machine.has(op.requested):
         return f"{placement.machine} has no {asked_for(op)}: mend the index, or ask for more"
@@ -85,7 +84,20 @@ def _cure(placement: Placement, op: Op | None) -> str:
     return f"build it under /cpu:0 instead of {asked_for(op)}, {soft}"
 
 
-def _is_server(op: Op, machine: Machine) -> bool:
-    """Whether the task that an op names has no GPU, and others have."""
-    task = op.requested.task_device
-    return bool(task.job and machine.gpus) and not machine.has(replace(task, type="GPU"))
+def _server_asked_for_gpu(
+    placement: Placement, op: Op | None, group: Sequence[str]
+) -> Device | None:
+    """The task without a GPU that an op, or one bound to it, asks for one, where others have some.
+
+    Not the index is wrong then: the device of a worker was merged into that of a server.
+    """
+    machine = placement.machine
+    if machine is None or not machine.gpus or placement.soft:
+        return None
+    bound = (placement.ops.get(match[1]) for line in group if (match := _MEMBER.fullmatch(line)))
+    for each in (op, *bound):
+        if each and each.requested.is_gpu and each.requested.job:
+            task = each.requested.task_device
+            if not machine.lacks(task) and not machine.has(replace(task, type="GPU")):
+                return task
+    return None

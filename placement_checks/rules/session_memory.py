@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ class Claim(NamedTuple):
         fraction = options.get("per_process_gpu_memory_fraction", 0)
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
             raise ValueError(f"per_process_gpu_memory_fraction is {fraction!r}, no number")
+        if not fraction >= 0:  # nor a number that is none
+            raise ValueError(f"per_process_gpu_memory_fraction is {fraction:g}, no share")
         visible = str(options.get("visible_device_list") or "")
         gpus = tuple(filter(None, map(str.strip, visible.split(","))))
         if options.get("allow_growth"):
@@ -61,7 +63,8 @@ class SessionMemory(Rule):
 
     `fraction` is the largest share of a GPU's memory that may be taken. `others` are the programs
     that run on the same machine, each by its gpu_options: what they and this one take of a GPU is
-    added up. What grows as it is needed adds nothing, and fails beside one that takes all.
+    added up. What grows as it is needed adds nothing, and fails beside one that takes all. Of the
+    programs beside it, TF_FORCE_GPU_ALLOW_GROWTH is not known.
     """
 
     name = "session-memory"
@@ -95,28 +98,30 @@ class SessionMemory(Rule):
             own = Claim.of(options)
         except ValueError as error:
             return self.not_checked(str(error))
-        if os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") == "true":
-            return self.verdict([], "TF_FORCE_GPU_ALLOW_GROWTH lets the memory grow")
-        if self.others:
-            return self._together([own, *map(Claim.of, self.others)])
-        leaves_others = own.gpus and not options.get("per_process_gpu_memory_fraction")
-        if own.share <= self.fraction or leaves_others:
-            return self.verdict([], _note(own))
-        return self.verdict([self._finding(own)])
+        forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH")
+        if forced == "true":
+            own = own._replace(share=0)
+        elif forced == "false":
+            own = Claim.of({**options, "allow_growth": False})
+        whole_of_some = own.gpus and not options.get("per_process_gpu_memory_fraction")
+        if own.share > self.fraction and not whole_of_some:
+            return self.verdict([self._finding(own)])
+        note = "TF_FORCE_GPU_ALLOW_GROWTH lets the memory grow" if forced == "true" else _note(own)
+        if not self.others:
+            return self.verdict([], note)
+        others = [Claim.of(each) for each in self.others]
+        note = f"beside {counted(len(others), 'program')}: {note}"
+        return self.verdict(list(self._together(own, others)), note)
 
-    def _together(self, claims: Sequence[Claim]) -> Verdict:
-        """The verdict on several programs on one machine."""
-        own, *others = claims
-        findings = []
-        named = sorted({gpu for claim in claims for gpu in claim.gpus})
-        unnamed = [_EVERY] if any(not claim.gpus for claim in claims) else []
-        for gpu in named or unnamed:
+    def _together(self, own: Claim, others: Sequence[Claim]) -> Iterator[Finding]:
+        """The GPUs of which this program and those beside it take too much."""
+        named = {gpu for claim in (own, *others) for gpu in claim.gpus}
+        for gpu in sorted(named, key=lambda gpu: (len(gpu), gpu)) or [_EVERY]:
             on = [claim for claim in others if claim.sees(gpu)]
-            taken = sum(claim.share for claim in (own, *on))
-            if own.sees(gpu) and on and taken > self.fraction:
-                findings.append(self._too_much(gpu, own, on, taken))
-        note = f"beside {counted(len(others), 'program')}: {_note(own)}"
-        return self.verdict(findings, note)
+            taken = round(sum(claim.share for claim in (own, *on)), 6)
+            takes_all = any(claim.share >= 1 for claim in (own, *on))
+            if own.sees(gpu) and on and (taken > self.fraction or takes_all):
+                yield self._too_much(gpu, own, on, taken)
 
     def _finding(self, own: Claim) -> Finding:
         takes = f"{own.share:g}" if own.share < 1 else "all"
@@ -135,7 +140,7 @@ class SessionMemory(Rule):
 
     def _too_much(self, gpu: str, own: Claim, others: Sequence[Claim], taken: float) -> Finding:
         where = "every GPU" if gpu == _EVERY else f"GPU {gpu}"
-        share = math.floor(100 * self.fraction / (1 + len(others))) / 100
+        share = max(0.01, math.floor(100 * self.fraction / (1 + len(others))) / 100)
         return Finding(
             object="gpu_options" if gpu == _EVERY else f"/device:GPU:{gpu}",
             op="",

@@ -26,7 +26,7 @@ class Shard(NamedTuple):
     @property
     def bytes(self) -> int:
         """The size of the variables whose shape is known."""
-        return sum(_bytes(each) for each in self.variables)
+        return sum(_bytes(each) or 0 for each in self.variables)
 
     def __str__(self) -> str:
         return (
@@ -88,32 +88,28 @@ class ShardsBalanced(Rule):
             )
         if len(jobs[job]) < 2:
             return self.not_checked(f"/job:{job} has one task, which holds whatever is on it")
-        shards = self._shards(placement, job)
-        held = [each for shard in shards for each in shard.variables]
+        dealt = _dealt(placement, job)
+        held = [each for each in dealt if not is_among(each.name, self.allow)]
+        shards = _shards(placement, job, held)
         if not held:
             return self.not_checked(f"no variable is on /job:{job}")
-        note = "; ".join(str(shard) for shard in shards[:_SHOWN])
+        note = "; ".join(map(str, shards[:_SHOWN]))
         if len(shards) > _SHOWN:
             note += f"; and {len(shards) - _SHOWN} more, see --format json"
-        findings = list(self._findings(placement, shards))
+        counts = [len(shard.variables) for shard in shards]
+        unknown = sum(_bytes(each) is None for each in held)
+        if unknown and self.by != "round-robin" and (self.by or max(counts) - min(counts) > 1):
+            reason = f"the size of {counted(unknown, 'variable')} is not known"
+            return self.not_checked(reason, note)
+        findings = (
+            list(_out_of_turn(placement, shards, dealt))
+            if self.by == "round-robin"
+            else list(self._findings(placement, shards))
+        )
         return replace(self.verdict(findings, note), figures=[_figure(each) for each in shards])
 
-    def _shards(self, placement: Placement, job: str) -> list[Shard]:
-        assert placement.machine is not None
-        held: dict[int, list[Variable]] = {task: [] for task in placement.machine.jobs[job]}
-        names = {variable.name for variable in placement.variables}
-        for variable in placement.variables:
-            op = placement.ops[variable.name]
-            if op.assigned is None or op.assigned.job != job:
-                continue
-            if names.isdisjoint(op.colocated) and not is_among(variable.name, self.allow):
-                held[op.assigned.task or 0].append(variable)
-        return [Shard(Device(job, task=task), variables) for task, variables in held.items()]
-
     def _findings(self, placement: Placement, shards: Sequence[Shard]) -> Iterator[Finding]:
-        if self.by == "round-robin":
-            yield from _out_of_turn(placement, shards)
-            return
+        """The servers that hold too much."""
         counts = [len(shard.variables) for shard in shards]
         if not self.by and max(counts) - min(counts) <= 1:
             return
@@ -136,18 +132,41 @@ def _servers(placement: Placement) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _bytes(variable: Variable) -> int:
-    """The size of a variable; 0 where its shape is not known."""
-    return Tensor(variable.dtype, variable.shape).bytes or 0
+def _dealt(placement: Placement, job: str) -> list[Variable]:
+    """The variables on a job that are not bound to another, in the order of building."""
+    names = {variable.name for variable in placement.variables}
+    return [
+        variable
+        for variable in placement.variables
+        for op in [placement.ops[variable.name]]
+        if op.assigned and op.assigned.job == job and names.isdisjoint(op.colocated)
+    ]
+
+
+def _shards(placement: Placement, job: str, variables: Sequence[Variable]) -> list[Shard]:
+    assert placement.machine is not None
+    held: dict[int | None, list[Variable]] = {task: [] for task in placement.machine.jobs[job]}
+    for variable in variables:
+        op = placement.ops[variable.name]
+        if op.assigned:
+            held[op.assigned.task].append(variable)
+    return [Shard(Device(job, task=task), each) for task, each in held.items()]
+
+
+def _bytes(variable: Variable) -> int | None:
+    """The size of a variable; None where its shape is not known."""
+    return Tensor(variable.dtype, variable.shape).bytes
 
 
 def _even(shards: Sequence[Shard]) -> float:
     """Bytes of an even share: no server can have less than the largest variable."""
-    sizes = [_bytes(variable) for shard in shards for variable in shard.variables]
+    sizes = [_bytes(variable) or 0 for shard in shards for variable in shard.variables]
     return max(sum(sizes) / len(shards), *sizes)
 
 
-def _out_of_turn(placement: Placement, shards: Sequence[Shard]) -> Iterator[Finding]:
+def _out_of_turn(
+    placement: Placement, shards: Sequence[Shard], dealt: Sequence[Variable]
+) -> Iterator[Finding]:
     """The variables that are not on the server after that of the variable before."""
     on = {
         variable.name: number
@@ -155,7 +174,10 @@ def _out_of_turn(placement: Placement, shards: Sequence[Shard]) -> Iterator[Find
         for variable in shard.variables
     }
     before = ""
-    for name in (each.name for each in placement.variables if each.name in on):
+    for name in (each.name for each in dealt):
+        if name not in on:  # allowed where it is: it may have taken a turn, or none
+            before = ""
+            continue
         if before and on[name] != (on[before] + 1) % len(shards):
             turn = str(shards[(on[before] + 1) % len(shards)].task)
             found = str(shards[on[name]].task)
@@ -180,7 +202,7 @@ def _finding(placement: Placement, shards: Sequence[Shard], heavy: Shard) -> Fin
     empty = [shard.task for shard in shards if not shard.variables]
     share = f", {heavy.bytes / total:.0%} of their bytes" if total else ""
     idle = f"; {listed(empty)} {'holds' if len(empty) == 1 else 'hold'} none" if empty else ""
-    largest = sorted(heavy.variables, key=_bytes, reverse=True)
+    largest = sorted(heavy.variables, key=lambda each: -(_bytes(each) or 0))
     return Finding(
         object=str(heavy.task),
         op="",

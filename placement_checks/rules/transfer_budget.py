@@ -153,7 +153,7 @@ class TransferBudget(Rule):
 def _note(sums: list[Transfer]) -> str:
     note = "; ".join(str(each) for each in sums[:_PAIRS]) or "nothing is copied"
     if len(sums) > _PAIRS:
-        note += f"; {len(sums) - _PAIRS} more pairs, see place --transfers"
+        note += f"; {len(sums) - _PAIRS} more, see place --transfers"
     return note
 
 

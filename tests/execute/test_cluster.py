@@ -98,14 +98,15 @@ def test_task_that_hangs_is_no_hang() -> None:
 
 def test_task_of_a_running_cluster_that_goes_away_is_named() -> None:
     with local_cluster(SMALL) as cluster:
-        theirs = Cluster(cluster.spec, cluster.machine)
+        theirs = Cluster(cluster.spec, cluster.machine, simulated=True)
         soon(lambda: cluster.kill("worker", 1))
         with pytest.raises(InputError) as caught:
             theirs.train(build, steps=1_000_000)
 
+    address = cluster.spec["worker"][1]
     assert caught.value.object == "/job:worker/task:1"
     assert re.fullmatch(
-        rf"nobody answers at {cluster.spec['worker'][1]}: Connection refused during step \d+ of build",
+        rf"nobody answers at {address}: Connection refused during step \d+ of build",
         caught.value.message,
     )
 
@@ -123,6 +124,38 @@ def test_nobody_answers() -> None:
         "tf.distribute.Server, or mend the address in the ClusterSpec"
     )
     assert time.monotonic() - begin < 10
+
+
+def test_cluster_without_a_task_of_its_machine() -> None:
+    with pytest.raises(InputError) as caught:
+        Cluster({"ps": ["a:1"]}, Machine.parse("ps*1; worker*1"))
+    assert str(caught.value) == (
+        "/job:worker/task:0: the machine has it, and the ClusterSpec has no address for it; "
+        "describe the same tasks in both"
+    )
+
+
+def test_two_tasks_at_one_address() -> None:
+    with pytest.raises(
+        InputError, match="/job:ps/task:0 and /job:worker/task:0 both have the address"
+    ):
+        Cluster({"ps": ["a:1"], "worker": ["a:1"]})
+
+
+def soft() -> dict[str, Any]:
+    with tf.device("/job:worker/task:0/gpu:7"):
+        ran = tf.constant(1.0, name="ran")
+    return {"train_op": ran, "config": tf1.ConfigProto(allow_soft_placement=True)}
+
+
+def test_session_is_as_soft_as_the_program_says_and_devices_as_they_are() -> None:
+    with local_cluster("ps*1; worker*1") as cluster:
+        trained = Cluster(cluster.spec).train(soft)
+
+    assert (
+        str(trained.placement.ops["ran"].assigned) == "/job:worker/replica:0/task:0/device:CPU:0"
+    )
+    assert str(trained.placement.machine) == "ps*1: cpu*1; worker*1: gpu*2"
 
 
 def test_tasks_answer_on_loopback_alone() -> None:

@@ -97,7 +97,32 @@ def test_idle_excuses_what_its_patterns_match(idle, found):
 
 def test_note_is_short_on_large_machines():
     note = NoIdleDevice().check(busy("/gpu:0", machine="gpu*16")).note
-    assert note == "16 GPUs compute, with 0 to 1 ops each"
+    assert note == "16 GPUs compute, with 0 to 1 op each"
+
+
+@pytest.mark.parametrize(
+    ("work", "note"),
+    [
+        (
+            [1, 1, 1, 2],
+            ", ".join(
+                f"/device:GPU:{i} computes with {n}"
+                for i, n in enumerate(["1 op", "1 op", "1 op", "2 ops"])
+            ),
+        ),
+        ([1, 1, 1, 1, 1], "5 GPUs compute, with 1 op each"),
+        ([2, 2, 2, 2, 2], "5 GPUs compute, with 2 ops each"),
+        ([0, 0, 0, 0, 0], "5 GPUs compute, with 0 ops each"),
+        ([3, 1, 2, 1, 1], "5 GPUs compute, with 1 to 3 ops each"),
+    ],
+)
+def test_the_note_has_four_gpus_one_by_one(work, note):
+    ops = [
+        op(f"{index}/{number}", "MatMul", f"/gpu:{index}", f"GPU:{index}")
+        for index, count in enumerate(work)
+        for number in range(count)
+    ]
+    assert NoIdleDevice().check(placement(*ops, machine=f"gpu*{len(work)}")).note == note
 
 
 @pytest.mark.parametrize(
@@ -114,3 +139,145 @@ def test_not_checked(graph, idle, reason):
     assert NoIdleDevice(idle).check(graph) == Verdict(
         "no-idle-device", "not-checked", None, reason
     )
+
+
+WORKERS = "ps*1; worker*3: gpu*2"
+
+
+def between(*ops, variables="ps", machine=WORKERS, **more):
+    """A graph that one worker builds for itself, with a variable on a job."""
+    at = f"/job:{variables}/task:0/cpu:0"
+    return placement(op("w", "VarHandleOp", at, at), *ops, machine=machine, **more)
+
+
+def of_task(number, *gpus, job="worker", named=True):
+    """A MatMul on each of the GPUs of a task, which the request names or leaves open."""
+    return [
+        op(
+            f"{job}{number}/{each}",
+            "MatMul",
+            f"/job:{job}/task:{number}/gpu:{each}" if named else f"/job:{job}/gpu:{each}",
+            f"/job:{job}/task:{number}/gpu:{each}",
+            "w",
+        )
+        for each in gpus
+    ]
+
+
+def worker(task, index):
+    return f"/job:worker/replica:0/task:{task}/device:GPU:{index}"
+
+
+def test_the_gpus_of_other_tasks_are_left_to_their_graphs():
+    assert NoIdleDevice().check(between(*of_task(1, 0, 1))) == Verdict(
+        "no-idle-device",
+        "kept",
+        "assigned",
+        findings=[],
+        note=f"{worker(1, 0)} computes with 1 op, {worker(1, 1)} computes with 1 op; other tasks "
+        "have 4 GPUs for graphs of their own",
+    )
+
+
+def test_one_gpu_of_another_task():
+    graph = between(*of_task(0, 0), machine="ps*1; worker*2: gpu*1")
+    assert NoIdleDevice().check(graph).note == (
+        f"{worker(0, 0)} computes with 1 op; other tasks have 1 GPU for graphs of their own"
+    )
+
+
+def test_an_idle_gpu_of_the_own_task_is_a_finding():
+    verdict = NoIdleDevice().check(between(*of_task(1, 1)))
+
+    assert [each.message for each in verdict.findings] == [
+        f"{worker(1, 0)} computes nothing, {worker(1, 1)} has 1"
+    ]
+    assert verdict.note.endswith("; other tasks have 4 GPUs for graphs of their own")
+
+
+ALL_OTHERS = [worker(task, index) for task in (1, 2) for index in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(between(*of_task(0, 0, 1, named=False)), id="ops leave the task open"),
+        pytest.param(
+            between(*of_task(0, 0), *of_task(0, 1, named=False)), id="one op leaves the task open"
+        ),
+        pytest.param(
+            between(*of_task(0, 0, 1), variables="worker"), id="variables with the worker"
+        ),
+        pytest.param(
+            placement(*of_task(0, 0, 1), machine=WORKERS),
+            id="no variables",
+        ),
+        pytest.param(
+            placement(op("w", "VarHandleOp", "/job:ps"), *of_task(0, 0, 1), machine=WORKERS),
+            id="no variable that was placed",
+        ),
+    ],
+)
+def test_the_gpus_of_other_tasks_are_idle(graph):
+    verdict = NoIdleDevice().check(graph)
+
+    assert [each.object for each in verdict.findings] == ALL_OTHERS
+    assert verdict.note == "6 GPUs compute, with 0 to 1 op each"
+
+
+def test_variables_of_the_worker_beside_those_of_the_servers_make_no_difference():
+    at = "/job:worker/task:0/cpu:0"
+    graph = between(op("local", "VarHandleOp", at, at), *of_task(0, 0, 1))
+    assert NoIdleDevice().check(graph).state == "kept"
+
+
+def test_a_graph_for_two_tasks_is_judged_on_all():
+    verdict = NoIdleDevice().check(between(*of_task(0, 0, 1), *of_task(1, 0, 1)))
+
+    assert [each.object for each in verdict.findings] == [worker(2, 0), worker(2, 1)]
+    assert "other tasks" not in verdict.note
+
+
+def test_every_job_has_its_own_task():
+    """A chief that computes on all its tasks, beside a worker that names one."""
+    machine = "ps*1; chief*2: gpu*1; worker*2: gpu*1"
+    open_chief = of_task(0, 0, job="chief", named=False)
+
+    verdict = NoIdleDevice().check(between(*open_chief, *of_task(1, 0), machine=machine))
+
+    assert [each.object for each in verdict.findings] == [
+        "/job:chief/replica:0/task:1/device:GPU:0"
+    ]
+    assert verdict.note.endswith("; other tasks have 1 GPU for graphs of their own")
+
+
+def test_what_does_not_compute_names_no_task():
+    """Nor does what is not on a GPU."""
+    graph = between(
+        *of_task(1, 0, 1),
+        op("c", "Const", "/job:worker/gpu:0", "/job:worker/task:0/gpu:0"),
+        op("d", "MatMul", "/job:worker", "/job:worker/task:0/cpu:0"),
+    )
+    assert NoIdleDevice().check(graph).state == "kept"
+
+
+def test_all_is_judged_where_no_gpu_computes():
+    graph = between(*of_task(0, 0, job="ps"), machine="ps*1; worker*2: gpu*1")
+    assert len(NoIdleDevice().check(graph).findings) == 2
+
+
+def test_excused_gpus_name_no_task():
+    graph = between(*of_task(0, 0), *of_task(1, 0, 1))
+
+    verdict = NoIdleDevice(idle=("/job:worker/task:0",)).check(graph)
+
+    assert (verdict.state, verdict.note) == (
+        "kept",
+        f"{worker(1, 0)} computes with 1 op, {worker(1, 1)} computes with 1 op; other tasks "
+        "have 2 GPUs for graphs of their own",
+    )
+
+
+def test_a_log_that_names_no_other_gpus_is_not_judged():
+    verdict = NoIdleDevice().check(between(*of_task(1, 0, 1), unlisted="a log names what is used"))
+    assert (verdict.state, verdict.reason) == ("not-checked", "a log names what is used")

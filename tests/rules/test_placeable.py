@@ -144,3 +144,152 @@ def test_the_cure_fits_the_device_that_was_asked_for(requested, cure):
     (finding,) = Placeable().check(graph).findings
 
     assert finding.cure.startswith(cure)
+
+
+CLUSTER = "ps*2; worker*4: gpu*1"
+MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worker*8: gpu*4"'
+SOFT = "or allow soft placement (allow_soft_placement=True, --soft)"
+
+
+def no_gpu(task, job="ps"):
+    return (
+        f"{task} has no GPU, and a device scope or device function around it names one: give "
+        f"replica_device_setter ps_device='/job:{job}/cpu:0', {SOFT}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "requested", "cure"),
+    [
+        pytest.param(CLUSTER, "/job:workers/gpu:0", "did you mean /job:worker?", id="job"),
+        pytest.param(CLUSTER, "/job:zzz", MEND, id="job like no other"),
+        pytest.param(CLUSTER, "/job:worker/task:4/gpu:0", MEND, id="task"),
+        pytest.param("gpu*2", "/job:ps/task:0", MEND, id="job on one host"),
+        pytest.param(CLUSTER, "/job:ps/task:1/gpu:0", no_gpu("/job:ps/task:1"), id="server's GPU"),
+        pytest.param(CLUSTER, "/job:ps/gpu:0", no_gpu("/job:ps"), id="any server's GPU"),
+        pytest.param(
+            "worker*1; worker*1: gpu",
+            "/job:worker/task:0/gpu:0",
+            no_gpu("/job:worker/task:0", "worker"),
+            id="a worker without GPUs",
+        ),
+        pytest.param(
+            CLUSTER,
+            "/job:worker/task:1/gpu:1",
+            "ps*2: cpu*1; worker*4: gpu*1 has no /job:worker/task:1/device:GPU:1: mend the index, "
+            "or ask for more",
+            id="index",
+        ),
+        pytest.param(
+            "ps*1; worker*1",
+            "/job:ps/task:0/gpu:0",
+            "ps*1: cpu*1; worker*1: cpu*1 has no /job:ps/task:0/device:GPU:0: mend the index, or "
+            "ask for more",
+            id="no GPU anywhere",
+        ),
+        pytest.param(
+            "ps*1; worker*1: gpu",
+            "/gpu:1",
+            "ps*1: cpu*1; worker*1: gpu*1 has no /device:GPU:1: mend the index, or ask for more",
+            id="no job named",
+        ),
+        pytest.param(
+            CLUSTER,
+            "/task:9/gpu:0",
+            "ps*2: cpu*1; worker*4: gpu*1 has no /task:9/device:GPU:0: mend the index, or ask for "
+            "more",
+            id="a task of no job",
+        ),
+        pytest.param(
+            CLUSTER,
+            "/job:ps/task:1/cpu:1",
+            "ps*2: cpu*1; worker*4: gpu*1 has no /job:ps/task:1/device:CPU:1: mend the index, or "
+            "ask for more",
+            id="another CPU of a server",
+        ),
+        pytest.param(
+            CLUSTER,
+            "/job:worker/task:1/gpu:0",
+            f"build it under /cpu:0 instead of /job:worker/task:1/device:GPU:0, {SOFT}",
+            id="a kernel",
+        ),
+        pytest.param(
+            None,
+            "/job:ps/gpu:0",
+            f"build it under /cpu:0 instead of /job:ps/device:GPU:0, {SOFT}",
+            id="no machine",
+        ),
+    ],
+)
+def test_the_cure_in_a_cluster(machine, requested, cure):
+    graph = placement(op("a", "MatMul", requested), machine=machine, refusals=[Refusal("a", "no")])
+
+    (finding,) = Placeable().check(graph).findings
+
+    assert finding.cure == cure
+
+
+def members(*lines):
+    """A refusal of the op ``a`` that lists the members of its group."""
+    return Refusal("a", "\n".join(["no", "Colocation members:", *(f"  {line}" for line in lines)]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "requested", "cure"),
+    [
+        pytest.param(
+            ["a (Identity)", "b (VariableV2) /job:ps/task:1/device:GPU:0"],
+            "/job:ps/task:1/gpu:0",
+            no_gpu("/job:ps/task:1"),
+            id="a server's GPU",
+        ),
+        pytest.param(
+            ["b (VariableV2) /job:worker/task:1/device:GPU:0"],
+            "/job:worker/task:1/gpu:0",
+            f"let all ops that are bound to it ask for one device, {SOFT}",
+            id="a worker's GPU",
+        ),
+        pytest.param(
+            ["b (VariableV2) /job:ps/task:1/device:CPU:0"],
+            "/job:ps/task:1/cpu:0",
+            f"let all ops that are bound to it ask for one device, {SOFT}",
+            id="a server's CPU",
+        ),
+        pytest.param(
+            ["b (VariableV2) /device:GPU:0"],
+            "/gpu:0",
+            f"let all ops that are bound to it ask for one device, {SOFT}",
+            id="no job",
+        ),
+        pytest.param(
+            ["Op: b", "c (Const)"],
+            "/job:ps/task:1/gpu:0",
+            f"let all ops that are bound to it ask for one device, {SOFT}",
+            id="no member, and one that is not known",
+        ),
+    ],
+)
+def test_the_cure_where_an_op_is_bound_to_another(lines, requested, cure):
+    graph = placement(
+        op("a", "Identity", "/job:ps/task:0/cpu:0"),
+        op("b", "VariableV2", requested),
+        machine=CLUSTER,
+        refusals=[members(*lines)],
+    )
+
+    (finding,) = Placeable().check(graph).findings
+
+    assert finding.cure == cure
+
+
+def test_soft_placement_is_no_cure_where_it_is_allowed():
+    graph = placement(
+        op("a", "VarHandleOp", "/job:ps/task:0/gpu:0"),
+        machine=CLUSTER,
+        soft=True,
+        refusals=[Refusal("a", "no")],
+    )
+
+    (finding,) = Placeable().check(graph).findings
+
+    assert "allow_soft_placement" not in finding.cure

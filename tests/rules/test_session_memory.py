@@ -185,3 +185,365 @@ def test_a_share_that_is_no_number_is_not_judged():
 
     assert verdict.state == "not-checked"
     assert verdict.reason == "per_process_gpu_memory_fraction is 'half', no number"
+
+
+def beside(*others, fraction=0.95, **fields):
+    """The verdict on a session with these options beside others with theirs."""
+    return SessionMemory(fraction, others).check(options(**fields))
+
+
+GROWS = {"allow_growth": True}
+
+
+def share(fraction, gpus=None):
+    more = {} if gpus is None else {"visible_device_list": gpus}
+    return {"per_process_gpu_memory_fraction": fraction, **more}
+
+
+def own_gpus(half):
+    return (
+        "let each see GPUs of its own (visible_device_list), or give each a "
+        f"per_process_gpu_memory_fraction of {half}"
+    )
+
+
+def test_two_programs_that_both_take_all():
+    verdict = beside({}, fraction=1)
+
+    assert verdict == Verdict(
+        "session-memory",
+        "broken",
+        "configuration",
+        findings=[
+            Finding(
+                object="gpu_options",
+                op="",
+                evidence="configuration",
+                expected="at most 1 of its memory by all programs",
+                found="2 of it",
+                message="this session takes all of the memory of every GPU, and another all of "
+                "the memory of every GPU: that is 2 of every GPU, and the program that starts "
+                "last fails",
+                cure=own_gpus("0.5"),
+            )
+        ],
+        note="beside 1 program: 1 of each GPU's memory",
+    )
+
+
+def test_programs_that_share_one_gpu():
+    verdict = beside(
+        share(0.3, "0"), share(0.2), {"visible_device_list": "3"}, GROWS, **share(0.5, "0,2")
+    )
+
+    assert verdict.findings == [
+        Finding(
+            object="/device:GPU:0",
+            op="",
+            evidence="configuration",
+            expected="at most 0.95 of its memory by all programs",
+            found="1 of it",
+            message="this session takes 0.5 of the memory of GPU 0, 2, and another 0.3 of the "
+            "memory of GPU 0, another 0.2 of the memory of every GPU and another what it needs "
+            "of the memory of every GPU: that is 1 of GPU 0, and the program that starts last "
+            "fails",
+            cure=own_gpus("0.23"),
+        )
+    ]
+    assert verdict.note == "beside 4 programs: 0.5 of each GPU's memory"
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "note"),
+    [
+        pytest.param(
+            share(0.4), [share(0.4)], "1 program: 0.4 of each GPU's memory", id="below together"
+        ),
+        pytest.param(
+            share(0.5), [share(0.25), share(0.125)], "2 programs: 0.5 of each GPU's memory", id="3"
+        ),
+        pytest.param(
+            {"visible_device_list": "0"},
+            [{"visible_device_list": "1"}, {"visible_device_list": " 2 , 3,"}],
+            "2 programs: only the GPUs 0",
+            id="each its own GPUs",
+        ),
+        pytest.param(
+            {"visible_device_list": "1,2"},
+            [{"visible_device_list": "0"}, share(0.9, "0")],
+            "2 programs: only the GPUs 1,2",
+            id="others fight for another GPU",
+        ),
+        pytest.param(GROWS, [GROWS], "1 program: the memory grows as it is needed", id="growth"),
+        pytest.param(
+            share(0.9), [GROWS, GROWS], "2 programs: 0.9 of each GPU's memory", id="beside growth"
+        ),
+        pytest.param(
+            {**GROWS, "visible_device_list": "1"},
+            [{"visible_device_list": "0"}],
+            "1 program: the memory grows as it is needed",
+            id="growth on its own GPU",
+        ),
+    ],
+)
+def test_programs_that_go_together(own, others, note):
+    assert beside(*others, **own) == Verdict(
+        "session-memory", "kept", "configuration", findings=[], note=f"beside {note}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "objects", "found"),
+    [
+        pytest.param(share(0.5), [share(0.5)], ["gpu_options"], "1 of it", id="two halves"),
+        pytest.param(
+            share(0.5), [share(0.25), share(0.25)], ["gpu_options"], "1 of it", id="three"
+        ),
+        pytest.param(GROWS, [{}], ["gpu_options"], "1 of it", id="growth beside all"),
+        pytest.param(share(0.5), [share(0.0)], ["gpu_options"], "1.5 of it", id="no share is all"),
+        pytest.param(
+            {"visible_device_list": "0,1"},
+            [{"visible_device_list": "1,2"}],
+            ["/device:GPU:1"],
+            "2 of it",
+            id="one GPU of both",
+        ),
+        pytest.param(
+            {"visible_device_list": "1"},
+            [{}],
+            ["/device:GPU:1"],
+            "2 of it",
+            id="an other that names no GPU",
+        ),
+        pytest.param(
+            share(0.5),
+            [{"visible_device_list": "1, 0"}],
+            ["/device:GPU:0", "/device:GPU:1"],
+            "1.5 of it",
+            id="a session that names no GPU",
+        ),
+        pytest.param(
+            share(0.5),
+            [share(0.5, "10,2"), share(0.5, "0")],
+            ["/device:GPU:0", "/device:GPU:2", "/device:GPU:10"],
+            "1 of it",
+            id="in the order of their numbers",
+        ),
+        pytest.param(
+            share(0.5), [share(0.2), share(0.3, "4")], ["/device:GPU:4"], "1 of it", id="on one"
+        ),
+    ],
+)
+def test_programs_that_take_too_much_together(own, others, objects, found):
+    verdict = beside(*others, **own)
+
+    assert verdict.state == "broken"
+    assert [each.object for each in verdict.findings] == objects
+    assert {each.found for each in verdict.findings} == {found}
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "object", "found"),
+    [
+        pytest.param(GROWS, [{}], "gpu_options", "1 of it", id="growth beside all"),
+        pytest.param(GROWS, [share(1.0)], "gpu_options", "1 of it", id="a share that is all"),
+        pytest.param({}, [GROWS], "gpu_options", "1 of it", id="all beside growth"),
+        pytest.param({}, [{**GROWS, **share(0.5)}], "gpu_options", "1 of it", id="growth first"),
+        pytest.param(
+            {**GROWS, "visible_device_list": "2"},
+            [GROWS, {"visible_device_list": "1,2"}],
+            "/device:GPU:2",
+            "1 of it",
+            id="on one GPU",
+        ),
+    ],
+)
+def test_what_grows_fails_beside_all_whatever_the_fraction(own, others, object, found):
+    (finding,) = beside(*others, fraction=1, **own).findings
+    assert (finding.object, finding.found) == (object, found)
+
+
+def test_growth_beside_nearly_all_goes_where_the_fraction_says_so():
+    assert beside(share(0.99), fraction=0.99, **GROWS).state == "kept"
+    assert beside(share(0.99), fraction=0.98, **GROWS).state == "broken"
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "takes"),
+    [
+        pytest.param({}, [{}], "all of the memory of every visible GPU", id="all beside all"),
+        pytest.param({}, [GROWS], "all of the memory of every visible GPU", id="beside growth"),
+        pytest.param(
+            {}, [share(0.1, "4")], "all of the memory of every visible GPU", id="beside one GPU"
+        ),
+        pytest.param(
+            share(0.99, "0"),
+            [{"visible_device_list": "1"}],
+            "0.99 of the memory of GPUs 0",
+            id="beside another GPU",
+        ),
+        pytest.param(
+            share(0.96),
+            [share(0.9), {}],
+            "0.96 of the memory of every visible GPU",
+            id="beside two",
+        ),
+    ],
+)
+def test_too_large_a_share_is_found_whatever_is_beside_it(own, others, takes):
+    alone = beside(**own)
+
+    assert beside(*others, **own) == alone
+    assert [each.message for each in alone.findings] == [
+        f"the session takes {takes} when it starts; a second program there fails"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shares", "fraction"),
+    [
+        ((0.4, 0.55), 0.95),
+        ((0.15, 0.8), 0.95),
+        ((0.05, 0.9), 0.95),
+        ((0.1, 0.2), 0.3),
+        ((0.1, 0.2, 0.4), 0.7),
+    ],
+)
+def test_shares_that_add_up_to_the_fraction(shares, fraction):
+    own, *others = map(share, shares)
+    assert beside(*others, fraction=fraction, **own).state == "kept"
+    assert beside(*others, fraction=fraction - 0.0001, **own).state == "broken"
+    assert beside(*others, share(0.0001), fraction=fraction, **own).state == "broken"
+
+
+@pytest.mark.parametrize(
+    ("fraction", "state"), [(1, "kept"), (0.75, "kept"), (0.74, "broken"), (0.5, "broken")]
+)
+def test_the_largest_share_that_programs_may_take_together(fraction, state):
+    assert beside(share(0.25), fraction=fraction, **share(0.5)).state == state
+
+
+@pytest.mark.parametrize(
+    ("fraction", "others", "each"),
+    [
+        (1, 1, "0.5"),
+        (1, 2, "0.33"),
+        (0.9, 1, "0.45"),
+        (0.5, 4, "0.1"),
+        (0.05, 2, "0.01"),
+        (0.02, 2, "0.01"),
+        (0.95, 200, "0.01"),
+    ],
+)
+def test_the_cure_gives_each_its_part(fraction, others, each):
+    (finding,) = beside(*[{}] * others, fraction=fraction, **GROWS).findings
+    assert finding.cure == own_gpus(each)
+
+
+def test_beside_others_some_gpus_alone_are_no_excuse():
+    """Alone, a session that names its GPUs leaves the rest to others."""
+    assert SessionMemory().check(options(visible_device_list="0")).state == "kept"
+    assert beside({}, visible_device_list="0").state == "broken"
+
+
+def test_no_others_are_none():
+    assert beside(**share(0.9)).note == "0.9 of each GPU's memory"
+
+
+@pytest.mark.parametrize("value", ["half", None, True, [0.5]])
+def test_others_with_a_share_that_is_no_number_are_refused(value):
+    with pytest.raises(ConfigError) as refused:
+        SessionMemory(others=({}, {"per_process_gpu_memory_fraction": value}))
+
+    assert str(refused.value) == (
+        f"others: per_process_gpu_memory_fraction is {value!r}, no number; write it as "
+        "gpu_options have it"
+    )
+
+
+def test_others_with_a_negative_share_are_refused():
+    with pytest.raises(ConfigError) as refused:
+        SessionMemory(others=(share(0.5), share(-1.0)))
+
+    assert str(refused.value) == (
+        "others: per_process_gpu_memory_fraction is -1, no share; write it as gpu_options have it"
+    )
+
+
+@pytest.mark.parametrize("others", [(), ({},)], ids=["alone", "beside"])
+@pytest.mark.parametrize(("fraction", "written"), [(-0.25, "-0.25"), (-1.0, "-1")])
+@pytest.mark.parametrize("more", [{}, GROWS], ids=["", "growth"])
+def test_a_negative_share_is_not_judged(others, fraction, written, more):
+    assert beside(*others, **share(fraction), **more) == Verdict(
+        "session-memory",
+        "not-checked",
+        None,
+        f"per_process_gpu_memory_fraction is {written}, no share",
+    )
+
+
+def test_beside_others_a_share_that_is_no_number_is_not_judged():
+    verdict = beside({}, per_process_gpu_memory_fraction=True)
+    assert verdict == Verdict(
+        "session-memory",
+        "not-checked",
+        None,
+        "per_process_gpu_memory_fraction is True, no number",
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "state"), [("true", "kept"), ("false", "broken"), ("", "broken")]
+)
+def test_the_environment_lets_the_memory_grow_beside_others(monkeypatch, value, state):
+    monkeypatch.setenv(GROWTH, value)
+
+    verdict = beside(share(0.9))
+
+    assert verdict.state == state
+    if state == "kept":
+        assert verdict.note == f"beside 1 program: {GROWTH} lets the memory grow"
+
+
+def test_what_the_environment_lets_grow_fails_beside_all(monkeypatch):
+    monkeypatch.setenv(GROWTH, "true")
+
+    verdict = beside({"visible_device_list": "1"}, **share(0.5, "0,1"))
+
+    assert [each.message for each in verdict.findings] == [
+        "this session takes what it needs of the memory of GPU 0, 1, and another all of the "
+        "memory of GPU 1: that is 1 of GPU 1, and the program that starts last fails"
+    ]
+    assert verdict.note == f"beside 1 program: {GROWTH} lets the memory grow"
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "note"),
+    [
+        (GROWS, "broken", None),
+        ({**GROWS, **share(0.5)}, "kept", "0.5 of each GPU's memory"),
+        ({**GROWS, **share(0.99)}, "broken", None),
+        ({**GROWS, "visible_device_list": "0"}, "kept", "only the GPUs 0"),
+    ],
+)
+def test_the_environment_keeps_the_memory_from_growing(monkeypatch, fields, state, note):
+    monkeypatch.setenv(GROWTH, "false")
+
+    verdict = beside(**fields)
+
+    assert (verdict.state, verdict.note) == (state, note)
+
+
+@pytest.mark.parametrize("value", ["", "0", "1", "False", "TRUE"])
+def test_the_environment_has_no_part_where_it_is_neither_true_nor_false(monkeypatch, value):
+    monkeypatch.setenv(GROWTH, value)
+    assert beside(**GROWS).note == "the memory grows as it is needed"
+    assert beside().state == "broken"
+
+
+def test_the_environment_keeps_the_memory_from_growing_beside_others(monkeypatch):
+    others = (share(0.5),)
+    assert beside(*others, **GROWS, **share(0.5)).state == "kept"
+    monkeypatch.setenv(GROWTH, "false")
+    assert beside(*others, **GROWS, **share(0.5)).state == "broken"
+    assert beside(GROWS, **share(0.5)).state == "kept"

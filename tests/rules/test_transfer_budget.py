@@ -246,7 +246,7 @@ def test_the_largest_pairs_are_shown_and_the_others_counted():
         "/device:GPU:2 -> /device:GPU:0: 12 bytes in 1 copy; "
         "/device:GPU:2 -> /device:GPU:1: 12 bytes in 1 copy; "
         "/device:GPU:1 -> /device:GPU:0: 8 bytes in 1 copy; "
-        "/device:GPU:1 -> /device:GPU:2: 8 bytes in 1 copy; 2 more pairs, see place --transfers"
+        "/device:GPU:1 -> /device:GPU:2: 8 bytes in 1 copy; 2 more, see place --transfers"
     )
     assert len(verdict.figures) == 6
 
@@ -424,9 +424,329 @@ def test_not_checked(graph, reason):
     )
 
 
-@pytest.mark.parametrize("field", ["bytes", "copies", "rows"])
+@pytest.mark.parametrize(
+    "field", ["bytes", "copies", "link_bytes", "link_copies", "constant_bytes", "rows"]
+)
 def test_a_number_below_zero_is_refused(field):
     with pytest.raises(ConfigError) as refused:
         TransferBudget(**{field: -1})
 
     assert str(refused.value) == f"{field}: -1 is below 0; give a number from 0 on"
+
+
+CLUSTER = "ps*2; worker*2: gpu*2"
+MAKE = "make it where it is read, or keep it in a variable there"
+LARGE = 1 << 18  # floats, of a constant as large as is allowed
+
+
+def gpu(worker, index=0):
+    return f"/job:worker/replica:0/task:{worker}/device:GPU:{index}"
+
+
+def ps(server):
+    return f"/job:ps/replica:0/task:{server}/device:CPU:0"
+
+
+def task(job, index):
+    return f"/job:{job}/task:{index}"
+
+
+def linked(*sends, kind="Placeholder", **more):
+    """Tensors x0, x1, …, each given as its device, its shape, and the devices that take it."""
+    ops = []
+    for number, (source, _, takers) in enumerate(sends):
+        ops.append(op(f"x{number}", kind, source, source))
+        ops += [
+            op(f"take{number}/{i}", "Neg", to, to, f"x{number}") for i, to in enumerate(takers)
+        ]
+    shapes = {f"x{number}": shape for number, (_, shape, _) in enumerate(sends) if shape}
+    step = host("train", "NoOp", *(f"^{each.name}" for each in ops if each.type == "Neg"))
+    return placement(
+        *ops, step, **{"training": STEP, "machine": CLUSTER, "outputs": shapes, **more}
+    )
+
+
+BOTH = (ps(0), (10,), [gpu(0), gpu(0, 1), gpu(1)])  # 80 bytes to one worker, 40 to the other
+
+
+def test_a_link_over_its_bytes():
+    graph = linked(BOTH, lines={"x0": "main.py:9 net.py:3"})
+
+    verdict = TransferBudget(link_bytes=79).check(graph)
+
+    assert verdict == Verdict(
+        "transfer-budget",
+        "broken",
+        "assigned",
+        findings=[
+            Finding(
+                object="/job:ps/task:0",
+                op="",
+                evidence="assigned",
+                expected="at most 79 bytes a step",
+                found="80 bytes",
+                where="main.py:9",
+                path=(
+                    f"x0:0 {ps(0)} -> {gpu(0)}: 40 bytes",
+                    f"x0:0 {ps(0)} -> {gpu(0, 1)}: 40 bytes",
+                ),
+                message="one step sends 80 bytes from /job:ps/task:0 to /job:worker/task:0, over "
+                "the budget of 79 bytes a link",
+                cure=CURE,
+            )
+        ],
+        note="/job:ps/task:0 -> /job:worker/task:0: 80 bytes in 2 copies; "
+        "/job:ps/task:0 -> /job:worker/task:1: 40 bytes in 1 copy",
+        figures=[
+            figure(ps(0), gpu(0), 1, 40),
+            figure(ps(0), gpu(0, 1), 1, 40),
+            figure(ps(0), gpu(1), 1, 40),
+        ],
+    )
+
+
+def test_a_link_over_its_copies():
+    (finding,) = TransferBudget(link_copies=1).check(linked(BOTH)).findings
+
+    assert (finding.object, finding.expected, finding.found) == (
+        "/job:ps/task:0",
+        "at most 1 copies a step",
+        "2 copies",
+    )
+    assert finding.message == (
+        "one step sends 2 copies from /job:ps/task:0 to /job:worker/task:0, over the budget of "
+        "1 copies a link"
+    )
+
+
+@pytest.mark.parametrize(
+    ("budget", "state"),
+    [
+        ({"link_bytes": 80}, "kept"),
+        ({"link_bytes": 79}, "broken"),
+        ({"link_copies": 2}, "kept"),
+        ({"link_copies": 1}, "broken"),
+        ({"link_bytes": 80, "link_copies": 1}, "broken"),
+        ({"link_bytes": 79, "link_copies": 2}, "broken"),
+        ({"link_bytes": 0}, "broken"),
+        ({"link_copies": 0}, "broken"),
+        ({"link_bytes": 80, "bytes": 119}, "broken"),
+        ({"link_bytes": 80, "bytes": 120}, "kept"),
+    ],
+)
+def test_the_budget_of_a_link_is_the_most_that_is_allowed(budget, state):
+    assert TransferBudget(**budget).check(linked(BOTH)).state == state
+
+
+@pytest.mark.parametrize(
+    ("others", "more"),
+    [
+        ([1], ", and more than that to 1 other task"),
+        ([1, 2], ", and more than that to 2 other tasks"),
+    ],
+)
+def test_a_task_that_sends_too_much_to_several_is_one_finding(others, more):
+    graph = linked(
+        (ps(0), (20,), [gpu(0)]),
+        *((ps(0), (11,), [gpu(each)]) for each in others),
+        (ps(0), (10,), [gpu(3)]),
+        machine="ps*1; worker*4: gpu*1",
+    )
+
+    (finding,) = TransferBudget(link_bytes=40).check(graph).findings
+
+    assert finding.message == (
+        f"one step sends 80 bytes from /job:ps/task:0 to /job:worker/task:0{more}, over the "
+        "budget of 40 bytes a link"
+    )
+    assert finding.path == (f"x0:0 {ps(0)} -> {gpu(0)}: 80 bytes",)
+
+
+def test_every_task_that_sends_too_much_is_a_finding_the_busiest_first():
+    graph = linked(
+        (ps(0), (11,), [gpu(0)]),
+        (ps(1), (12,), [gpu(0)]),
+        (gpu(0), (30,), [ps(0), ps(1)]),
+        (gpu(1), (10,), [ps(0)]),
+    )
+
+    findings = TransferBudget(link_bytes=40).check(graph).findings
+
+    assert [(each.object, each.found) for each in findings] == [
+        ("/job:worker/task:0", "120 bytes"),
+        ("/job:ps/task:1", "48 bytes"),
+        ("/job:ps/task:0", "44 bytes"),
+    ]
+
+
+def test_without_a_train_op_the_finding_of_a_link_says_so():
+    (finding,) = TransferBudget(link_bytes=79).check(linked(BOTH, training=Training())).findings
+
+    assert finding.message.endswith(
+        f", over the budget of 79 bytes a link (all ops were counted: {NO_TRAIN_OP})"
+    )
+
+
+def test_the_budget_of_all_and_that_of_a_link_are_findings_of_their_own():
+    findings = TransferBudget(copies=2, link_copies=1).check(linked(BOTH)).findings
+
+    assert [(each.object, each.found) for each in findings] == [
+        ("x0", "3 copies"),
+        ("/job:ps/task:0", "2 copies"),
+    ]
+
+
+@pytest.mark.parametrize("budget", [{"link_bytes": 0}, {"link_copies": 0}])
+def test_nothing_goes_over_a_link_within_one_task(budget):
+    within = (gpu(0), (10,), [gpu(0, 1), "/job:worker/task:0/cpu:0"])
+    for graph in (linked(within), sent((10,)), sent(None)):
+        assert TransferBudget(**budget).check(graph).state == "kept"
+
+
+def test_what_stays_within_a_task_is_no_part_of_the_link():
+    graph = linked((gpu(0), (10,), [gpu(0, 1), gpu(1)]))
+
+    verdict = TransferBudget(link_bytes=40, link_copies=1).check(graph)
+
+    assert verdict.state == "kept"
+    assert verdict.note == "/job:worker/task:0 -> /job:worker/task:1: 40 bytes in 1 copy"
+    assert len(verdict.figures) == 2
+
+
+def test_within_a_task_of_a_cluster_the_note_has_devices():
+    verdict = TransferBudget(link_bytes=0).check(linked((gpu(0), (10,), [gpu(0, 1)])))
+    assert verdict.note == f"{gpu(0)} -> {gpu(0, 1)}: 40 bytes in 1 copy"
+
+
+def test_the_note_has_the_largest_links_and_counts_the_others():
+    graph = linked(
+        *((ps(0), (i + 1,), [gpu(i)]) for i in range(5)), machine="ps*1; worker*5: gpu*1"
+    )
+    assert TransferBudget(link_copies=1).check(graph).note == (
+        "/job:ps/task:0 -> /job:worker/task:4: 20 bytes in 1 copy; "
+        "/job:ps/task:0 -> /job:worker/task:3: 16 bytes in 1 copy; "
+        "/job:ps/task:0 -> /job:worker/task:2: 12 bytes in 1 copy; "
+        "/job:ps/task:0 -> /job:worker/task:1: 8 bytes in 1 copy; "
+        "1 more, see place --transfers"
+    )
+
+
+UNKNOWN = (
+    "the size of {} tensors is not known; give the rows of the global batch: "
+    "--set transfer-budget.rows=N"
+)
+
+
+def test_a_link_with_sizes_that_are_not_known_is_not_judged():
+    graph = linked((ps(0), None, [gpu(0), gpu(1)]), (gpu(0), None, [gpu(0, 1)]))
+
+    assert TransferBudget(link_bytes=10).check(graph).reason == UNKNOWN.format(2)
+    assert TransferBudget(bytes=10).check(graph).reason == UNKNOWN.format(3)
+    assert TransferBudget(bytes=10, link_bytes=10).check(graph).reason == UNKNOWN.format(3)
+    assert TransferBudget(link_copies=1).check(graph).state == "kept"
+
+
+def test_sizes_that_are_not_known_within_a_task_are_no_part_of_a_link():
+    graph = linked((ps(0), (10,), [gpu(0)]), (gpu(0), None, [gpu(0, 1)]))
+
+    verdict = TransferBudget(link_bytes=40).check(graph)
+
+    assert (verdict.state, verdict.note) == (
+        "kept",
+        "/job:ps/task:0 -> /job:worker/task:0: 40 bytes in 1 copy",
+    )
+
+
+def test_a_link_is_over_its_budget_whatever_is_not_known_beside_it():
+    graph = linked((ps(0), (11,), [gpu(0)]), (ps(1), None, [gpu(0)]))
+    assert TransferBudget(link_bytes=40).check(graph).state == "broken"
+
+
+def test_rows_give_the_size_of_what_goes_over_a_link():
+    graph = linked((ps(0), (None, 2), [gpu(0)]))
+
+    assert TransferBudget(link_bytes=64, rows=8).check(graph).state == "kept"
+    assert TransferBudget(link_bytes=63, rows=8).check(graph).state == "broken"
+
+
+@pytest.mark.parametrize(
+    ("takers", "devices"),
+    [
+        ([gpu(0)], "1 device"),
+        ([gpu(0), gpu(0, 1), gpu(1), "/job:ps/task:0/gpu:0"], "3 devices"),
+    ],
+)
+def test_a_large_constant_goes_to_other_tasks(takers, devices):
+    graph = linked((ps(0), (LARGE + 1,), takers), kind="Const", lines={"x0": "main.py:9 net.py:3"})
+
+    verdict = TransferBudget().check(graph)
+
+    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
+    assert verdict.findings == [
+        Finding(
+            object="x0",
+            op="Const",
+            evidence="assigned",
+            expected="at most 1,048,576 bytes a step",
+            found="1,048,580 bytes",
+            where="main.py:9",
+            path=tuple(
+                f"x0:0 {ps(0)} -> {to}: 1,048,580 bytes" for to in takers if "worker" in to
+            ),
+            message="the constant x0, 1,048,580 bytes, is sent from /job:ps/task:0 to "
+            f"{devices} of other tasks in every step",
+            cure=MAKE,
+        )
+    ]
+    assert verdict.note.startswith("/job:ps/task:0 -> /job:worker/task:0: ")
+
+
+def test_every_large_constant_is_a_finding():
+    graph = linked(
+        (ps(0), (LARGE + 1,), [gpu(0)]),
+        (ps(1), (LARGE,), [gpu(0)]),
+        (gpu(1), (LARGE + 2,), [gpu(0)]),
+        kind="Const",
+    )
+
+    findings = TransferBudget(link_bytes=1 << 30).check(graph).findings
+
+    assert [each.object for each in findings] == ["x0", "x2"]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(linked((ps(0), (LARGE,), [gpu(0)]), kind="Const"), id="as large as allowed"),
+        pytest.param(linked((ps(0), None, [gpu(0)]), kind="Const"), id="of unknown size"),
+        pytest.param(linked((gpu(0), (LARGE * 2,), [gpu(0, 1)]), kind="Const"), id="in one task"),
+        pytest.param(sent((LARGE * 2,)), id="one host"),
+        pytest.param(linked((ps(0), (LARGE * 2,), [gpu(0)]), kind="VariableV2"), id="a variable"),
+        pytest.param(linked((ps(0), (LARGE * 2,), [gpu(0)])), id="an input"),
+    ],
+)
+def test_silent_on_what_is_no_large_constant_between_tasks(graph):
+    verdict = TransferBudget().check(graph)
+
+    assert (verdict.state, verdict.reason) == ("not-checked", NO_BUDGET)
+    assert verdict.note is not None
+    assert TransferBudget(copies=9).check(graph).state == "kept"
+
+
+@pytest.mark.parametrize(("most", "state"), [(40, "kept"), (39, "broken"), (0, "broken")])
+def test_the_largest_constant_that_may_travel(most, state):
+    graph = linked((ps(0), (10,), [gpu(0)]), kind="Const")
+    assert TransferBudget(constant_bytes=most, copies=1).check(graph).state == state
+
+
+def test_a_constant_that_the_step_does_not_read_does_not_travel():
+    graph = linked((ps(0), (10,), [gpu(0)]))
+    idle = [op("c", "Const", ps(0), ps(0)), op("other", "Neg", gpu(1), gpu(1), "c")]
+    graph = placement(
+        *graph.ops.values(),
+        *idle,
+        machine=CLUSTER,
+        training=STEP,
+        outputs={"x0": (10,), "c": (LARGE * 2,)},
+    )
+    assert TransferBudget(link_bytes=40).check(graph).state == "kept"

@@ -150,9 +150,120 @@ def test_device_must_be_a_device_name(device):
             placement(variable("", "CPU:0"), machine="cpu*2"),
             "the machine (cpu*2) has no GPU, so every op is on a CPU",
         ),
+        (
+            placement(variable("/job:worker", "/job:worker/cpu:0"), machine="ps*1; worker*2"),
+            "the machine (ps*1: cpu*1; worker*2: cpu*1) has no GPU, so every op is on a CPU",
+        ),
     ],
 )
 def test_not_checked(graph, reason):
     assert VariablesOnHost().check(graph) == Verdict(
         "variables-on-host", "not-checked", None, reason
+    )
+
+
+SERVERS = "ps*2; worker*2"
+
+
+def misplaced(device, machine=SERVERS):
+    """What is found of a variable that is on a worker of a cluster without GPUs."""
+    graph = placement(
+        variable("/job:worker/cpu:0", "/job:worker/task:1/cpu:0", "VariableV2"),
+        op("v", "VariableV2", "/job:ps/task:1", "/job:ps/task:1/cpu:0"),
+        machine=machine,
+    )
+    return VariablesOnHost(device).check(graph)
+
+
+def test_a_cluster_without_gpus_is_judged_by_the_job():
+    verdict = misplaced("/job:ps")
+
+    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "2 variables")
+    assert verdict.findings == [
+        Finding(
+            object="w",
+            op="VariableV2",
+            evidence="assigned",
+            expected="/job:ps",
+            found="/job:worker/replica:0/task:1/device:CPU:0",
+            message="variable w sits on /job:worker/replica:0/task:1/device:CPU:0, not on "
+            "/job:ps; it asks for /job:worker/device:CPU:0",
+            cure="create it under tf.device('/job:ps')",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "objects"),
+    [
+        ("/job:ps/cpu:0", ["w"]),
+        ("/job:ps/task:0", ["w", "v"]),
+        ("/job:worker", ["v"]),
+        (("/job:ps/task:0", "/job:worker"), ["v"]),
+    ],
+)
+def test_what_is_found_in_a_cluster_without_gpus(device, objects):
+    assert [each.object for each in misplaced(device).findings] == objects
+
+
+@pytest.mark.parametrize("device", ["/cpu:0", "/cpu", ("/job:ps", "/job:worker"), "/task:*/cpu:0"])
+def test_a_cluster_without_gpus_where_a_variable_can_only_be_where_it_may(device):
+    assert misplaced(device) == Verdict(
+        "variables-on-host",
+        "not-checked",
+        None,
+        "the machine (ps*2: cpu*1; worker*2: cpu*1) has no GPU, so every op is on a CPU",
+    )
+
+
+def test_a_second_cpu_is_judged():
+    assert misplaced("/cpu:0", "ps*2; worker*2: cpu*2").state == "kept"
+
+
+def test_a_host_without_gpus_is_not_judged_whatever_the_device():
+    graph = placement(variable("/cpu:1", "CPU:1"), machine="cpu*2")
+    assert VariablesOnHost("/cpu:0").check(graph).state == "not-checked"
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "cure"),
+    [
+        (
+            "pss*2; worker*2: gpu",
+            "/job:ps",
+            "the rule asks for /job:ps, and the machine has /job:pss and /job:worker; did you "
+            "mean /job:pss?",
+        ),
+        (
+            "ps*2; worker*2: gpu",
+            "/job:ps/task:2/cpu:0",
+            "the rule asks for /job:ps/task:2, and the job ps has tasks 0 and 1; mend the name, "
+            'or describe a machine that has it: --machine "ps*2; worker*8: gpu*4"',
+        ),
+        (
+            "gpu*2",
+            ("/job:ps", "/gpu:1"),
+            "the rule asks for the job ps, and the machine is one host (gpu*2); mend the name, or "
+            'describe a machine that has it: --machine "ps*2; worker*8: gpu*4"',
+        ),
+        ("gpu*2", ("/cpu:1", "/job:ps"), "create it under tf.device('/cpu:1')"),
+        (None, "/job:ps", "create it under tf.device('/job:ps')"),
+    ],
+)
+def test_the_cure_where_the_machine_lacks_what_the_rule_names(machine, device, cure):
+    graph = placement(variable("/cpu:0", "CPU:0", "VariableV2"), machine=machine)
+
+    (finding,) = VariablesOnHost(device).check(graph).findings
+
+    assert finding.cure == cure
+
+
+def test_the_cure_of_a_resource_variable_tells_of_device_functions_too():
+    graph = placement(variable("", "CPU:0"), machine="pss*2; worker*2: gpu")
+
+    (finding,) = VariablesOnHost("/job:ps").check(graph).findings
+
+    assert finding.cure.endswith(
+        "did you mean /job:pss?; a device function must send VarHandleOp there as well as "
+        "Variable and VariableV2"
     )

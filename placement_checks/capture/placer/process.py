@@ -42,6 +42,11 @@ class PlacerProcess:
         self._unusable = ""
         atexit.register(self.stop)
 
+    @property
+    def pid(self) -> int | None:
+        """The process, if it is running."""
+        return None if self._process is None else self._process.pid
+
     def start(self) -> None:
         """Start the process in the background, so that it is ready when it is needed."""
         with self._lock:

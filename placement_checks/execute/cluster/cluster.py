@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from placement_checks.clusters import addresses
 from placement_checks.devices import Device
 from placement_checks.errors import InputError
 from placement_checks.machines import Machine
@@ -47,11 +48,34 @@ class Cluster:
     Attributes:
         spec: the address ``host:port`` of every task, by job and index.
         machine: the devices of its tasks.
+        simulated: whether CPU devices stand in for GPUs, ``CPU:i+1`` for ``GPU:i``.
     """
 
-    def __init__(self, spec: Mapping[str, Mapping[int, str]], machine: Machine) -> None:
-        self.spec = spec
-        self.machine = machine
+    def __init__(
+        self, spec: Any, machine: Machine | None = None, *, simulated: bool = False
+    ) -> None:
+        """Describe it; nothing is asked of it yet.
+
+        Args:
+            spec: a ``tf.train.ClusterSpec``, or a mapping that makes one.
+            machine: by default two GPUs for each chief and worker, and a CPU for the others.
+            simulated: whether CPU devices stand in for GPUs.
+
+        Raises:
+            InputError: the spec is malformed, two tasks have the same address, or the machine has
+                other tasks.
+        """
+        self.spec = addresses(spec)
+        self.machine = machine or Machine.of_cluster(spec)
+        self.simulated = simulated
+        for job, tasks in self.machine.jobs.items():
+            for index in tasks:
+                if index not in self.spec.get(job, {}):
+                    raise InputError(
+                        f"/job:{job}/task:{index}",
+                        "the machine has it, and the ClusterSpec has no address for it",
+                        "describe the same tasks in both",
+                    )
 
     @property
     def target(self) -> str:
@@ -95,8 +119,8 @@ class Cluster:
     ) -> Trained:
         """Build a program, and train it through the master of this cluster.
 
-        Its graph is built for the machine, with CPU devices in place of GPUs. Where ops ran is
-        read from the partition graphs that the tasks report.
+        Its graph is built for the machine. Where ops ran is read from the partition graphs that
+        the tasks report.
 
         Args:
             target: the program; it says what one step is.
@@ -121,12 +145,19 @@ class Cluster:
         self.answers()
         program = program_of(target)
         try:
-            made = runnable(program, self.machine.towers, "simulated", cluster=self.machine)
+            made = runnable(
+                program,
+                self.machine.towers,
+                "simulated" if self.simulated else "real",
+                cluster=self.machine,
+            )
             says_step(made)
             feeding = Feeding(made, None, batch_of(batch), rows=rows) if made.inputs else None
         except Unmeasurable as reason:
             raise InputError(program.name, str(reason)) from None
-        config = type(made.config)(log_device_placement=True)
+        config = type(made.config)(
+            log_device_placement=True, allow_soft_placement=made.placement.soft
+        )
         training = made.placement.training
         fetches = {"step": list(training.train_op), "losses": list(training.losses)}
         beginning = [made.initializers.values(), made.local_initializers.values(), made.tables]
@@ -207,7 +238,7 @@ class Cluster:
         """What was asked for, with where it ran; GPUs are named for what stood in for them."""
         from placement_checks.execute.devices import stood_in_for
 
-        with_gpus = {(gpu.job, gpu.task) for gpu in self.machine.gpus}
+        with_gpus = {(gpu.job, gpu.task) for gpu in self.machine.gpus if self.simulated}
         ops = {
             name: op._replace(
                 assigned=stood_in_for(device) if (device.job, device.task) in with_gpus else device

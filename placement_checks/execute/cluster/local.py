@@ -51,7 +51,7 @@ class LocalCluster(Cluster):
         spec: dict[str, dict[int, str]] = {}
         for task, reserved in zip(machine.tasks, self._sockets, strict=True):
             spec.setdefault(task.job, {})[task.index] = f"127.0.0.1:{reserved.getsockname()[1]}"
-        super().__init__(spec, machine)
+        super().__init__(spec, machine, simulated=True)
         self.pids: dict[tuple[str, int], int] = {}
         self._ended: dict[tuple[str, int], int] = {}
         self._process: subprocess.Popen[bytes] | None = None

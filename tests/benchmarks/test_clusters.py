@@ -1,0 +1,119 @@
+"""What placing and judging a program for a cluster cost, and that both grow with the ops alone.
+
+A tower on every GPU of every worker, the variables on parameter servers. The figures are in
+`extra_info` of `--benchmark-json=FILE`; without `--benchmark-only` the large ones are left out.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import psutil
+import pytest
+import tensorflow as tf
+
+from placement_checks import Machine, Placement, place, verify
+from placement_checks.capture.placer.process import phantom
+
+pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
+
+tf1 = tf.compat.v1
+GPUS = 8
+LAYERS = 2
+
+
+def towers(workers: int, servers: int) -> Callable[..., object]:
+    """A builder of a tower on each GPU: two layers forward, and their gradients."""
+
+    def build() -> object:
+        losses, tower_grads = [], []
+        for worker in range(workers):
+            for gpu in range(GPUS):
+                with (
+                    tf.device(f"/job:worker/task:{worker}/gpu:{gpu}"),
+                    tf.name_scope(f"tower_{len(losses)}"),
+                    tf1.variable_scope("", reuse=bool(losses)),
+                ):
+                    losses.append(tower(tower_grads, servers))
+        average = []
+        for pairs in zip(*tower_grads, strict=True):
+            with tf.device(pairs[0][1].device):
+                average.append((tf.add_n([grad for grad, _ in pairs]) / len(pairs), pairs[0][1]))
+        train_op = tf1.train.GradientDescentOptimizer(0.1).apply_gradients(average)
+        return {"train_op": train_op, "loss": losses}
+
+    return build
+
+
+def tower(tower_grads: list[Any], servers: int) -> Any:
+    x = tf1.placeholder(tf.float32, [None, 8])
+    reads, variables = [], []
+    for layer in range(LAYERS):
+        with tf.device(f"/job:ps/task:{layer % servers}/cpu:0"):
+            variables.append(tf1.get_variable(f"w{layer}", [8, 8]))
+        # Gradients are taken of what this tower read: of the variable, TensorFlow would look
+        # through all towers built so far.
+        reads.append(tf.identity(variables[-1]))
+        x = tf.nn.relu(x @ reads[-1])
+    loss = tf.reduce_mean(x)
+    gradients = tf1.gradients(loss, reads, colocate_gradients_with_ops=True)
+    tower_grads.append(list(zip(gradients, variables, strict=True)))
+    return loss
+
+
+@cache
+def built(workers: int, servers: int) -> tf.Graph:
+    with tf.Graph().as_default() as graph:
+        towers(workers, servers)()
+    return graph
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    gc.collect()
+    begin = time.perf_counter()
+    result = call()
+    return time.perf_counter() - begin, result
+
+
+def of_placer() -> int:
+    """Bytes that the placer process holds."""
+    assert phantom.pid is not None
+    return int(psutil.Process(phantom.pid).memory_info().rss)
+
+
+@pytest.mark.parametrize("servers", [1, 4, 16])
+@pytest.mark.parametrize("workers", [8, 64, 256])
+def test_placing_a_cluster(benchmark, workers: int, servers: int) -> None:
+    if benchmark.disabled and (workers, servers) != (8, 4):
+        pytest.skip("large graphs take a minute to build: --benchmark-only")
+    graph = built(workers, servers)
+    machine = Machine.parse(f"ps*{servers}; worker*{workers}: gpu*{GPUS}")
+    place(built(8, 4))  # the placer process starts, which is reported apart
+    before = of_placer()
+    placing: list[float] = []
+    judging: list[float] = []
+    for _ in range(3 if benchmark.enabled else 1):
+        seconds, placement = timed(lambda: place(graph, machine=machine))
+        placing.append(seconds)
+        seconds, report = timed(lambda placement=placement: verify(placement))
+        judging.append(seconds)
+
+    assert isinstance(placement, Placement)
+    assert report.count("broken") == 0
+    assert len({op.assigned for op in placement.ops.values()}) == (
+        workers * GPUS + min(servers, LAYERS)
+    )
+    ops = len(placement.ops)
+    benchmark.extra_info |= {
+        "ops": ops,
+        "place": [round(seconds, 2) for seconds in placing],
+        "judge": [round(seconds, 2) for seconds in judging],
+        "place, microseconds an op": round(min(placing) / ops * 1e6, 1),
+        "judge, microseconds an op": round(min(judging) / ops * 1e6, 1),
+        "placer, bytes an op": round((of_placer() - before) / ops),
+    }
+    benchmark.pedantic(lambda: place(graph, machine=machine), rounds=1)

@@ -1,0 +1,616 @@
+from __future__ import annotations
+
+import pytest
+from graphs import op, placement
+from towers import program
+
+from placement_checks import Finding, Verdict
+from placement_checks.errors import ConfigError
+from placement_checks.rules import ShardsBalanced
+
+CLUSTER = "ps*2; worker*2: gpu*1"
+DEAL = "make all variables under one replica_device_setter, which deals them out, and pin none"
+SPREAD = (
+    "give replica_device_setter a ps_strategy that picks the server with fewest bytes, or cut "
+    "large variables up (tf.compat.v1.fixed_size_partitioner)"
+)
+
+
+def task(number, job="ps"):
+    return f"/job:{job}/task:{number}"
+
+
+def held(name, server, job="ps", **more):
+    """A variable on that server."""
+    at = f"{task(server, job)}/cpu:0"
+    return op(name, "VarHandleOp", task(server, job), at, **more)
+
+
+def dealt(*servers, job="ps", **more):
+    """Variables v0, v1, … in the order of building, on these servers."""
+    variables = (held(f"v{number}", each, job) for number, each in enumerate(servers))
+    return placement(*variables, **{"machine": CLUSTER, **more})
+
+
+def sized(*sizes, **more):
+    """Variables v0, v1, … of so many floats, each on the server named beside."""
+    shapes = {f"v{number}": (size,) for number, (_, size) in enumerate(sizes)}
+    return dealt(*(server for server, _ in sizes), shapes=shapes, **more)
+
+
+def figure(server, variables, size, job="ps"):
+    return {"task": task(server, job), "variables": variables, "bytes": size}
+
+
+def state(graph, **fields):
+    verdict = ShardsBalanced(**fields).check(graph)
+    assert verdict.state != "not-checked", verdict.reason
+    return verdict.state
+
+
+def objects(graph, **fields):
+    assert state(graph, **fields) == "broken"
+    return [each.object for each in ShardsBalanced(**fields).check(graph).findings]
+
+
+def test_kept():
+    assert ShardsBalanced().check(dealt(0, 1, 0)) == Verdict(
+        "shards-balanced",
+        "kept",
+        "assigned",
+        findings=[],
+        note="/job:ps/task:0 holds 2 variables, 32 bytes; /job:ps/task:1 holds 1 variable, 16 "
+        "bytes",
+        figures=[figure(0, 2, 32), figure(1, 1, 16)],
+    )
+
+
+def test_broken():
+    graph = sized(
+        (0, 1000), (1, 4), (0, 1000), (1, 4), (0, 1000), (0, 1000), (0, 2000), machine=CLUSTER
+    )
+    verdict = ShardsBalanced().check(graph)
+
+    assert verdict == Verdict(
+        "shards-balanced",
+        "broken",
+        "assigned",
+        findings=[
+            Finding(
+                object="/job:ps/task:0",
+                op="",
+                evidence="assigned",
+                expected="about 12,016 bytes",
+                found="24,000 bytes",
+                path=(
+                    "v6: 8,000 bytes",
+                    "v0: 4,000 bytes",
+                    "v2: 4,000 bytes",
+                    "v4: 4,000 bytes",
+                ),
+                message="/job:ps/task:0 holds 5 of 7 variables, 100% of their bytes",
+                cure=SPREAD,
+            )
+        ],
+        note="/job:ps/task:0 holds 5 variables, 24,000 bytes; /job:ps/task:1 holds 2 variables, "
+        "32 bytes",
+        figures=[figure(0, 5, 24_000), figure(1, 2, 32)],
+    )
+
+
+def test_the_finding_says_where_the_largest_is_built():
+    graph = sized((0, 1), (0, 9), (0, 5), lines={"v1": "main.py:9 net.py:3", "v0": "main.py:1"})
+
+    (finding,) = ShardsBalanced().check(graph).findings
+
+    assert finding.where == "main.py:9"
+    assert finding.message == (
+        "/job:ps/task:0 holds 3 of 3 variables, 100% of their bytes; /job:ps/task:1 holds none"
+    )
+
+
+def test_broken_by_turns():
+    """What comes after one that is out of turn is judged by where that one is."""
+    graph = dealt(
+        0, 1, 2, 2, 0, 0, 1, machine="ps*3; worker*1: gpu", lines={"v3": "main.py:9 net.py:3"}
+    )
+
+    verdict = ShardsBalanced(by="round-robin").check(graph)
+
+    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
+    assert verdict.findings == [
+        Finding(
+            object="v3",
+            op="VarHandleOp",
+            evidence="assigned",
+            expected="/job:ps/task:0",
+            found="/job:ps/task:2",
+            where="main.py:9",
+            message="variable v3 sits on /job:ps/task:2; after v2 on /job:ps/task:2 it is the "
+            "turn of /job:ps/task:0 (built at main.py:9 > net.py:3)",
+            cure=DEAL,
+        ),
+        Finding(
+            object="v5",
+            op="VarHandleOp",
+            evidence="assigned",
+            expected="/job:ps/task:1",
+            found="/job:ps/task:0",
+            message="variable v5 sits on /job:ps/task:0; after v4 on /job:ps/task:0 it is the "
+            "turn of /job:ps/task:1",
+            cure=DEAL,
+        ),
+    ]
+    assert [each["variables"] for each in verdict.figures] == [3, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("servers", "found"),
+    [
+        ([0], []),
+        ([1], []),
+        ([0, 1, 0, 1], []),
+        ([1, 0, 1, 0, 1], []),
+        ([0, 0], ["v1"]),
+        ([0, 1, 1, 0], ["v2"]),
+        ([0, 0, 1, 1], ["v1", "v3"]),
+        ([1, 1, 1], ["v1", "v2"]),
+    ],
+)
+def test_variables_out_of_turn(servers, found):
+    verdict = ShardsBalanced(by="round-robin").check(dealt(*servers))
+    assert [each.object for each in verdict.findings] == found
+
+
+def test_sizes_do_not_count_by_turns():
+    graph = sized((0, 10_000), (1, 1), (0, 10_000), (1, 1))
+    assert state(graph, by="round-robin") == "kept"
+    assert state(graph) == "kept"
+    assert state(graph, by="bytes") == "broken"
+
+
+def test_turns_do_not_count_by_bytes():
+    graph = sized((0, 1), (0, 1), (0, 1), (1, 3))
+    assert state(graph, by="bytes") == "kept"
+    assert state(graph) == "kept"
+    assert objects(graph, by="round-robin") == ["v1", "v2"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "by", "expected"),
+    [
+        pytest.param([(0, 30), (1, 10)], "bytes", "kept", id="as large as the largest"),
+        pytest.param([(0, 20), (0, 10), (1, 10)], "bytes", "kept", id="1.5 shares"),
+        pytest.param([(0, 20), (0, 11), (1, 10)], "bytes", "broken", id="more than 1.5 shares"),
+        pytest.param([(0, 5), (0, 5), (0, 5), (1, 5)], "bytes", "kept", id="1.5 by counts"),
+        pytest.param([(0, 5)] * 4 + [(1, 5)], "bytes", "broken", id="1.6 by counts"),
+        pytest.param([(0, 5)] * 2 + [(1, 5)], "", "kept", id="one more"),
+        pytest.param([(0, 9), (0, 9), (1, 1)], "", "kept", id="one more that is larger"),
+        pytest.param([(0, 9), (0, 9), (1, 1)], "bytes", "broken", id="one more by bytes"),
+        pytest.param([(0, 5)] * 3 + [(1, 5)], "", "kept", id="two more within 1.5"),
+        pytest.param([(0, 9)] * 3 + [(1, 1)], "", "broken", id="two more that are larger"),
+        pytest.param([(0, 5)], "", "kept", id="one variable"),
+        pytest.param([(1, 5)], "bytes", "kept", id="one variable by bytes"),
+        pytest.param([(0, 9), (0, 1)], "", "broken", id="an empty server"),
+        pytest.param([(0, 9), (0, 1)], "bytes", "broken", id="an empty server by bytes"),
+        pytest.param([(1, 0), (1, 0)], "", "broken", id="an empty server beside empty variables"),
+    ],
+)
+def test_spread(sizes, by, expected):
+    assert state(sized(*sizes), by=by) == expected
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, "broken"), (1.25, "kept"), (1.24, "broken")])
+def test_most_is_the_largest_share(most, expected):
+    assert state(sized((0, 20), (0, 5), (1, 15)), by="bytes", most=most) == expected
+
+
+@pytest.mark.parametrize(
+    ("most", "found"),
+    [(1, [task(0), task(1)]), (1.3, [task(1)]), (1.5, [])],
+)
+def test_every_server_with_too_much_is_a_finding(most, found):
+    """The even share is 100 floats; the three hold 125, 150 and 25."""
+    sizes = [*[(0, 25)] * 5, *[(1, 25)] * 6, (2, 25)]
+    verdict = ShardsBalanced(most=most).check(sized(*sizes, machine="ps*3; worker*1: gpu"))
+
+    assert [each.object for each in verdict.findings] == found
+    assert {each.expected for each in verdict.findings} <= {"about 400 bytes"}
+
+
+def test_an_even_share_is_rounded_up():
+    (finding,) = (
+        ShardsBalanced()
+        .check(sized((0, 1), (0, 1), (0, 1), (0, 1), (1, 1), machine="ps*3; worker*1: gpu"))
+        .findings
+    )
+
+    assert (finding.expected, finding.found) == ("about 7 bytes", "16 bytes")
+    assert finding.message == (
+        "/job:ps/task:0 holds 4 of 5 variables, 80% of their bytes; /job:ps/task:2 holds none"
+    )
+
+
+def test_several_empty_servers():
+    """No server has too much, the first has more variables than the others."""
+    graph = sized((1, 8), (1, 1), (1, 1), (2, 1), machine="ps*5; worker*1: gpu")
+
+    (finding,) = ShardsBalanced().check(graph).findings
+
+    assert finding == Finding(
+        object="/job:ps/task:1",
+        op="",
+        evidence="assigned",
+        expected="about 32 bytes",
+        found="40 bytes",
+        path=("v0: 32 bytes", "v1: 4 bytes", "v2: 4 bytes"),
+        message="/job:ps/task:1 holds 3 of 4 variables, 91% of their bytes; /job:ps/task:0, "
+        "/job:ps/task:3 and /job:ps/task:4 hold none",
+        cure=SPREAD,
+    )
+
+
+def test_the_server_with_too_much_is_found_and_not_that_with_most_variables():
+    sizes = [(0, 100), (0, 90), (1, 1), (1, 1), (1, 1)]
+    assert objects(sized(*sizes, machine="ps*3; worker*1: gpu")) == [task(0)]
+
+
+def test_an_empty_server_is_no_finding_where_each_other_holds_one():
+    graph = dealt(0, 2, machine="ps*4; worker*1: gpu")
+    for by in ("", "bytes"):
+        assert state(graph, by=by) == "kept"
+
+
+def test_what_is_bound_to_a_variable_is_not_counted():
+    slots = [held(f"v0/slot{i}", 0, colocated=["v0"]) for i in range(4)]
+    graph = placement(held("v0", 0), *slots, held("v1", 1), machine=CLUSTER)
+
+    verdict = ShardsBalanced(by="round-robin").check(graph)
+
+    assert verdict.state == "kept"
+    assert verdict.figures == [figure(0, 1, 16), figure(1, 1, 16)]
+
+
+def test_what_is_bound_to_another_op_is_counted():
+    graph = placement(
+        op("table", "HashTable"),
+        *(held(f"v{i}", 0, colocated=["table"]) for i in range(3)),
+        machine=CLUSTER,
+    )
+    assert objects(graph) == [task(0)]
+
+
+@pytest.mark.parametrize(
+    ("allow", "expected"),
+    [
+        ((), [task(0)]),
+        (("v1", "v2"), []),
+        (("v*",), None),
+        (("V1", "v"), [task(0)]),
+        (("v[12]",), []),
+    ],
+)
+def test_allowed_variables_are_not_counted(allow, expected):
+    verdict = ShardsBalanced(allow=allow).check(dealt(0, 0, 0))
+
+    if expected is None:
+        assert verdict.reason == "no variable is on /job:ps"
+    else:
+        assert [each.object for each in verdict.findings] == expected
+
+
+@pytest.mark.parametrize(
+    ("servers", "allow", "found"),
+    [
+        pytest.param([0, 0, 1], ("v1",), [], id="it took no turn"),
+        pytest.param([0, 0, 0], ("v1",), [], id="it took a turn"),
+        pytest.param([0, 1, 0, 0, 0], ("v2",), ["v4"], id="what comes after is judged"),
+        pytest.param([0, 0, 1, 1, 0], ("v3",), ["v1"], id="what comes before is judged"),
+        pytest.param([1, 0, 0], ("v0",), ["v2"], id="the first"),
+        pytest.param([0, 0, 0, 0], ("v1", "v2"), [], id="two"),
+    ],
+)
+def test_an_allowed_variable_starts_the_turns_anew(servers, allow, found):
+    verdict = ShardsBalanced(by="round-robin", allow=allow).check(dealt(*servers))
+    assert [each.object for each in verdict.findings] == found
+
+
+def test_an_allowed_variable_of_another_job_takes_no_turn():
+    graph = placement(held("v0", 0), held("w", 0, "worker"), held("v1", 0), machine=CLUSTER)
+    assert objects(graph, by="round-robin", allow=("w",)) == ["v1"]
+
+
+def test_an_allowed_variable_that_is_bound_to_another_takes_no_turn():
+    slot = held("v0/slot", 0, colocated=["v0"])
+    graph = placement(held("v0", 0), slot, held("v1", 0), machine=CLUSTER)
+    assert objects(graph, by="round-robin", allow=("v0/slot",)) == ["v1"]
+
+
+def test_other_variables_are_not_counted():
+    """Those of the workers, and one that was not placed."""
+    graph = placement(
+        *(held(f"local{i}", 0, "worker") for i in range(5)),
+        held("v0", 0),
+        op("lost", "VarHandleOp", task(0)),
+        held("v1", 1),
+        machine=CLUSTER,
+    )
+    verdict = ShardsBalanced(by="round-robin").check(graph)
+
+    assert verdict.state == "kept"
+    assert verdict.figures == [figure(0, 1, 16), figure(1, 1, 16)]
+
+
+def test_a_variable_that_was_not_placed_takes_no_turn():
+    lost = op("lost", "VarHandleOp", task(1))
+    graph = placement(held("v0", 0), lost, held("v1", 0), machine=CLUSTER)
+    assert objects(graph, by="round-robin") == ["v1"]
+
+
+def test_a_job_that_leaves_its_task_open_has_the_first():
+    at = op("v1", "VarHandleOp", "/job:ps", "/job:ps/cpu:0")
+    graph = placement(held("v0", 1), at, machine=CLUSTER)
+    assert ShardsBalanced().check(graph).figures == [figure(0, 1, 16), figure(1, 1, 16)]
+
+
+def test_servers_without_the_indices_between():
+    graph = dealt(3, 7, 3, machine="ps/task:3; ps/task:7; worker*1: gpu")
+    verdict = ShardsBalanced(by="round-robin").check(graph)
+
+    assert verdict.state == "kept"
+    assert verdict.figures == [figure(3, 2, 32), figure(7, 1, 16)]
+
+
+def test_the_note_has_four_servers():
+    graph = dealt(*range(5), machine="ps*6; worker*1: gpu")
+    verdict = ShardsBalanced().check(graph)
+
+    assert verdict.note == "; ".join(
+        (
+            *(f"/job:ps/task:{number} holds 1 variable, 16 bytes" for number in range(4)),
+            "and 2 more, see --format json",
+        )
+    )
+    assert verdict.figures == [*(figure(i, 1, 16) for i in range(5)), figure(5, 0, 0)]
+
+
+def test_the_note_has_all_of_four_servers():
+    verdict = ShardsBalanced().check(dealt(*range(3), machine="ps*4; worker*1: gpu"))
+    assert verdict.note.endswith("; /job:ps/task:3 holds 0 variables, 0 bytes")
+
+
+@pytest.mark.parametrize("shape", [None, (None, 4), (4, None)])
+def test_what_has_no_known_size_counts_as_one_without_bytes(shape):
+    graph = dealt(0, 1, 0, shapes={"v0": shape})
+    verdict = ShardsBalanced().check(graph)
+
+    assert verdict.state == "kept"
+    assert verdict.figures == [figure(0, 2, 16), figure(1, 1, 16)]
+
+
+@pytest.mark.parametrize(
+    ("servers", "shapes", "by", "unknown", "note"),
+    [
+        pytest.param(
+            [0, 0],
+            {"v0": None},
+            "",
+            "1 variable",
+            "/job:ps/task:0 holds 2 variables, 16 bytes; /job:ps/task:1 holds 0 variables, 0 "
+            "bytes",
+            id="an empty server",
+        ),
+        pytest.param(
+            [0] * 9 + [1],
+            dict.fromkeys(f"v{number}" for number in range(10)),
+            "",
+            "10 variables",
+            "/job:ps/task:0 holds 9 variables, 0 bytes; /job:ps/task:1 holds 1 variable, 0 bytes",
+            id="none",
+        ),
+        pytest.param(
+            [0] * 9 + [1],
+            dict.fromkeys(f"v{number}" for number in range(10)),
+            "bytes",
+            "10 variables",
+            "/job:ps/task:0 holds 9 variables, 0 bytes; /job:ps/task:1 holds 1 variable, 0 bytes",
+            id="none by bytes",
+        ),
+        pytest.param(
+            [0, 1],
+            {"v1": (None, 4)},
+            "bytes",
+            "1 variable",
+            "/job:ps/task:0 holds 1 variable, 16 bytes; /job:ps/task:1 holds 1 variable, 0 bytes",
+            id="even counts by bytes",
+        ),
+    ],
+)
+def test_without_the_sizes_the_spread_is_not_known(servers, shapes, by, unknown, note):
+    verdict = ShardsBalanced(by=by).check(dealt(*servers, shapes=shapes))
+
+    assert verdict == Verdict(
+        "shards-balanced",
+        "not-checked",
+        None,
+        f"the size of {unknown} is not known",
+        note=note,
+    )
+
+
+def test_sizes_of_allowed_variables_need_not_be_known():
+    graph = dealt(0, 0, 0, 1, shapes={"v0": None})
+    assert ShardsBalanced(by="bytes").check(graph).state == "not-checked"
+    assert state(graph, by="bytes", allow=("v0",)) == "kept"
+
+
+def test_even_counts_need_no_sizes():
+    assert state(dealt(0, 1, 1, shapes=dict.fromkeys(["v0", "v1", "v2"]))) == "kept"
+
+
+def test_without_any_bytes_an_empty_server_is_found():
+    (finding,) = ShardsBalanced().check(sized((0, 0), (0, 0))).findings
+
+    assert (finding.expected, finding.found) == ("about 0 bytes", "0 bytes")
+    assert finding.path == ("v0: 0 bytes", "v1: 0 bytes")
+    assert finding.message == "/job:ps/task:0 holds 2 of 2 variables; /job:ps/task:1 holds none"
+
+
+def test_turns_need_no_sizes():
+    assert objects(dealt(0, 0, shapes={"v0": None}), by="round-robin") == ["v1"]
+
+
+def trained(job, *servers, **more):
+    """Variables on a job that is not called ps; the GPUs of the workers compute with them."""
+    names = [f"v{number}" for number in range(len(servers))]
+    reads = [
+        op(
+            f"read{name}{worker}",
+            "MatMul",
+            f"/job:worker/task:{worker}/gpu:0",
+            f"/job:worker/task:{worker}/gpu:0",
+            name,
+        )
+        for name in names
+        for worker in (0, 1)
+    ]
+    return placement(
+        *(held(name, each, job) for name, each in zip(names, servers, strict=True)),
+        *reads,
+        **{"machine": f"{job}*2; worker*2: gpu*1", **more},
+    )
+
+
+def test_the_servers_are_the_job_that_holds_variables_and_has_no_tower():
+    verdict = ShardsBalanced().check(trained("store", 1, 1, 1))
+
+    assert verdict.figures == [figure(0, 0, 0, "store"), figure(1, 3, 48, "store")]
+    assert [each.object for each in verdict.findings] == [task(1, "store")]
+
+
+def test_the_servers_are_known_where_workers_hold_variables_too():
+    graph = trained("store", 0, 1)
+    local = [held(f"local{i}", 0, "worker") for i in range(3)]
+    graph = placement(*graph.ops.values(), *local, machine="worker*2: gpu*1; store*2")
+
+    verdict = ShardsBalanced().check(graph)
+
+    assert verdict.figures == [figure(0, 1, 16, "store"), figure(1, 1, 16, "store")]
+
+
+def test_the_servers_are_known_where_a_variable_was_not_placed():
+    graph = trained("store", 0, 1)
+    lost = op("lost", "VarHandleOp", task(0, "keep"))
+    graph = placement(*graph.ops.values(), lost, machine="worker*2: gpu*1; store*2; keep*2")
+
+    verdict = ShardsBalanced().check(graph)
+
+    assert verdict.figures == [figure(0, 1, 16, "store"), figure(1, 1, 16, "store")]
+
+
+def test_a_job_called_ps_is_that_of_the_servers():
+    graph = trained("ps", 0, 1)
+    stored = [held(f"s{i}", 0, "store") for i in range(3)]
+    graph = placement(*graph.ops.values(), *stored, machine="store*2; ps*2; worker*2: gpu*1")
+
+    assert ShardsBalanced().check(graph).figures == [figure(0, 1, 16), figure(1, 1, 16)]
+    assert objects(graph, job="store") == [task(0, "store")]
+
+
+def test_workers_may_hold_the_shards():
+    graph = placement(
+        *(held(f"v{i}", 0, "worker") for i in range(2)), machine="ps*1; worker*2: gpu*1"
+    )
+    assert objects(graph, job="worker") == [task(0, "worker")]
+
+
+NOT_KNOWN = "the job of the parameter servers is not known: --set shards-balanced.job=J"
+
+
+@pytest.mark.parametrize(
+    ("graph", "fields", "reason"),
+    [
+        pytest.param(dealt(0, placer=None), {}, "no placer was asked", id="no placer"),
+        pytest.param(dealt(0, unplaced="it died"), {}, "it died", id="unplaced"),
+        pytest.param(
+            dealt(0, unasked="a log has no requests"), {}, "a log has no requests", id="log"
+        ),
+        pytest.param(
+            program(),
+            {},
+            "the machine is one host, without parameter servers",
+            id="towers on one host",
+        ),
+        pytest.param(
+            dealt(0, machine=None),
+            {},
+            "the machine is one host, without parameter servers",
+            id="no machine",
+        ),
+        pytest.param(
+            program(),
+            {"job": "ps"},
+            "the machine is one host, without parameter servers",
+            id="one host and a job",
+        ),
+        pytest.param(
+            trained("worker", 0, 1, machine="worker*2: gpu*1"), {}, NOT_KNOWN, id="workers alone"
+        ),
+        pytest.param(
+            placement(held("a", 0, "store"), held("b", 1, "keep"), machine="store*2; keep*2"),
+            {},
+            NOT_KNOWN,
+            id="two jobs with variables",
+        ),
+        pytest.param(
+            placement(op("a", "NoOp"), machine="store*2; worker*2: gpu"),
+            {},
+            NOT_KNOWN,
+            id="no variables",
+        ),
+        pytest.param(
+            dealt(0, machine="pss*2; worker*2: gpu"),
+            {"job": "ps"},
+            "the rule asks for /job:ps, and the machine has /job:pss and /job:worker; did you "
+            "mean /job:pss?",
+            id="a job that the machine lacks",
+        ),
+        pytest.param(
+            dealt(0, 0, machine="ps*1; worker*2: gpu"),
+            {},
+            "/job:ps has one task, which holds whatever is on it",
+            id="one server",
+        ),
+        pytest.param(
+            dealt(0, 0),
+            {"job": "worker", "by": "bytes"},
+            "no variable is on /job:worker",
+            id="a job without variables",
+        ),
+        pytest.param(
+            placement(op("a", "NoOp"), machine=CLUSTER),
+            {},
+            "no variable is on /job:ps",
+            id="ps without variables",
+        ),
+    ],
+)
+def test_not_checked(graph, fields, reason):
+    assert ShardsBalanced(**fields).check(graph) == Verdict(
+        "shards-balanced", "not-checked", None, reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"by": "size"}, "by: 'size' is no way to spread; give round-robin or bytes"),
+        ({"by": "Bytes"}, "by: 'Bytes' is no way to spread; give round-robin or bytes"),
+        ({"most": 0.99}, "most: 0.99 is below an even share; give 1 or more"),
+        ({"most": -1}, "most: -1 is below an even share; give 1 or more"),
+    ],
+)
+def test_fields_that_make_no_sense(fields, message):
+    with pytest.raises(ConfigError) as refused:
+        ShardsBalanced(**fields)
+    assert str(refused.value) == message
