@@ -106,7 +106,7 @@ def test_tasks_that_the_machine_lacks_are_refused_without_the_placer() -> None:
 
     assert placement.refusals == [
         ("x", "it asks for /job:ps, and the machine has /job:worker"),
-        ("x_1", "it asks for /job:worker/task:2, and the job worker has tasks 0 to 1"),
+        ("x_1", "it asks for /job:worker/task:2, and the job worker has tasks 0 and 1"),
     ]
     assert placement.unplaced == (
         "the machine (worker*2: cpu*1) lacks tasks that the program names"

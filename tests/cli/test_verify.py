@@ -50,7 +50,7 @@ def test_the_programs_of_the_configuration_hold(run: Run) -> None:
     ran = run("verify")
 
     assert ran.status == 0
-    assert re.search(r"^11 programs, rules: \d+ kept, 0 broken", ran.out, re.MULTILINE)
+    assert re.search(r"^14 programs, rules: \d+ kept, 0 broken", ran.out, re.MULTILINE)
 
 
 def test_a_copy_with_one_variable_on_the_gpu_is_named_with_its_line(

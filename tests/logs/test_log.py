@@ -77,7 +77,7 @@ def test_a_log_without_records_has_a_reason(text, reason):
 def test_the_machine_is_what_the_log_lists_and_uses():
     log = read(MAPPING + f"x: (Add): /job:ps/replica:0/task:1/cpu:0\ny: (Add): {HOST}:XLA_GPU:0\n")
 
-    assert str(log.placement().machine) == "localhost*1: gpu*2, xla_gpu*1; ps*1: cpu*1"
+    assert str(log.placement().machine) == "localhost*1: gpu*2, xla_gpu*1; ps/task:1: cpu*1"
     assert log.devices == {Device.parse(GPU), Device.parse(GPU_1)}
 
 
