@@ -68,16 +68,20 @@ class TransferBudget(Rule):
     def _judged(self, placement: Placement, found: list[Copy]) -> Verdict:
         between = links(found)
         note = _note(between or transfers(found))
-        findings = [
+        findings: dict[str, Finding] = {}
+        for finding in (
             *self._over_all(placement, found),
             *self._over_links(placement, found, between),
             *self._constants(placement, found),
-        ]
+        ):
+            findings.setdefault(finding.object, finding)
         if findings:
-            return self.verdict(findings, note)
+            return self.verdict(list(findings.values()), note)
         budgets = (self.bytes, self.copies, self.link_bytes, self.link_copies)
         if all(budget is None for budget in budgets):
             return self.not_checked("no budget is set (--set transfer-budget.bytes=N)", note)
+        if (self.bytes, self.copies) == (None, None) and _is_one_host(placement):
+            return self.not_checked("the machine is one host, without links between tasks", note)
         judged = found if self.bytes is not None else _over_the_network(found)
         unknown = sum(copy.bytes is None for copy in judged)
         if (self.bytes is not None or self.link_bytes is not None) and unknown:
@@ -118,16 +122,18 @@ class TransferBudget(Rule):
             ]
             over = _over(sent, self.link_bytes, self.link_copies)
             assert over is not None
-            more = f", and more than that to {counted(len(over_budget) - 1, 'other task')}"
+            others = counted(len(over_budget) - 1, "other link")
+            more = (
+                f"; {others} of that task {'is' if len(over_budget) == 2 else 'are'} over it too"
+            )
             yield _finding(
                 placement,
                 sent,
                 over,
                 object=str(task),
                 op="",
-                message=f"one step sends {over[1]} from {task} to {worst.to}"
-                f"{more if over_budget[1:] else ''}, over the budget of {over[0]} a link"
-                f"{_of_all(placement)}",
+                message=f"one step sends {over[1]} from {task} to {worst.to}, over the budget of "
+                f"{over[0]} a link{more if over_budget[1:] else ''}{_of_all(placement)}",
             )
 
     def _constants(self, placement: Placement, found: list[Copy]) -> Iterator[Finding]:
@@ -155,6 +161,10 @@ def _note(sums: list[Transfer]) -> str:
     if len(sums) > _PAIRS:
         note += f"; {len(sums) - _PAIRS} more, see place --transfers"
     return note
+
+
+def _is_one_host(placement: Placement) -> bool:
+    return placement.machine is not None and placement.machine.is_local
 
 
 def _size(copy: Copy) -> int:

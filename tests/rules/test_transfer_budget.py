@@ -541,8 +541,8 @@ def test_the_budget_of_a_link_is_the_most_that_is_allowed(budget, state):
 @pytest.mark.parametrize(
     ("others", "more"),
     [
-        ([1], ", and more than that to 1 other task"),
-        ([1, 2], ", and more than that to 2 other tasks"),
+        ([1], "; 1 other link of that task is over it too"),
+        ([1, 2], "; 2 other links of that task are over it too"),
     ],
 )
 def test_a_task_that_sends_too_much_to_several_is_one_finding(others, more):
@@ -556,8 +556,8 @@ def test_a_task_that_sends_too_much_to_several_is_one_finding(others, more):
     (finding,) = TransferBudget(link_bytes=40).check(graph).findings
 
     assert finding.message == (
-        f"one step sends 80 bytes from /job:ps/task:0 to /job:worker/task:0{more}, over the "
-        "budget of 40 bytes a link"
+        "one step sends 80 bytes from /job:ps/task:0 to /job:worker/task:0, over the budget of 40 "
+        f"bytes a link{more}"
     )
     assert finding.path == (f"x0:0 {ps(0)} -> {gpu(0)}: 80 bytes",)
 
@@ -599,8 +599,23 @@ def test_the_budget_of_all_and_that_of_a_link_are_findings_of_their_own():
 @pytest.mark.parametrize("budget", [{"link_bytes": 0}, {"link_copies": 0}])
 def test_nothing_goes_over_a_link_within_one_task(budget):
     within = (gpu(0), (10,), [gpu(0, 1), "/job:worker/task:0/cpu:0"])
-    for graph in (linked(within), sent((10,)), sent(None)):
-        assert TransferBudget(**budget).check(graph).state == "kept"
+    assert TransferBudget(**budget).check(linked(within)).state == "kept"
+
+
+@pytest.mark.parametrize("budget", [{"link_bytes": 0}, {"link_copies": 0}])
+def test_one_host_has_no_links_to_judge(budget):
+    verdict = TransferBudget(**budget).check(sent((10,)))
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        "the machine is one host, without links between tasks",
+    )
+    assert TransferBudget(copies=9, **budget).check(sent((10,))).state == "kept"
+
+
+def test_a_constant_that_breaks_two_budgets_is_one_finding():
+    graph = linked((ps(0), (20,), [gpu(0)]), kind="Const")
+    (finding,) = TransferBudget(bytes=0, constant_bytes=0).check(graph).findings
+    assert (finding.object, finding.found) == ("x0", "80 bytes")
 
 
 def test_what_stays_within_a_task_is_no_part_of_the_link():

@@ -8,16 +8,15 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from placement_checks.capture.placer import frames
 from placement_checks.capture.placer.refusal import Refused
 from placement_checks.errors import PlacerError
+from placement_checks.processes import start
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 PLACE_LIMIT = 60.0  # seconds, and
@@ -102,16 +101,12 @@ class PlacerProcess:
         """The process; a new one where there is none, or after a fork, whose pipes are shared."""
         if self._process is not None and self._owner == os.getpid():
             return self._process
-        # -P, and our own folder on the path instead: the user's folder may hold a numpy.py.
-        home = str(Path(__file__).resolve().parents[3])
-        path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
         self._stderr = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "placement_checks.capture.placer.child", self._kind],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+        self._process = start(
+            "placement_checks.capture.placer.child",
+            self._kind,
+            environment=self._environment,
             stderr=self._stderr,
-            env={**os.environ, "PYTHONPATH": path, **self._environment},
         )
         self._ready = False
         self._owner = os.getpid()

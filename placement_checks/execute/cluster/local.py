@@ -8,18 +8,17 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from placement_checks.errors import InputError, PlacerError, UsageError
 from placement_checks.execute.cluster.cluster import Cluster
 from placement_checks.execute.cluster.servers import SERVING
 from placement_checks.machines import Machine, Task
+from placement_checks.processes import start
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 MOST_TASKS = 32  # each holds TensorFlow's threads, about 100
@@ -62,26 +61,29 @@ class LocalCluster(Cluster):
         Raises:
             PlacerError: one of them did not start.
         """
-        # -P, and our own folder on the path instead: the user's folder may hold a numpy.py.
-        home = str(Path(__file__).resolve().parents[3])
-        path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
-        errors = open(self._folder / "start.log", "wb")  # noqa: SIM115
-        with errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "placement_checks.execute.cluster.servers"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={
-                    **os.environ,
+        with open(self._folder / "start.log", "wb") as errors:
+            self._process = start(
+                "placement_checks.execute.cluster.servers",
+                environment={
                     "CUDA_VISIBLE_DEVICES": "-1",
-                    "PYTHONPATH": path,
                     "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
                     "TF_GRPC_REUSE_PORT": "1",  # beside the socket that reserves it
                     "no_grpc_proxy": "127.0.0.1,localhost",
                 },
+                stderr=errors,
             )
-        tasks = [
+        stdin = cast(BinaryIO, self._process.stdin)
+        with contextlib.suppress(BrokenPipeError):  # what it died of is told below
+            stdin.write(json.dumps({"spec": self.spec, "tasks": self._tasks()}).encode() + b"\n")
+            stdin.flush()
+        self._await_all()
+        threading.Thread(target=self._follow, daemon=True).start()
+        for reserved in self._sockets:
+            reserved.close()
+
+    def _tasks(self) -> list[dict[str, Any]]:
+        """What the process of the servers is told of each."""
+        return [
             {
                 "job": task.job,
                 "index": task.index,
@@ -90,17 +92,6 @@ class LocalCluster(Cluster):
             }
             for task in self.machine.tasks
         ]
-        spec = {
-            job: {str(i): address for i, address in each.items()}
-            for job, each in self.spec.items()
-        }
-        stdin = cast(BinaryIO, self._process.stdin)
-        stdin.write(json.dumps({"spec": spec, "tasks": tasks}).encode() + b"\n")
-        stdin.flush()
-        self._await_all()
-        threading.Thread(target=self._follow, daemon=True).start()
-        for reserved in self._sockets:
-            reserved.close()
 
     def _await_all(self) -> None:
         process = cast("subprocess.Popen[bytes]", self._process)
@@ -167,18 +158,6 @@ class LocalCluster(Cluster):
             process.kill()  # its children end with it
             process.wait()
 
-    def __enter__(self) -> LocalCluster:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
 
 @contextlib.contextmanager
 def local_cluster(machine: Machine | str) -> Iterator[LocalCluster]:
@@ -195,8 +174,12 @@ def local_cluster(machine: Machine | str) -> Iterator[LocalCluster]:
     if isinstance(machine, str):
         machine = Machine.parse(machine)
     with tempfile.TemporaryDirectory(prefix="placement_checks") as folder:
-        with LocalCluster(machine, Path(folder)) as cluster:
+        cluster = LocalCluster(machine, Path(folder))
+        try:
+            cluster.start()
             yield cluster
+        finally:
+            cluster.stop()
 
 
 def _check(machine: Machine) -> None:

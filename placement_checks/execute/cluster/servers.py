@@ -7,6 +7,7 @@ which task serves, and which has ended. When standard input ends, all of them ar
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -46,7 +47,8 @@ def main() -> None:
     mourner.start()
     sys.stdin.read()
     for process in list(running):
-        os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            os.kill(process, signal.SIGKILL)
     mourner.join()
 
 

@@ -1,0 +1,32 @@
+"""Processes of this package's own, in which TensorFlow is loaded apart from the user's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+
+def start(
+    module: str, *arguments: str, environment: dict[str, str], stderr: BinaryIO
+) -> subprocess.Popen[bytes]:
+    """Run a module of this package with pipes to its standard input and output.
+
+    Args:
+        module: its name, such as ``placement_checks.capture.placer.child``.
+        arguments: for it.
+        environment: what is set beside what this process has.
+        stderr: where its errors go.
+    """
+    # -P, and our own folder on the path instead: the user's folder may hold a numpy.py.
+    home = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
