@@ -163,7 +163,7 @@ def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
 
 def built_at(placement: Placement, op: str) -> str:
     """`` (built at a.py:1 > :7 > b.py:2)``, where more lines than that of ``where`` had a part."""
-    frames = [frame for frame, _ in groupby(placement.details.frames(op))]
+    frames = [next(same) for _, same in groupby(placement.details.frames(op), key=str)]
     if len(frames) < 2:
         return ""
     files = [None, *(frame.file for frame in frames)]

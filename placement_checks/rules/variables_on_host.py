@@ -87,14 +87,15 @@ class VariablesOnHost(Rule):
             where=placement.where(op.name),
             message=f"variable {op.name} sits on {found}, not on {self._expected()}{asks}"
             f"{built_at(placement, op.name)}",
-            cure=self._cure(placement) + (_DEVICE_FUNCTION if op.type == "VarHandleOp" else ""),
+            cure=self._cure(placement, op.type),
         )
 
-    def _cure(self, placement: Placement) -> str:
+    def _cure(self, placement: Placement, kind: str = "") -> str:
         wanted = Device.parse(self._names()[0])
         if placement.machine is not None and (lacking := placement.machine.lacks(wanted)):
             return f"the rule {lacking}; {placement.machine.nearest(wanted)}"
-        return f"create it under tf.device('{self._names()[0]}')"
+        also = _DEVICE_FUNCTION if kind == "VarHandleOp" else ""
+        return f"create it under tf.device('{self._names()[0]}'){also}"
 
     def _asking_nothing(self, placement: Placement, op: Op) -> Finding:
         found = op.assigned.short if op.assigned else ""
