@@ -21,6 +21,7 @@ from placement_checks.streams import quiet_stderr
 
 SERVING = "serving"
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_IOLBF = 1  # setvbuf(3): by line
 
 
 def main() -> None:
@@ -64,10 +65,13 @@ def _serve(
     spec: dict[str, list[str]], serves: int, *, job: str, index: int, cpus: int, log: str
 ) -> NoReturn:
     """Be one task until the end; says on ``serves`` that it serves, or why it does not."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    # The placement log is printed by C, which would keep the end of it back.
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)
     import tensorflow as tf
 
     try:
