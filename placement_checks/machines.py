@@ -1,13 +1,8 @@
 """Machines: the devices that a program is placed on. They need not exist.
 
-A machine is written as groups of equal tasks, ``;`` between them::
+`tasks` has the form in which they are written, as in ``ps*2; worker*64: gpu*8``. Beside it are::
 
-    gpu*2                          one host with CPU:0 and two GPUs
-    cpu*2, gpu*4                   one host with two CPU devices and four GPUs
-    ps*2; worker*64: gpu*8         two parameter servers, 64 workers of eight GPUs
-    worker/task:3: gpu*8           a task whose job has no others, or not all of them
-    …; master=worker/task:1        the task whose server sessions are opened on
-    dgx-1, worker*64: dgx-1        a preset; `this` is the machine at hand
+    this                           the machine at hand
     TF_CONFIG                      the cluster that this variable of the environment describes
 
 `Machine.of_cluster` takes a ``ClusterSpec``.
@@ -17,52 +12,29 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from placement_checks import clusters
 from placement_checks.devices import Device
 from placement_checks.errors import InputError, UsageError
+from placement_checks.tasks import (
+    MOST_GPUS,
+    MOST_TASKS,
+    Task,
+    devices_of,
+    devices_text,
+    groups_text,
+    malformed,
+    parse_tasks,
+)
 from placement_checks.words import listed, nearest
 
-MOST_GPUS = 256
-MOST_TASKS = 10_000
-PRESETS = {
-    "k40-pair": "gpu*2",
-    "dgx-1": "gpu*8",
-    "dgx-2": "gpu*16",
-    "dgx-a100": "gpu*8",
-    "p2.16xlarge": "gpu*16",
-    "p3.16xlarge": "gpu*8",
-    "p4d.24xlarge": "gpu*8",
-    "g2-2-workers": "ps*1; worker*2: gpu*2",
-}
-_GROUP = re.compile(
-    r"(?P<job>[A-Za-z][A-Za-z0-9_]*)(?:/task:(?P<task>\d{1,9})|\s*\*\s*(?P<count>\d{1,9}))?\s*"
-)
-_COUNTED = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(?:\s*\*\s*(\d{1,9}))?")
-_MASTER = re.compile(r"master\s*=\s*([A-Za-z][A-Za-z0-9_]*)/task:(\d{1,9})")
 _COMPUTING_JOBS = {"worker", "chief"}
 _MASTERS = ("chief", "worker")
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One process of a machine: a job's name, the task's index, how many devices of each type."""
-
-    job: str
-    index: int
-    devices: tuple[tuple[str, int], ...]
-
-    def device_names(self) -> Iterable[Device]:
-        for kind, count in self.devices:
-            for index in range(count):
-                yield Device(self.job, 0, self.index, kind, index)
 
 
 @dataclass(frozen=True)
@@ -80,11 +52,11 @@ class Machine:
     @staticmethod
     def local(gpus: int = 2, *, cpus: int = 1) -> Machine:
         """One host with ``cpus`` CPU devices and ``gpus`` GPUs."""
-        return Machine((Task("localhost", 0, _devices(cpus, gpus)),))
+        return Machine((Task("localhost", 0, devices_of(cpus, gpus)),))
 
     @staticmethod
     def parse(text: str, gpus: int = 2) -> Machine:
-        """Read the form that the module's docstring describes; `str` writes it.
+        """Read the written form (`tasks`), ``this`` or ``TF_CONFIG``; `str` writes it.
 
         Args:
             text: the machine.
@@ -100,24 +72,13 @@ class Machine:
             spec, own = clusters.from_environment()
             machine = _of_addresses(spec, gpus)
             return machine if machine.is_local else replace(machine, stated_master=own)
-        text = PRESETS.get(text.strip(), text)
-        tasks: list[Task] = []
-        master = None
-        for group in filter(None, (part.strip() for part in text.split(";"))):
-            if stated := _MASTER.fullmatch(group):
-                if master is not None:
-                    raise _malformed(text, "names two masters")
-                master = (stated[1], int(stated[2]))
-            else:
-                tasks += _parse_group(group, after=tasks, whole=text)
-        if not tasks:
-            raise _malformed(text, "names no devices")
+        tasks, master = parse_tasks(text)
         machine = Machine(tuple(tasks), master)
         if master is not None:
             if machine.is_local:
-                raise _malformed(text, "is one host, and its own master")
+                raise malformed(text, "is one host, and its own master")
             if lacking := machine.lacks(Device(master[0], task=master[1])):
-                raise _malformed(text, lacking)
+                raise malformed(text, lacking)
         return machine
 
     @staticmethod
@@ -165,7 +126,7 @@ class Machine:
                 )
         return Machine(
             tuple(
-                Task(job, index, _devices(1, gpus if with_gpus else 0))
+                Task(job, index, devices_of(1, gpus if with_gpus else 0))
                 for job, last in sorted(highest.items())
                 for index in range(last + 1)
                 for with_gpus in [job in _COMPUTING_JOBS or (job, index) in computing]
@@ -266,8 +227,8 @@ class Machine:
 
     def __str__(self) -> str:
         if self.is_local:
-            return _devices_text(self.tasks[0].devices)
-        groups = list(_groups_text(self.tasks))
+            return devices_text(self.tasks[0].devices)
+        groups = list(groups_text(self.tasks))
         if self.stated_master is not None:
             job, index = self.stated_master
             groups.append(f"master={job}/task:{index}")
@@ -316,90 +277,8 @@ def _of_addresses(spec: clusters.Addresses, gpus: int) -> Machine:
             )
     return Machine(
         tuple(
-            Task(job, index, _devices(1, gpus if job in _COMPUTING_JOBS else 0))
+            Task(job, index, devices_of(1, gpus if job in _COMPUTING_JOBS else 0))
             for job, tasks in spec.items()
             for index in tasks
         )
-    )
-
-
-def _devices(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
-    return (("CPU", cpus), ("GPU", gpus)) if gpus else (("CPU", cpus),)
-
-
-def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
-    """The tasks of one group; a job that ``after`` has already goes on counting."""
-    if _counts(group) is not None:
-        if after:
-            raise _malformed(whole, f"'{group}' names no job")
-        return [Task("localhost", 0, _parse_devices(group, whole))]
-    match = _GROUP.match(group)
-    if match is None or group[match.end() :][:1] not in ("", ":"):
-        raise _malformed(whole, _unlike_a_group(group, whole))
-    job, index, count = match["job"], match["task"], match["count"]
-    colon, text = group[match.end() :][:1], group[match.end() + 1 :]
-    if not (colon or index or count):
-        raise _malformed(whole, _unlike_a_group(group, whole))
-    devices = _parse_devices(text if colon else "cpu", whole)
-    taken = [task.index for task in after if task.job == job]
-    first = int(index) if index else max(taken, default=-1) + 1
-    last = first + (1 if index else int(count or 1)) - 1
-    if last < first or last >= MOST_TASKS:
-        raise _malformed(whole, f"a job has between 1 and {MOST_TASKS} tasks")
-    if first in taken:
-        raise _malformed(whole, f"/job:{job}/task:{first} is there twice")
-    return [Task(job, each, devices) for each in range(first, last + 1)]
-
-
-def _unlike_a_group(group: str, whole: str) -> str:
-    """Why a group cannot be read."""
-    near = get_close_matches(group, [*PRESETS, "this", clusters.TF_CONFIG], 1, 0.8)
-    if group == whole.strip() and near:
-        return f"is no preset, '{near[0]}' is"
-    if re.fullmatch(r"[A-Za-z]\w*", group):
-        return f"'{group}' has no number of tasks, write {group}*1"
-    return f"'{group}' is no group of tasks"
-
-
-def _counts(text: str) -> dict[str, int] | None:
-    """How many devices of each type ``cpu*2, gpu*4`` lists; None where it is no such list."""
-    counts: dict[str, int] = {}
-    for part in text.split(","):
-        match = _COUNTED.fullmatch(part.strip())
-        if match is None or match[1].lower() not in ("cpu", "gpu") or match[1].lower() in counts:
-            return None
-        counts[match[1].lower()] = int(match[2] or 1)
-    return counts
-
-
-def _parse_devices(text: str, whole: str) -> tuple[tuple[str, int], ...]:
-    counts = _counts(PRESETS.get(text.strip(), text))
-    if counts is None:
-        raise _malformed(whole, f"'{text.strip()}' is no list of cpu*N and gpu*N")
-    if counts.get("cpu") == 0 or max(counts.values()) > MOST_GPUS:
-        raise _malformed(whole, f"a task has at least 1 CPU, and at most {MOST_GPUS} of each")
-    return _devices(counts.get("cpu", 1), counts.get("gpu", 0))
-
-
-def _groups_text(tasks: Iterable[Task]) -> Iterator[str]:
-    """The groups of equal tasks, in the form that is read; single ones where indices have gaps."""
-    following: dict[str, int] = {}
-    for (job, devices), group in groupby(tasks, key=lambda task: (task.job, task.devices)):
-        indices = [task.index for task in group]
-        first = following.get(job, 0)
-        following[job] = max(first, *(index + 1 for index in indices))
-        if indices == list(range(first, first + len(indices))):
-            yield f"{job}*{len(indices)}: {_devices_text(devices)}"
-        else:
-            yield from (f"{job}/task:{index}: {_devices_text(devices)}" for index in indices)
-
-
-def _devices_text(devices: tuple[tuple[str, int], ...]) -> str:
-    shown = [f"{kind.lower()}*{count}" for kind, count in devices if (kind, count) != ("CPU", 1)]
-    return ", ".join(shown) or "cpu*1"
-
-
-def _malformed(text: str, message: str) -> UsageError:
-    return UsageError(
-        f"machine '{text}'", message, 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
     )

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from placement_checks import Device, Machine, machines
 from placement_checks.errors import InputError, UsageError
-from placement_checks.machines import MOST_GPUS, MOST_TASKS, PRESETS, Task, checked_gpus
+from placement_checks.machines import checked_gpus
+from placement_checks.tasks import MOST_GPUS, MOST_TASKS, PRESETS, Task
 
 CURE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 
