@@ -1,0 +1,97 @@
+"""An answer that cannot be the placer's is no placement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import tensorflow as tf
+
+from placement_checks import PlacementError, place
+from placement_checks.capture import placing
+from placement_checks.capture.placer import child
+from placement_checks.capture.placer.process import PlacerProcess
+from placement_checks.capture.placer.refusal import Failed
+
+HOST = "/job:localhost/replica:0/task:0/device:"
+TASKS = [["localhost", 0, [["CPU", 1], ["GPU", 2]]]]
+
+
+def build() -> None:
+    with tf.device("/gpu:1"):
+        x = tf.ones([2, 2], name="x")
+    tf.identity(x, name="unpinned")
+
+
+def elsewhere(devices: Sequence[str]) -> list[str]:
+    return [device.replace("GPU:1", "GPU:0") for device in devices]
+
+
+def on_another_machine(devices: Sequence[str]) -> list[str]:
+    return [*devices[:-1], HOST + "GPU:7"]
+
+
+def one_short(devices: Sequence[str]) -> list[str]:
+    return [*devices[:-1], ""]
+
+
+@pytest.mark.parametrize(
+    ("altered", "said"),
+    [
+        (elsewhere, f"'x' asks for {HOST}GPU:1 and is on {HOST}GPU:0"),
+        (on_another_machine, f"'unpinned' is on {HOST}GPU:7, which is not in gpu*2"),
+        (one_short, "'unpinned' has no device"),
+    ],
+)
+def test_an_answer_that_does_not_fit_the_request_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, altered: Callable[[Sequence[str]], list[str]], said: str
+) -> None:
+    class Altered(PlacerProcess):
+        def place(self, *args: object, **options: object) -> list[str]:
+            return altered([HOST + "GPU:1", HOST + "GPU:1"])
+
+    monkeypatch.setattr(placing, "phantom", Altered("phantom", {}))
+
+    with pytest.raises(PlacementError) as caught:
+        place(build)
+
+    assert caught.value.message == (f"the placer's answer for 1 of 2 ops cannot be right: {said}")
+    assert caught.value.cure == (
+        "report this graph: nothing is said about a graph that was not placed in full"
+    )
+
+
+def test_where_the_placer_may_go_elsewhere_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Softly(PlacerProcess):
+        def place(self, *args: object, **options: object) -> list[str]:
+            return [HOST + "CPU:0", HOST + "GPU:1"]
+
+    monkeypatch.setattr(placing, "phantom", Softly("phantom", {}))
+
+    assert place(build, soft=True).ops["x"].why_not
+
+
+class Answers:
+    def __init__(self, *answer: tuple[str, str]) -> None:
+        self.answer = answer
+
+    def place(self, *_: object) -> Sequence[tuple[str, str]]:
+        return self.answer
+
+
+def serve(answers: Answers) -> tuple[list[str], bytes]:
+    header = {"targets": 1, "tasks": TASKS, "soft": False, "limit": 1.0}
+    return child._serve(answers, header, b"", b"x\ncall/inner")
+
+
+def test_an_op_on_two_devices_is_no_answer() -> None:
+    with pytest.raises(Failed, match="put 'x' on CPU and on another device"):
+        serve(Answers(("x", "GPU"), ("x", "CPU")))
+
+
+def test_an_op_that_two_parts_of_a_graph_have_on_one_device_is_placed() -> None:
+    assert serve(Answers(("x", "GPU"), ("x", "GPU")))[0] == ["", "GPU"]
+
+
+def test_the_body_of_a_function_that_is_called_twice_may_be_on_two_devices() -> None:
+    assert serve(Answers(("x", "GPU"), ("call/_1/inner", "GPU"), ("call/_2/inner", "CPU")))
