@@ -10,8 +10,10 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
 import tensorflow as tf
 
@@ -32,8 +34,8 @@ def devices(placement: Placement) -> set[str]:
 
 
 def child_of(process: PlacerProcess) -> subprocess.Popen[bytes]:
-    assert process._process is not None
-    return process._process
+    assert process._child is not None
+    return process._child._process
 
 
 def test_one_process_serves_all_placements() -> None:
@@ -52,7 +54,7 @@ def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -
         place(build)
 
     assert str(caught.value) == (
-        "the phantom placer: was ended by SIGKILL; "
+        "the phantom placer: was ended by SIGKILL, as the kernel does where memory runs out; "
         "run it again: a new process is started each time"
     )
     assert devices(place(build)) == {"/device:GPU:1"}
@@ -73,20 +75,63 @@ def test_a_process_that_hangs_is_ended_after_the_limit(monkeypatch: pytest.Monke
         os.kill(pid, 0)
 
 
-def test_the_port_of_the_master_is_refused_on_every_other_address() -> None:
+def test_nobody_can_connect_to_the_master() -> None:
     place(build)
-    ports = listening_ports(child_of(placing.phantom).pid)
-    address = own_address()
+    ports = listening_ports(child_of(placing.phantom).pid, "every interface")
     assert ports
-    if address is None:
-        pytest.skip("this machine has no address but loopback")
-
-    # The sockets of gRPC are bound to all interfaces, so a probe on loopback gets through …
-    assert all(answers("127.0.0.1", port) for port in ports)
-    # … and one that is not closed would on this address too.
+    # The sockets of gRPC are bound to all interfaces: one that is not closed would answer.
     with socket.create_server(("0.0.0.0", 0)) as open_to_all:
-        assert answers(address, open_to_all.getsockname()[1])
-    assert not any(answers(address, port) for port in ports)
+        for host in filter(None, ("127.0.0.1", own_address())):
+            assert answers(host, open_to_all.getsockname()[1])
+            assert not any(answers(host, port) for port in ports)
+    assert devices(place(build)) == {"/device:GPU:1"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_can_not_connect_to_the_master() -> None:
+    place(build)
+    ports = listening_ports(child_of(placing.phantom).pid, "every interface")
+    assert ports
+
+    with socket.create_server(("127.0.0.1", 0)) as open_to_all:
+        assert as_nobody(lambda: answers("127.0.0.1", open_to_all.getsockname()[1]))
+        assert as_nobody(lambda: not any(answers("127.0.0.1", port) for port in ports))
+
+
+def test_a_graph_that_somebody_else_sends_is_not_taken_for_the_master_s() -> None:
+    """The workers answer every user of this machine, since TensorFlow's master has no password."""
+    place(build)
+    with tf.Graph().as_default() as graph:
+        build()
+    forged = graph.as_graph_def()
+    for node in forged.node:
+        node.device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    # RegisterGraphRequest of worker.proto: session_handle = 1, graph_def = 2.
+    size = len(data := forged.SerializeToString())
+    assert size < 1 << 14
+    message = b"\x0a\x05guess\x12" + bytes((size & 0x7F | 0x80, size >> 7)) + data
+    (worker,) = listening_ports(child_of(placing.phantom).pid, "loopback")
+    refused = []
+    done = threading.Event()
+
+    def send() -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{worker}") as channel:
+            register = channel.unary_unary("/tensorflow.WorkerService/RegisterGraph")
+            while not done.is_set():
+                with pytest.raises(grpc.RpcError) as caught:
+                    register(message, timeout=10)
+                refused.append(caught.value.code())
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        found = [devices(place(build)) for _ in range(10)]
+    finally:
+        done.set()
+        sender.join()
+
+    assert found == [{"/device:GPU:1"}] * 10
+    assert set(refused) == {grpc.StatusCode.ABORTED}
 
 
 def test_a_forked_child_starts_a_process_of_its_own() -> None:
@@ -146,7 +191,7 @@ def test_a_process_that_is_unusable_says_so_every_time_and_is_started_once(tmp_p
     for _ in range(2):
         with pytest.raises(Unusable, match=r"tensorflow 2\.99 is a build without GPU kernels"):
             process.place(b"", ["a"], [], [], soft=False)
-        assert process._process is None
+        assert process.pid is None
 
 
 def test_the_devices_of_this_machine_answer_for_themselves(
@@ -189,8 +234,8 @@ def test_a_hundred_placements_leak_neither_memory_nor_files(fixtures: Path) -> N
     assert used()[0] < resident * 1.1
 
 
-def listening_ports(pid: int) -> list[int]:
-    """The TCP ports on which the process listens on all interfaces."""
+def listening_ports(pid: int, on: str) -> list[int]:
+    """The TCP ports on which the process listens, on "every interface" or on "loopback"."""
     inodes = set()
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -205,8 +250,21 @@ def listening_ports(pid: int) -> list[int]:
     return [
         int(row[1].rpartition(":")[2], 16)
         for row in rows
-        if row[3] == "0A" and row[9] in inodes and set(row[1].rpartition(":")[0]) == {"0"}
+        if row[3] == "0A"
+        and row[9] in inodes
+        and (set(row[1].rpartition(":")[0]) == {"0"}) == (on == "every interface")
     ]
+
+
+def as_nobody(holds: Callable[[], bool]) -> bool:
+    """What a process of another user finds, one without any rights."""
+    process = os.fork()
+    if process == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        os._exit(int(not holds()))
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
 
 
 def own_address() -> str | None:

@@ -12,7 +12,7 @@ import concurrent.futures
 import os
 import re
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import grpc
 import tensorflow as tf
@@ -20,12 +20,12 @@ from tensorflow.core.framework import device_attributes_pb2
 from tensorflow.core.protobuf import config_pb2
 
 from placement_checks.capture.placer import port, wire
-from placement_checks.capture.placer.refusal import Refused
+from placement_checks.capture.placer.refusal import Failed, Refused
 
 # Sorts after every job a program names: an op that may go anywhere goes to the first device by
 # name, and must not end on the master.
 MASTER_JOB = "zzz_placement_checks_master"
-OPEN_PORT = "PLACEMENT_CHECKS_OPEN_PORT"  # set: leave the master's port open to other machines
+OPEN_PORT = "PLACEMENT_CHECKS_OPEN_PORT"  # set: leave the master's port open to everybody
 _BOOT_JOB = "placement_checks_boot"
 # In the placer's lists of available devices, where a user has no use for the master's own.
 _MASTER = re.compile(rf",? ?/job:{MASTER_JOB}/replica:0/task:0/device:CPU:0(?:, (?=/))?")
@@ -34,13 +34,23 @@ _UNLIMITED = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 ]
+# The one connection to the master must last: its port lets no second one in.
+_LASTING = [("grpc.client_idle_timeout_ms", (1 << 31) - 1)]
+_CONNECT_LIMIT = 60.0  # seconds
+# What the placer cannot have said: the master is gone, late, or out of memory.
+_NOT_ITS_WORD = {
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAVAILABLE,
+}
 _MEMORY_LIMIT = 1 << 34  # bytes; the placer does not look at it, but 0 is refused
 
 Devices = tuple[tuple[str, int], ...]
 
 
 class Phantom:
-    """One master, and one worker for each distinct list of devices seen so far."""
+    """One master, and one worker for each distinct list of devices of the last machine."""
 
     def __init__(self) -> None:
         hidden = config_pb2.ConfigProto(device_count={"GPU": 0})
@@ -48,9 +58,10 @@ class Phantom:
             {_BOOT_JOB: ["127.0.0.1:0"]}, job_name=_BOOT_JOB, task_index=0, config=hidden
         )
         self._master = self._server.target.removeprefix("grpc://")
+        self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _LASTING)
+        grpc.channel_ready_future(self._channel).result(timeout=_CONNECT_LIMIT)
         if OPEN_PORT not in os.environ:
-            port.close_to_others(int(self._master.rpartition(":")[2]))
-        self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED)
+            port.close(int(self._master.rpartition(":")[2]))
         self._workers: dict[Devices, _Worker] = {}
 
     def place(
@@ -67,26 +78,25 @@ class Phantom:
 
         Raises:
             Refused: the placer's own error.
+            Failed: the master gave no answer.
         """
         cluster: dict[str, dict[int, str]] = {MASTER_JOB: {0: self._master}}
-        used = set()
+        workers = self._workers_of({_devices(devices) for _, _, devices in tasks})
         for job, index, devices in tasks:
-            worker = self._worker(tuple((kind, count) for kind, count in devices))
-            used.add(worker)
-            cluster.setdefault(job, {})[index] = worker.address
+            cluster.setdefault(job, {})[index] = workers[_devices(devices)].address
         request = wire.CreateSessionRequest(
             graph_def=None, config=_config(cluster, soft), target=f"grpc://{self._master}"
         )
         # Appending the field by hand saves parsing the graph here: field 1, length-delimited.
         message = b"\x0a" + _varint(len(graph)) + graph + request.SerializeToString()
-        for worker in used:
+        for worker in workers.values():
             worker.graphs.clear()
         try:
             session = wire.CreateSessionResponse.FromString(
                 self._call("CreateSession", message, limit)
             ).session_handle
         except grpc.RpcError as error:
-            raise Refused(_MASTER.sub("", error.details())) from None
+            _raise(error)
         try:
             self._call(
                 "RunStep",
@@ -95,20 +105,26 @@ class Phantom:
             )
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.ABORTED:
-                raise Refused(_MASTER.sub("", error.details())) from None
+                _raise(error)
         finally:
             close = wire.CloseSessionRequest(session_handle=session)
             self._call("CloseSession", close.SerializeToString(), limit)
-        for worker in used:
+        for worker in workers.values():
             for data in worker.graphs:
-                for node in wire.RegisterGraphRequest.FromString(data).graph_def.node:
-                    yield node.name, node.device
+                part = wire.RegisterGraphRequest.FromString(data)
+                # Only the master knows the handle, and anybody can reach a worker.
+                if part.session_handle == session:
+                    for node in part.graph_def.node:
+                        yield node.name, node.device
             worker.graphs.clear()
 
-    def _worker(self, devices: Devices) -> _Worker:
-        if devices not in self._workers:
+    def _workers_of(self, lists: set[Devices]) -> dict[Devices, _Worker]:
+        """A worker for each list of devices; those of the machine before are kept if they fit."""
+        for devices in self._workers.keys() - lists:
+            self._workers.pop(devices).stop()
+        for devices in lists - self._workers.keys():
             self._workers[devices] = _Worker(devices)
-        return self._workers[devices]
+        return self._workers
 
     def _call(self, method: str, message: bytes, limit: float) -> bytes:
         call = self._channel.unary_unary(f"/tensorflow.MasterService/{method}")
@@ -146,6 +162,10 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
+    def stop(self) -> None:
+        """Close its port."""
+        self._server.stop(None)
+
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         method = details.method.rpartition("/")[2]
         return grpc.unary_unary_rpc_method_handler(
@@ -161,6 +181,17 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         self.graphs.append(request)
         context.abort(grpc.StatusCode.ABORTED, "kept, not run")
         raise AssertionError  # abort() does not return
+
+
+def _devices(listed: list[list[Any]]) -> Devices:
+    return tuple((kind, count) for kind, count in listed)
+
+
+def _raise(error: grpc.RpcError) -> NoReturn:
+    """Tell the placer's own word from a call that came to nothing."""
+    if error.code() in _NOT_ITS_WORD:
+        raise Failed(f"TensorFlow's master gave no answer: {error.details()}") from None
+    raise Refused(_MASTER.sub("", error.details())) from None
 
 
 def _config(cluster: dict[str, dict[int, str]], soft: bool) -> config_pb2.ConfigProto:

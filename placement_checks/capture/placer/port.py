@@ -1,18 +1,29 @@
-"""Closes a listening port to everything but this machine.
+"""Closes a listening port, to other machines or to everybody.
 
-``tf.distribute.Server`` listens on all interfaces and has no option against it: whoever reaches
-the port can run graphs here. Binding the listening socket to the loopback *device* ends that, and
-needs no privileges on Linux 5.7 and later (``SO_BINDTODEVICE``, socket(7)).
+``tf.distribute.Server`` listens on all interfaces and has no option against it, and asks nobody
+who he is: whoever reaches the port can run graphs here, which read and write files. What the
+kernel offers needs no privileges: binding the listening socket to the loopback *device* ends it
+for other machines (``SO_BINDTODEVICE``, socket(7), Linux 5.7 and later), and a filter that drops
+every packet sent to the listening socket (``SO_ATTACH_FILTER``) ends it for everybody. Connections
+that were made before go on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 import socket
+import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-_LISTEN = "0A"
+_ESTABLISHED, _LISTEN = "01", "0A"
+# asm/socket.h; Python has no names for them.
+_SO_ATTACH_FILTER, _SO_LOCK_FILTER = 26, 44
+_RETURN = 0x06  # BPF_RET | BPF_K, linux/filter.h: how many bytes of a packet get through
 
 
 def close_to_others(port: int) -> None:
@@ -21,29 +32,79 @@ def close_to_others(port: int) -> None:
     Raises:
         OSError: no such socket, or the kernel refuses.
     """
-    inodes = _listening(port)
-    closed = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:  # the descriptor of the listing itself
-            continue
-        if match and match[1] in inodes:
-            with socket.socket(fileno=os.dup(int(name))) as listener:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
-            closed += 1
-    if not closed:
+    for listener in _listeners(port):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+
+
+def close(port: int) -> None:
+    """Let nobody else connect to ``port``, on which this process listens and is connected.
+
+    Raises:
+        OSError: no such socket, the kernel refuses, or somebody else was quicker.
+    """
+    instruction = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
+    drop_all = struct.pack("HP", 1, ctypes.addressof(instruction))
+    for listener in _listeners(port):
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, drop_all)
+        listener.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
+    connections = list(_connections())
+    inodes = _own_sockets()
+    own = {each.local for each in connections if each.inode in inodes}
+    for each in connections:
+        if each.state == _ESTABLISHED and each.local.port == port and each.remote not in own:
+            raise OSError(f"another process has connected to port {port}")
+
+
+class _Address(NamedTuple):
+    """Of an IPv6 address the last 32 bits, which are the IPv4 address if it stands for one."""
+
+    host: str
+    port: int
+
+
+class _Connection(NamedTuple):
+    """A row of /proc/net/tcp."""
+
+    local: _Address
+    remote: _Address
+    state: str
+    inode: str
+
+
+def _listeners(port: int) -> Iterator[socket.socket]:
+    """This process's sockets that listen on ``port``; there is one at least, or OSError."""
+    listening = {
+        each.inode for each in _connections() if each.state == _LISTEN and each.local.port == port
+    }
+    found = {inode: name for inode, name in _own_sockets().items() if inode in listening}
+    if not found:
         raise OSError(f"no socket of this process listens on port {port}")
+    for name in found.values():
+        with socket.socket(fileno=os.dup(int(name))) as listener:
+            yield listener
 
 
-def _listening(port: int) -> set[str]:
-    """The inodes of the sockets that listen on ``port``, as /proc/net/tcp shows them."""
-    inodes = set()
+def _own_sockets() -> dict[str, str]:
+    """The file descriptors of this process's sockets, by inode."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/self/fd/{name}"))
+            if match:
+                found[match[1]] = name
+    return found
+
+
+def _connections() -> Iterator[_Connection]:
+    """The TCP sockets of this machine, as /proc/net/tcp shows them."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not Path(table).exists():
             continue
         for row in Path(table).read_text().splitlines()[1:]:
-            _, local, _, state, *rest = row.split()
-            if state == _LISTEN and int(local.rpartition(":")[2], 16) == port:
-                inodes.add(rest[5])
-    return inodes
+            _, local, remote, state, *rest = row.split()
+            yield _Connection(_address(local), _address(remote), state, rest[5])
+
+
+def _address(text: str) -> _Address:
+    host, _, port = text.rpartition(":")
+    return _Address(host[-8:], int(port, 16))

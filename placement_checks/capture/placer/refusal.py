@@ -1,5 +1,11 @@
-"""The placer's own word that it does not place a graph."""
+"""What the placer process says instead of an answer."""
+
+from __future__ import annotations
 
 
 class Refused(Exception):
-    """Carries the placer's message as it gave it."""
+    """The placer does not place the graph; carries its message as it gave it."""
+
+
+class Failed(Exception):
+    """The placer could not be asked, or gave no sound answer; says why."""
