@@ -14,6 +14,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Run a module of this package with pipes to its standard input and output.
 
+    It is in a process group of its own: Ctrl-C in a terminal is for the parent, which decides.
+
     Args:
         module: its name, such as ``placement_checks.capture.placer.child``.
         arguments: for it.
@@ -28,5 +30,6 @@ def start(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
+        process_group=0,
         env={**os.environ, "PYTHONPATH": path, **environment},
     )

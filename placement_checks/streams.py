@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import IO, TextIO
+from typing import IO, BinaryIO, TextIO, cast
 
 
 @contextlib.contextmanager
@@ -56,13 +56,20 @@ def diverted(descriptor: int, file: IO[bytes]) -> Iterator[None]:
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
     """Hold back what is written to file descriptor 2, and show it only if an error passes."""
-    with tempfile.TemporaryFile() as held:
+    with unnamed_file() as held:
         try:
             with diverted(2, held):
                 yield
         except BaseException:
             write_back(held, 2)
             raise
+
+
+def unnamed_file() -> BinaryIO:
+    """A file for what is printed; in memory where the system can: no folder need be writable."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("placement_checks"), "w+b")
+    return cast(BinaryIO, tempfile.TemporaryFile())
 
 
 def write_back(file: IO[bytes], descriptor: int) -> None:

@@ -1,7 +1,9 @@
-"""The placer process: ``python -m placement_checks.capture.placer.child phantom|session``.
+"""The placer process: ``python -m placement_checks.capture.placer.child phantom|session PARENT``.
 
-Answers one request after the other, as `frames`, from standard input to standard output, and ends
-when its input ends. What TensorFlow prints goes to standard error.
+Answers one request after the other, as `frames`, from standard input to standard output: each
+reply carries the number of its request. It ends when its input ends, when the process PARENT is
+gone, and when a request takes longer than its limit. What TensorFlow prints goes to standard
+error.
 """
 
 from __future__ import annotations
@@ -9,36 +11,59 @@ from __future__ import annotations
 import array
 import os
 import re
+import signal
 import sys
+import threading
+import time
 from typing import Any
 
 from placement_checks.capture.placer import frames
-from placement_checks.capture.placer.refusal import Refused
+from placement_checks.capture.placer.refusal import Failed, Refused
 
 # Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
 _LOWERED = re.compile(r"/_\d+(?=/)")
+_GRACE = 30  # seconds after which a request is late that the parent ought to have ended
 
 
 def main() -> None:
+    kind, parent = sys.argv[1:]
+    threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
-        placer = _placer(sys.argv[1])
+        placer = _placer(kind)
     except _Unusable as reason:
-        frames.write(replies, {"unusable": str(reason)})
+        frames.write(replies, {"number": 0, "unusable": str(reason)})
         return
-    frames.write(replies, {"ready": True})
+    frames.write(replies, {"number": 0})
     while True:
         try:
             header, blobs = frames.read(requests)
         except EOFError:
             return
+        number = {"number": header["number"]}
+        # The kernel ends a process that hangs in C++, where no thread of Python's could.
+        signal.alarm(int(header["limit"]) + _GRACE)
         try:
-            reply, answer = _serve(placer, header, *blobs)
-            frames.write(replies, reply, *answer)
+            devices, indices = _serve(placer, header, *blobs)
+            frames.write(replies, {**number, "devices": devices}, indices)
         except Refused as refusal:
-            frames.write(replies, {"refused": str(refusal)})
+            frames.write(replies, {**number, "refused": str(refusal)})
+        except Failed as failure:
+            frames.write(replies, {**number, "failed": str(failure)})
+            return
+        signal.alarm(0)
+
+
+def _end_with(parent: int) -> None:
+    """End when the parent is gone, whatever this process does: its input may be held open by
+    processes that were forked from the parent.
+    """
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 class _Unusable(Exception):
@@ -64,15 +89,15 @@ def _placer(kind: str) -> Any:
         return phantom.Phantom()
     except OSError as error:
         raise _Unusable(
-            f"the port of the placer could not be closed to other machines ({error}); Linux 5.7 "
-            f"and later allow it, and {phantom.OPEN_PORT}=1 does without on a machine of your own"
+            f"the port of the placer could not be closed to other users ({error}); "
+            f"{phantom.OPEN_PORT}=1 does without on a machine of your own"
         ) from None
 
 
 def _serve(
     placer: Any, header: dict[str, Any], graph: bytes, names: bytes
-) -> tuple[dict[str, Any], tuple[bytes]]:
-    """Place one graph; answers with the index of each name's device in a list of devices."""
+) -> tuple[list[str], bytes]:
+    """Place one graph; answers with a list of devices, and the index of each name's in it."""
     wanted = names.decode().split("\n")
     position = {name: index for index, name in enumerate(wanted)}
     devices: dict[str, int] = {"": 0}
@@ -85,8 +110,11 @@ def _serve(
         if index is None:
             index = position.get(_LOWERED.sub("", name))
         if index is not None:
-            found[index] = devices.setdefault(device, len(devices))
-    return {"devices": list(devices)}, (found.tobytes(),)
+            place = devices.setdefault(device, len(devices))
+            if found[index] not in (0, place) and index < header["targets"]:
+                raise Failed(f"put '{name}' on {device} and on another device")
+            found[index] = place
+    return list(devices), found.tobytes()
 
 
 if __name__ == "__main__":

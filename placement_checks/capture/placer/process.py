@@ -8,7 +8,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from typing import Any, BinaryIO, cast
@@ -17,10 +16,12 @@ from placement_checks.capture.placer import frames
 from placement_checks.capture.placer.refusal import Refused
 from placement_checks.errors import PlacerError
 from placement_checks.processes import start
+from placement_checks.streams import unnamed_file
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 PLACE_LIMIT = 60.0  # seconds, and
 PLACE_LIMIT_PER_OP = 0.002  # more for each op: fifty times what a placement was measured to take
+_PIPE_LIMIT = 10.0  # seconds beside what the placer may take
 
 
 class Unusable(Exception):
@@ -28,28 +29,30 @@ class Unusable(Exception):
 
 
 class PlacerProcess:
-    """One kind of placer, ``phantom`` or ``session``, in a process of its own."""
+    """One kind of placer, ``phantom`` or ``session``, in a process of its own.
+
+    A process is kept only while nothing is asked of it. Whoever asks takes it out, and puts it
+    back when the whole answer is there: what an exception cuts short, Ctrl-C or an alarm among
+    them, ends with its process, and no answer can be taken for that to another request.
+    """
 
     def __init__(self, kind: str, environment: dict[str, str]) -> None:
         self._kind = kind
         self._environment = environment
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ready = False
-        self._owner = 0
-        self._stderr: BinaryIO | None = None
+        self._child: _Child | None = None
         self._unusable = ""
         atexit.register(self.stop)
 
     @property
     def pid(self) -> int | None:
         """The process, if it is running."""
-        return None if self._process is None else self._process.pid
+        return None if self._child is None else self._child.pid
 
     def start(self) -> None:
         """Start the process in the background, so that it is ready when it is needed."""
         with self._lock:
-            self._running()
+            self._child = self._running()
 
     def place(
         self,
@@ -69,102 +72,161 @@ class PlacerProcess:
         """
         names = [*targets, *nested]
         limit = PLACE_LIMIT + PLACE_LIMIT_PER_OP * len(names)
+        request = {"targets": len(targets), "tasks": tasks, "soft": soft, "limit": limit}
         with self._lock:
             if self._unusable:
                 raise Unusable(self._unusable)
-            process = self._running()
-            if not self._ready:
-                self._exchange(process, None, (), START_LIMIT)
-                self._ready = True
-            request = {"targets": len(targets), "tasks": tasks, "soft": soft, "limit": limit}
-            header, blobs = self._exchange(
-                process, request, (graph, "\n".join(names).encode()), limit + 10
-            )
-        devices = header["devices"]
-        return [devices[index] for index in array.array("I", blobs[0])]
+            child, self._child = self._running(), None
+            try:
+                answer, blobs = child.ask(request, graph, "\n".join(names).encode())
+                indices = array.array("I", *blobs)
+                if blobs and len(indices) != len(names):
+                    what = f"answered for {len(indices)} ops, and not for {len(names)}"
+                    raise _error(self._kind, what)
+            except BaseException:
+                child.end()
+                raise
+            if "unusable" in answer:
+                child.end()
+                self._unusable = answer["unusable"]
+                raise Unusable(self._unusable)
+            self._child = child
+        if "refused" in answer:
+            raise Refused(answer["refused"])
+        devices = answer["devices"]
+        return [devices[index] for index in indices]
 
     def stop(self) -> None:
-        """End the process, if it is ours and still there."""
-        process, self._process = self._process, None
-        if process is None or self._owner != os.getpid():
-            return
-        for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                cast(BinaryIO, stream).close()
-        try:
-            process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        """End the process, if there is one."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> _Child:
         """The process; a new one where there is none, or after a fork, whose pipes are shared."""
-        if self._process is not None and self._owner == os.getpid():
-            return self._process
-        self._stderr = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115
+        if self._child is not None and self._child.is_own:
+            return self._child
+        return _Child(self._kind, self._environment)
+
+
+class _Child:
+    """The process itself, and what is said to it."""
+
+    def __init__(self, kind: str, environment: dict[str, str]) -> None:
+        self._kind = kind
+        self._owner = os.getpid()
+        self._is_ready = False
+        self._asked = 0
+        self._errors = unnamed_file()
         self._process = start(
             "placement_checks.capture.placer.child",
-            self._kind,
-            environment=self._environment,
-            stderr=self._stderr,
+            kind,
+            str(self._owner),
+            environment=environment,
+            stderr=self._errors,
         )
-        self._ready = False
-        self._owner = os.getpid()
-        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process started it, and not the one that this was forked from."""
+        return self._owner == os.getpid()
+
+    def ask(
+        self, request: dict[str, Any], *blobs: bytes
+    ) -> tuple[dict[str, Any], Sequence[bytes]]:
+        """The reply to a request, whose ``limit`` is in seconds; "unusable" may be one.
+
+        Raises:
+            PlacerError: the process died, hung, failed or gave the answer to another request.
+        """
+        if not self._is_ready:
+            ready, _ = self._exchange(None, (), START_LIMIT)
+            if "unusable" in ready:
+                return ready, ()
+            self._is_ready = True
+        self._asked += 1
+        request = {"number": self._asked, **request}
+        return self._exchange(request, blobs, request["limit"] + _PIPE_LIMIT)
 
     def _exchange(
-        self,
-        process: subprocess.Popen[bytes],
-        request: dict[str, Any] | None,
-        blobs: tuple[bytes, ...],
-        limit: float,
+        self, request: dict[str, Any] | None, blobs: tuple[bytes, ...], limit: float
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Send a request, if there is one, and read a reply; a process that is late is killed."""
         late = threading.Event()
 
         def kill() -> None:
             late.set()
-            process.kill()
+            self._process.kill()
 
         watch = threading.Timer(limit, kill)
+        watch.daemon = True
         watch.start()
         try:
             if request is not None:
-                frames.write(cast(BinaryIO, process.stdin), request, *blobs)
-            header, answer = frames.read(cast(BinaryIO, process.stdout))
+                frames.write(cast(BinaryIO, self._process.stdin), request, *blobs)
+            reply, answer = frames.read(cast(BinaryIO, self._process.stdout))
         except (OSError, EOFError):
-            raise self._failure(process, late.is_set(), limit) from None
+            raise self._failure(late.is_set(), limit) from None
         finally:
             watch.cancel()
-        if "unusable" in header:
-            self.stop()
-            self._unusable = header["unusable"]
-            raise Unusable(self._unusable)
-        if "refused" in header:
-            raise Refused(header["refused"])
-        return header, answer
+        if reply["number"] != self._asked:
+            raise _error(self._kind, f"answered request {reply['number']}, and not {self._asked}")
+        if "failed" in reply:
+            raise _error(self._kind, reply["failed"], self._last_words())
+        self._errors.seek(0)  # what it printed so far is of no more use, and takes memory
+        self._errors.truncate()
+        return reply, answer
 
-    def _failure(self, process: subprocess.Popen[bytes], late: bool, limit: float) -> PlacerError:
-        code = process.wait()
-        self.stop()
+    def stop(self) -> None:
+        """Let it end by itself, and if it does not, end it."""
+        if not self.is_own:
+            return
+        self._close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1)
+        self.end()
+
+    def end(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+        self._close()
+        self._errors.close()
+
+    def _close(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                cast(BinaryIO, stream).close()
+
+    def _failure(self, late: bool, limit: float) -> PlacerError:
+        code = self._process.wait()
         if late:
             what = f"gave no answer within {limit:.0f} s and was ended"
+        elif code == -signal.SIGKILL:
+            what = "was ended by SIGKILL, as the kernel does where memory runs out"
         elif code < 0:
             what = f"was ended by {signal.Signals(-code).name}"
         else:
             what = f"ended with status {code}"
-        return PlacerError(
-            f"the {self._kind} placer",
-            what,
-            "run it again: a new process is started each time",
-            details=self._last_words(),
-        )
+        return _error(self._kind, what, self._last_words())
 
     def _last_words(self) -> str:
         """The end of what the process printed."""
-        stream = cast(BinaryIO, self._stderr)
-        stream.seek(0)
-        return stream.read().decode(errors="replace")[-4000:].strip()
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-4000:].strip()
+
+
+def _error(kind: str, what: str, details: str = "") -> PlacerError:
+    return PlacerError(
+        f"the {kind} placer",
+        what,
+        "run it again: a new process is started each time",
+        details=details,
+    )
 
 
 phantom = PlacerProcess(

@@ -1,0 +1,181 @@
+"""What is said to the placer process, with a stand-in that answers what it is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from placement_checks.capture.placer import process as module
+from placement_checks.capture.placer.process import PlacerProcess, Refused
+from placement_checks.errors import PlacerError
+
+NAMES = ["a", "b", "c"]
+# Places every op where the text of the "graph" says.
+ECHO = """
+    import os, sys, time
+    from placement_checks.capture.placer import frames
+    requests, replies = os.fdopen(0, "rb"), os.fdopen(1, "wb")
+    frames.write(replies, {"number": 0})
+    while True:
+        header, (graph, names) = frames.read(requests)
+        time.sleep(0.01)
+        number, count = header["number"], len(names.decode().split())
+        device = graph.decode()
+        if device == "refused":
+            frames.write(replies, {"number": number, "refused": "no such device"})
+        elif device == "failed":
+            sys.stderr.write("the pipe of the master burst\\n")
+            sys.stderr.flush()
+            frames.write(replies, {"number": number, "failed": "TensorFlow's master is gone"})
+        elif device == "late":
+            frames.write(replies, {"number": number - 1, "devices": ["x"]}, bytes(4 * count))
+        elif device == "short":
+            frames.write(replies, {"number": number, "devices": ["x"]}, bytes(4 * count - 4))
+        elif device == "cut":
+            replies.write(b"\\x10\\0\\0")
+            replies.flush()
+            sys.exit(3)
+        else:
+            frames.write(replies, {"number": number, "devices": [device]}, bytes(4 * count))
+"""
+
+
+@pytest.fixture
+def placer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PlacerProcess]:
+    script = tmp_path / "echo.py"
+    script.write_text(textwrap.dedent(ECHO))
+
+    def start(_module: str, *_arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-S", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=options["stderr"],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+
+    monkeypatch.setattr(module, "start", start)
+    process = PlacerProcess("phantom", {})
+    yield process
+    process.stop()
+
+
+def ask(placer: PlacerProcess, graph: str) -> set[str]:
+    return set(placer.place(graph.encode(), NAMES, [], [], soft=False))
+
+
+class Interrupted(Exception):
+    """As pytest-timeout's signal method raises one."""
+
+
+@pytest.mark.parametrize("raised", [Interrupted, KeyboardInterrupt])
+def test_after_an_interruption_no_answer_is_that_to_another_request(
+    placer: PlacerProcess, raised: type[BaseException]
+) -> None:
+    def interrupt(_number: int, _frame: object) -> None:
+        raise raised
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    moments = random.Random(7)
+    interrupted = 0
+    try:
+        for _ in range(15):
+            ask(placer, "started")
+            try:
+                signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0001, 0.016))
+                ask(placer, "GPU:0")
+            except raised:
+                interrupted += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+            assert ask(placer, "GPU:1") == {"GPU:1"}
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 3
+
+
+def test_a_request_that_is_interrupted_ends_its_process(
+    placer: PlacerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    ask(placer, "GPU:0")
+    pid = placer.pid
+    with monkeypatch.context() as patch:
+        patch.setattr(module.frames, "read", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ask(placer, "GPU:1")
+
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+    assert placer.pid is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("failed", "TensorFlow's master is gone"),
+        ("late", "answered request 1, and not 2"),
+        ("short", "answered for 2 ops, and not for 3"),
+        ("cut", "ended with status 3"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_and_the_next_request_gets_a_new_process(
+    placer: PlacerProcess, answer: str, said: str
+) -> None:
+    ask(placer, "GPU:0")
+    first = placer.pid
+
+    with pytest.raises(PlacerError) as caught:
+        ask(placer, answer)
+
+    assert str(caught.value) == (
+        f"the phantom placer: {said}; run it again: a new process is started each time"
+    )
+    assert caught.value.details == ("the pipe of the master burst" if answer == "failed" else "")
+    assert ask(placer, "GPU:1") == {"GPU:1"}
+    assert placer.pid != first
+
+
+def test_a_graph_that_is_refused_is_answered_and_the_process_goes_on(
+    placer: PlacerProcess,
+) -> None:
+    ask(placer, "GPU:0")
+    first = placer.pid
+
+    with pytest.raises(Refused, match="no such device"):
+        ask(placer, "refused")
+
+    assert ask(placer, "GPU:1") == {"GPU:1"}
+    assert placer.pid == first
+
+
+def test_nothing_is_left_open(placer: PlacerProcess) -> None:
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = open_files()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        for answer in ("GPU:0", "cut", "GPU:1", "failed"):
+            with contextlib.suppress(PlacerError):
+                ask(placer, answer)
+        placer.stop()
+        gc.collect()
+
+    assert open_files() == before

@@ -1,0 +1,174 @@
+"""The placer process ends whatever becomes of the process that started it, and of itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from placement_checks.capture.placer import frames
+from placement_checks.capture.placer.process import PlacerProcess
+from placement_checks.errors import PlacerError
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0  # seconds; the process looks every second, on a machine that may be busy
+
+
+def started(script: str, tmp_path: Path, tensorflow: str = "") -> tuple[int, int]:
+    """The process of a script that starts a placer, which may load a stand-in for TensorFlow.
+
+    Returns:
+        The pid of the script, and the pid that it says on its first line.
+    """
+    path = [str(ROOT)]
+    if tensorflow:
+        package = tmp_path / "tensorflow"
+        package.mkdir()
+        (package / "__init__.py").write_text(tensorflow)
+        path.insert(0, str(tmp_path))
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        child = int(process.stdout.readline())
+    return process.pid, child
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.1)
+    return holds()
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+START = """
+    import time
+    from placement_checks.capture.placer.process import phantom
+    phantom._environment["PYTHONPATH"] = __import__("os").environ["PYTHONPATH"]
+    phantom.start()
+    print(phantom.pid, flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("tensorflow", ["", "import time; time.sleep(1000)"], ids=["", "hangs"])
+def test_a_process_that_still_starts_ends_with_a_parent_that_was_killed(
+    tmp_path: Path, tensorflow: str
+) -> None:
+    parent, child = started(START, tmp_path, tensorflow)
+    assert not is_gone(child)
+
+    kill(parent)
+
+    assert eventually(lambda: is_gone(child))
+
+
+def test_it_ends_though_a_process_forked_from_the_parent_holds_its_input_open(
+    tmp_path: Path,
+) -> None:
+    parent, child = started(
+        """
+        import os, time
+        from placement_checks.capture.placer.process import phantom
+        phantom._environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
+        phantom.start()
+        forked = os.fork()
+        if not forked:
+            time.sleep(100)
+        print(phantom.pid, flush=True)
+        time.sleep(100)
+        """,
+        tmp_path,
+        "import time; time.sleep(1000)",
+    )
+    (forked,) = (each.pid for each in psutil.Process(parent).children() if each.pid != child)
+    try:
+        kill(parent)
+
+        assert eventually(lambda: is_gone(child))
+        assert not is_gone(forked)
+    finally:
+        os.kill(forked, signal.SIGKILL)
+
+
+def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
+    """A stand-in for the placer, that keeps Python's lock while it hangs."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import ctypes, sys\n"
+            "from placement_checks.capture.placer import child\n"
+            "class Hangs:\n"
+            "    def place(self, *_): ctypes.PyDLL(None).sleep(1000)\n"
+            "child._placer, child._GRACE = lambda _kind: Hangs(), 1\n"
+            f"sys.argv = ['child', 'phantom', '{os.getpid()}']\n"
+            "child.main()\n",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        frames.read(process.stdout)
+        header = {"number": 1, "targets": 1, "tasks": [], "soft": False, "limit": 0.0}
+        frames.write(process.stdin, header, b"", b"a")
+
+        assert process.wait(timeout=PATIENCE) == -signal.SIGALRM
+
+
+def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) -> None:
+    package = tmp_path / "tensorflow"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('libcudart.so.9: no such file')")
+    placer = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+
+    for _ in range(2):
+        with pytest.raises(PlacerError, match="the phantom placer: ended with status 1") as caught:
+            placer.place(b"", ["a"], [], [], soft=False)
+
+        assert caught.value.details.endswith("ImportError: libcudart.so.9: no such file")
+        assert placer.pid is None
+
+
+def test_what_a_terminal_sends_to_all_of_its_processes_does_not_reach_it() -> None:
+    placer = PlacerProcess("phantom", {})
+    placer.start()
+    try:
+        assert placer.pid is not None
+        assert os.getpgid(placer.pid) != os.getpgid(0)
+    finally:
+        placer.stop()
+
+
+def test_it_needs_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", none)
+    placer = PlacerProcess("phantom", {})
+    placer.start()
+    placer.stop()
