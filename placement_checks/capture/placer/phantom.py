@@ -34,8 +34,14 @@ _UNLIMITED = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 ]
-# The one connection to the master must last: its port lets no second one in.
-_LASTING = [("grpc.client_idle_timeout_ms", (1 << 31) - 1)]
+# There is one connection to the master: its port is closed, and what listens there later is
+# somebody else.
+_NEVER = (1 << 31) - 1  # milliseconds
+_ONCE = [
+    ("grpc.client_idle_timeout_ms", _NEVER),
+    ("grpc.initial_reconnect_backoff_ms", _NEVER),
+    ("grpc.min_reconnect_backoff_ms", _NEVER),
+]
 _CONNECT_LIMIT = 60.0  # seconds
 # What the placer cannot have said: the master is gone, late, or out of memory.
 _NOT_ITS_WORD = {
@@ -58,7 +64,7 @@ class Phantom:
             {_BOOT_JOB: ["127.0.0.1:0"]}, job_name=_BOOT_JOB, task_index=0, config=hidden
         )
         self._master = self._server.target.removeprefix("grpc://")
-        self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _LASTING)
+        self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _ONCE)
         grpc.channel_ready_future(self._channel).result(timeout=_CONNECT_LIMIT)
         if OPEN_PORT not in os.environ:
             port.close(int(self._master.rpartition(":")[2]))

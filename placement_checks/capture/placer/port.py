@@ -1,29 +1,23 @@
 """Closes a listening port, to other machines or to everybody.
 
 ``tf.distribute.Server`` listens on all interfaces and has no option against it, and asks nobody
-who he is: whoever reaches the port can run graphs here, which read and write files. What the
-kernel offers needs no privileges: binding the listening socket to the loopback *device* ends it
-for other machines (``SO_BINDTODEVICE``, socket(7), Linux 5.7 and later), and a filter that drops
-every packet sent to the listening socket (``SO_ATTACH_FILTER``) ends it for everybody. Connections
-that were made before go on.
+who he is: whoever reaches the port can run graphs here, which read and write files. Binding the
+listening socket to the loopback *device* ends that for other machines (``SO_BINDTODEVICE``,
+socket(7); no privileges are needed on Linux 5.7 and later), shutting it down for everybody.
+Connections that were made before go on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 _ESTABLISHED, _LISTEN = "01", "0A"
-# asm/socket.h; Python has no names for them.
-_SO_ATTACH_FILTER, _SO_LOCK_FILTER = 26, 44
-_RETURN = 0x06  # BPF_RET | BPF_K, linux/filter.h: how many bytes of a packet get through
 
 
 def close_to_others(port: int) -> None:
@@ -37,16 +31,13 @@ def close_to_others(port: int) -> None:
 
 
 def close(port: int) -> None:
-    """Let nobody else connect to ``port``, on which this process listens and is connected.
+    """Let nobody connect to ``port``, on which this process listens; its own connection stays.
 
     Raises:
-        OSError: no such socket, the kernel refuses, or somebody else was quicker.
+        OSError: no such socket, or somebody else was quicker.
     """
-    instruction = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
-    drop_all = struct.pack("HP", 1, ctypes.addressof(instruction))
     for listener in _listeners(port):
-        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, drop_all)
-        listener.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
+        listener.shutdown(socket.SHUT_RDWR)
     connections = list(_connections())
     inodes = _own_sockets()
     own = {each.local for each in connections if each.inode in inodes}

@@ -104,8 +104,10 @@ class PlacerProcess:
 
     def _running(self) -> _Child:
         """The process; a new one where there is none, or after a fork, whose pipes are shared."""
-        if self._child is not None and self._child.is_own:
-            return self._child
+        if self._child is not None:
+            if self._child.is_own:
+                return self._child
+            self._child.leave()
         return _Child(self._kind, self._environment)
 
 
@@ -184,6 +186,7 @@ class _Child:
     def stop(self) -> None:
         """Let it end by itself, and if it does not, end it."""
         if not self.is_own:
+            self.leave()
             return
         self._close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -195,10 +198,14 @@ class _Child:
         self._process.kill()
         self._process.wait()
         self._close()
-        self._errors.close()
+
+    def leave(self) -> None:
+        """Let go of it in a forked process: it is the parent's."""
+        self._process.returncode = 0  # of no concern here, nor is that it still runs
+        self._close()
 
     def _close(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
             with contextlib.suppress(OSError):
                 cast(BinaryIO, stream).close()
 

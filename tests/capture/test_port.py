@@ -1,0 +1,63 @@
+"""A port that is closed to everybody but those who are connected already."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from placement_checks.capture.placer import port
+
+
+def test_connections_go_on_and_no_new_one_is_made() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address) as client, server.accept()[0] as accepted:
+            port.close(address[1])
+
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address)
+            client.send(b"asked")
+            assert accepted.recv(9) == b"asked"
+            accepted.send(b"answered")
+            assert client.recv(9) == b"answered"
+
+
+def test_an_ipv6_socket_that_takes_ipv4_too_is_closed_for_both() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+        address = ("127.0.0.1", server.getsockname()[1])
+        with socket.create_connection(address), server.accept()[0]:
+            port.close(address[1])
+
+            for host in ("127.0.0.1", "::1"):
+                with pytest.raises(OSError, match=r"refused|unreachable|Cannot assign"):
+                    socket.create_connection((host, address[1]), timeout=5)
+
+
+def test_another_process_that_was_quicker_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        stranger = subprocess.Popen(
+            [
+                sys.executable,
+                "-Sc",
+                f"import socket; s = socket.create_connection({address}); s.recv(1)",
+            ]
+        )
+        try:
+            with server.accept()[0], pytest.raises(OSError, match="another process has connected"):
+                port.close(address[1])
+        finally:
+            stranger.kill()
+            stranger.wait()
+
+
+def test_a_port_on_which_nobody_here_listens_is_told() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        with pytest.raises(OSError, match="no socket of this process listens on port"):
+            port.close(bound.getsockname()[1])
