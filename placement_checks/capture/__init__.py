@@ -143,9 +143,15 @@ def prepare(*, placer: bool = True) -> None:
     try:
         with quiet_stderr():
             import tensorflow  # noqa: F401
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise InputError(
             "tensorflow", f"cannot be imported: {error}", "pip install 'tensorflow>=2.15'"
+        ) from None
+    except Exception as error:  # whatever stands in its way, such as a TMPDIR that is read-only
+        raise InputError(
+            "tensorflow",
+            f"cannot be imported: {type(error).__name__}: {error}",
+            "see what python -c 'import tensorflow' says",
         ) from None
 
 

@@ -1,0 +1,45 @@
+"""TensorFlow that is not there, or does not load, is an error of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (
+            "import nothing_of_that_name",
+            "tensorflow: cannot be imported: No module named 'nothing_of_that_name'; "
+            "pip install 'tensorflow>=2.15'",
+        ),
+        (
+            "raise FileNotFoundError(2, 'No usable temporary directory found in /tmp')",
+            "tensorflow: cannot be imported: FileNotFoundError: [Errno 2] No usable temporary "
+            "directory found in /tmp; see what python -c 'import tensorflow' says",
+        ),
+    ],
+)
+def test_it_is_said_why_tensorflow_does_not_load(tmp_path: Path, module: str, said: str) -> None:
+    (tmp_path / "tensorflow.py").write_text(module)
+    (tmp_path / "train.py").write_text("def build(): pass\n")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "placement_checks", "verify", "train.py:build"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"placement-checks: {said}"
+    assert "Traceback" not in done.stderr
