@@ -95,14 +95,14 @@ class Phantom:
         )
         # Appending the field by hand saves parsing the graph here: field 1, length-delimited.
         message = b"\x0a" + _varint(len(graph)) + graph + request.SerializeToString()
-        for worker in workers.values():
-            worker.graphs.clear()
         try:
             session = wire.CreateSessionResponse.FromString(
                 self._call("CreateSession", message, limit)
             ).session_handle
         except grpc.RpcError as error:
             _raise(error)
+        for worker in workers.values():
+            worker.expect(session)
         try:
             self._call(
                 "RunStep",
@@ -116,13 +116,9 @@ class Phantom:
             close = wire.CloseSessionRequest(session_handle=session)
             self._call("CloseSession", close.SerializeToString(), limit)
         for worker in workers.values():
-            for data in worker.graphs:
-                part = wire.RegisterGraphRequest.FromString(data)
-                # Only the master knows the handle, and anybody can reach a worker.
-                if part.session_handle == session:
-                    for node in part.graph_def.node:
-                        yield node.name, node.device
-            worker.graphs.clear()
+            for graph_def in worker.parts():
+                for node in graph_def.node:
+                    yield node.name, node.device
 
     def _workers_of(self, lists: set[Devices]) -> dict[Devices, _Worker]:
         """A worker for each list of devices; those of the machine before are kept if they fit."""
@@ -145,7 +141,8 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
     """
 
     def __init__(self, devices: Devices) -> None:
-        self.graphs: list[bytes] = []
+        self._session: str | None = None
+        self._parts: list[Any] = []
         attributes = [
             device_attributes_pb2.DeviceAttributes(
                 name=f"/job:phantom/replica:0/task:0/device:{kind}:{index}",
@@ -168,6 +165,19 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
+    def expect(self, session: str) -> None:
+        """Keep the graphs of this session from now on, and no other's.
+
+        Only the master knows its handle, and any user of this machine can reach a worker.
+        """
+        self._session, self._parts = session, []
+
+    def parts(self) -> list[Any]:
+        """The GraphDefs that have come; none is kept any longer."""
+        parts = self._parts
+        self._session, self._parts = None, []
+        return parts
+
     def stop(self) -> None:
         """Close its port."""
         self._server.stop(None)
@@ -184,7 +194,9 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         return self._status
 
     def _register(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self.graphs.append(request)
+        part = wire.RegisterGraphRequest.FromString(request)
+        if part.session_handle == self._session:
+            self._parts.append(part.graph_def)
         context.abort(grpc.StatusCode.ABORTED, "kept, not run")
         raise AssertionError  # abort() does not return
 
