@@ -57,7 +57,7 @@ class _Words(NamedTuple):
     op: bytes | None
 
 
-_NODE = (string.ascii_letters + string.digits + "_.-/>").encode()
+NODE = (string.ascii_letters + string.digits + "_.-/>").encode()
 _OP = re.compile(rb"[A-Za-z0-9_>]+")
 _RUN = re.compile(rb"[!-~]+")  # also __wrapped__Sum_device_/job:localhost/…, a function
 _STAMP = rb"\d{4}-\d\d-\d\d \d\d:\d\d:|[IWEF]\d{4} \d\d:\d\d:|[IWEF] \S{1,200}\.cc:\d+\] "
@@ -196,10 +196,10 @@ def _untyped(before: bytes) -> _Words | None:
 def _named(head: bytes, op: bytes | None) -> _Words | None:
     """The name of a node at the end of ``head``, after a blank or a sign that no name has."""
     node = head[head.rfind(b" ") + 1 :]
-    if node.translate(None, _NODE):
+    if node.translate(None, NODE):
         if b"/job:" in node:  # the torn end of another record
             return None
-        node = node[len(node.rstrip(_NODE)) :]
+        node = node[len(node.rstrip(NODE)) :]
     before = head[: len(head) - len(node)]
     if before[-1:] == b"<":  # of a mark: <pre>, <6>
         node = node.partition(b">")[2]
@@ -235,7 +235,7 @@ def _is_prefix(lead: bytes) -> bool:
 def _typed_tail(node: bytes, tail: bytes) -> tuple[str | None, str] | None:
     """Op and device of a record that is cut in two behind its node; None where it is none."""
     typed = _known_tail(tail) if len(tail) < _LONGEST else None
-    if typed is None or not node or node.translate(None, _NODE) or node[0] in b"-/>":
+    if typed is None or not node or node.translate(None, NODE) or node[0] in b"-/>":
         return None
     return None if typed[0] is None and _PROSE.fullmatch(node) else typed
 

@@ -32,7 +32,6 @@ class Tally:
         self._texts: tuple[Counter[bytes], Counter[bytes]] = (Counter(), Counter())
         self._seen: dict[bytes, Reading] = {}  # lines among them that `is_common` does not know
         self._mixed: Counter[Reading] = Counter()
-        self._unfinished = 0
         self._torn = Torn()
         self._hints = Hints()
 
@@ -71,7 +70,8 @@ class Tally:
         if not head and not readings and may_be_torn(line):
             heads[line] = line  # whether it is torn is found out there
         else:
-            self._unfinished += times * torn
+            for beginning in torn:
+                self._torn.lose(beginning, times)
 
     def look_beyond(self, blocks: Iterable[bytes]) -> None:
         """Find how a record goes on that is torn at the end; the rest is read by another."""
@@ -97,7 +97,6 @@ class Tally:
         for texts, others in zip(self._texts, other._texts, strict=True):
             texts.update(others)
         self._mixed.update(other._mixed)
-        self._unfinished += other._unfinished
         self._torn.merge(other._torn)
         self._hints.merge(other._hints)
 
@@ -113,7 +112,7 @@ class Tally:
         """All that was counted; it is not counted on after this."""
         self.fold()
         plain, logged = self._copies()
-        torn = self._unfinished + self._torn.settle(plain, logged)
+        torn = self._torn.settle(plain, logged)
         _unglue(plain, logged)
         counts = {
             record: count

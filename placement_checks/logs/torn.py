@@ -8,17 +8,20 @@ and the rest of that record stands alone further down::
     ca:0/task:0/device:GPU:1
 
 Which line goes on with which is known by order, as stdout is one stream. It counts as proved if
-the record's other copy, on stderr, says the same. What cannot be proved is counted as torn.
+the record's other copy, on stderr, says the same. What has no continuation is the record that
+lacks its copy on stdout, if one begins so. All else is counted as torn.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from itertools import compress
 
-from placement_checks.logs.forms import Reading, Record, read, read_common
+from placement_checks.logs.forms import NODE, Reading, Record, read, read_common
+from placement_checks.logs.writing import spellings, text_of
 
 _LOG_PREFIX = re.compile(
     rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:[\d.]+ +\d+ )?"
@@ -29,6 +32,7 @@ _HEAD = re.compile(
     rb"[\w.][\w.>/-]*(?::(?: (?:\((?:[\w>]+(?:\)(?::(?: (?:/[\w:/]*)?)?)?)?)?|/[\w:/]*)?)?)?"
 )
 _NO_HEAD = re.compile(rb"[\d.]+: ?|.*\.\.\.")  # of grep -n, a time; Loading...
+_NAME = re.compile(rb"[\w.>/-]+:? ?")
 _RAGGED = re.compile(rb"[\w.][\w.>/-]*: \(")
 _BEGUN = re.compile(rb"[\w.>/-]: \([\w>]+\)(?:: )?/(?=job:|jo?b?$|$)")
 _TAIL = re.compile(rb"[\w>]{0,200}(?:\)(?:: )?)?[\w:/]{0,200}\d")
@@ -58,10 +62,32 @@ def may_be_torn(line: bytes) -> bool:
     return _RAGGED.match(line) is not None
 
 
-def unfinished(line: bytes, readings: list[Reading]) -> int:
-    """How many records begin on a line, and do not end on it."""
-    typed = sum(None not in (each.record.node, each.record.op) for each in readings)
-    return max(0, len(_BEGUN.findall(line)) - typed)
+def is_cut(line: bytes) -> bool:
+    """Whether the last line of a log ends in the middle of a record."""
+    return bool(unfinished(line, read(line))) or (
+        b": (" in line and _HEAD.fullmatch(line) is not None and not complete(line)
+    )
+
+
+def unfinished(line: bytes, readings: list[Reading]) -> list[bytes]:
+    """The beginnings, ``node: (Op)``, of the records that begin on a line and do not end on it."""
+    begun = [_beginning(line, match) for match in _BEGUN.finditer(line)]
+    whole = [
+        text_of(each.record).partition(")")[0].encode() + b")"
+        for each in readings
+        if None not in (each.record.node, each.record.op)
+    ]
+    lacking = max(0, len(begun) - len(whole))
+    return list((Counter(begun) - Counter(whole)).elements())[:lacking]
+
+
+def _beginning(line: bytes, match: re.Match[bytes]) -> bytes:
+    """The beginning of a record, from its name on; of a copy on stderr, which is no head, more."""
+    before = line[max(0, match.start() - _LONGEST) : match.start() + 1]
+    start = match.start() + 1 - len(before) + len(before.rstrip(NODE))
+    if line[:start].endswith(b"] "):
+        start -= 2
+    return line[start : line.index(b")", match.start()) + 1]
 
 
 class Torn:
@@ -76,7 +102,7 @@ class Torn:
         self._passed = 0
         self._far = 0
         self._pairs: Counter[tuple[bytes, bytes, frozenset[Record]]] = Counter()
-        self._lost = 0
+        self._lost: Counter[bytes] = Counter()
         self._marks: Counter[bytes] = Counter()
 
     def look(self, lines: list[bytes], heads: Mapping[bytes, bytes]) -> None:
@@ -118,25 +144,26 @@ class Torn:
 
     def _give_up(self) -> None:
         if self.waiting and not complete(self.waiting):
-            self._lose(self.waiting, 1)
+            if self.waiting.endswith((b":", b": ")) and len(self._marks) < _MOST_MARKS:
+                self._marks[self.waiting] += 1
+            elif _HEAD.fullmatch(self.waiting) or _BEGUN.search(self.waiting):
+                self.lose(self.waiting, 1)  # else it may be no record at all
         self.waiting = b""
 
-    def _lose(self, head: bytes, times: int) -> None:
-        if head.endswith((b":", b": ")) and len(self._marks) < _MOST_MARKS:
-            self._marks[head] += times
-        elif _HEAD.fullmatch(head) or _BEGUN.search(head):  # else it may be no record at all
-            self._lost += times
+    def lose(self, head: bytes, times: int) -> None:
+        """Take in the beginning of a record that has no continuation."""
+        self._lost[head] += times
 
     def merge(self, other: Torn) -> None:
         """Take in what was found in the next part of a log, or in another log."""
         self._give_up()
         self.waiting = other.waiting
         self._pairs.update(other._pairs)
-        self._lost += other._lost
+        self._lost.update(other._lost)
         self._marks.update(other._marks)
 
     def settle(self, plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> int:
-        """Count the records that are proved in ``plain``; return how many are not.
+        """Count the records that are known for sure in ``plain``; return how many are not.
 
         Args:
             plain: the copies without a log prefix, mended in place.
@@ -156,11 +183,43 @@ class Torn:
                 (record,) = proved
                 plain[record] = plain.get(record, 0) + times
             else:
-                self._lose(head, times)
+                self.lose(head, times)
         _mend_names(plain, logged)
         # The same word and colon again and again is no torn record, but what grep or mpirun puts
         # before each line.
-        return self._lost + sum(times == 1 for times in self._marks.values())
+        self._lost.update(head for head, times in self._marks.items() if times == 1)
+        return _without_copy(self._lost, plain, logged)
+
+
+def _without_copy(
+    heads: Counter[bytes], plain: MutableMapping[Record, int], logged: Mapping[Record, int]
+) -> int:
+    """Count in ``plain`` the heads of records whose copy on stderr is whole; return the others.
+
+    Where all records have that copy, a lone word is no head: it would begin like one of them.
+    """
+    doubled = bool(logged) and plain.keys() <= logged.keys()
+    if len(heads) > _MOST_ALONE:
+        return heads.total()
+    lacking = sorted(
+        (text.encode(), record)
+        for record in logged
+        if record.node and plain.get(record, 0) < logged[record]
+        for text in spellings(record)
+    )
+    left = 0
+    for head in sorted(heads, key=len, reverse=True):  # the clear ones first
+        at = bisect_left(lacking, (head,))
+        times = heads[head]
+        while times and at < len(lacking) and lacking[at][0].startswith(head):
+            record = lacking[at][1]
+            found = min(times, logged[record] - plain.get(record, 0))
+            plain[record] = plain.get(record, 0) + found
+            times -= found
+            at += 1
+        if not (doubled and _NAME.fullmatch(head)):
+            left += times
+    return left
 
 
 def _mend_names(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:

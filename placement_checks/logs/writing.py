@@ -17,3 +17,9 @@ def text_of(record: Record) -> str:
     if op is None:  # only known in the spelling that was in use while this form was
         return f"{node}: {_KIND.sub(lambda kind: '/' + kind[1].lower(), device)}"
     return f"{node}: ({op}): {device}"
+
+
+def spellings(record: Record) -> tuple[str, str]:
+    """A record of a graph as stdout has had it, with the device's name of today and until 1.3."""
+    text = text_of(record)
+    return text, _KIND.sub(lambda kind: "/" + kind[1].lower(), text)

@@ -222,3 +222,56 @@ def test_an_index_that_may_go_on_is_whole_if_the_other_copy_says_so():
 
     assert log.counts == {Record("x", "Add", f"{HOST}:GPU:{index}"): 1 for index in (1, 10)}
     assert (log.records, log.torn) == (4, 0)
+
+
+WARNING = DATED.replace(": I ", ": W ") + "a warning\n"
+Y = f"y: (Add): {HOST}:CPU:0"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "tower_1/lo",
+        "tower_1/logits: ",
+        "tower_1/logits: (Mat",
+        "tower_1/logits: (MatMul): /job:local",
+        "tower_1/logits: (MatMul): /job:localhost/replica:0/task:0/gp",
+        "tower_1/logits: (MatMul): /job:localhost/replica:0/task:0/device:GPU:",
+        "# tower_1/logits: (MatMul): /job:local",
+    ],
+)
+def test_nothing_is_lost_with_a_head_whose_other_copy_is_whole(head):
+    log = read(f"{Y}\n{DATED}{Y}\n{DATED}tower_1/logits: (MatMul): {HOST}:GPU:1\n{head}{WARNING}")
+
+    assert (log.records, log.torn, sum(log.counts.values())) == (4, 0, 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"x: (Add): /job:local{WARNING}", id="no copy at all"),
+        pytest.param(f"{DATED}x: (Mul): {HOST}:CPU:0\nx: (Add): /job:local{WARNING}", id="an op"),
+        pytest.param(f"{DATED}x: (Add): {HOST}:CPU:0\nx: (Add): /job:ps{WARNING}", id="a device"),
+        pytest.param(
+            f"{DATED}x: (Add): {HOST}:CPU:0\nx: (Add): {HOST}:CPU:0\nx: (Add): /job:lo{WARNING}",
+            id="its copy is another's",
+        ),
+        pytest.param(f"{DATED}x: (Add): /job:lo\nx: (Add): {HOST}:CPU:0\n", id="of stderr"),
+        pytest.param(f"y/k: (Add): {HOST}:CPU:0\ny{WARNING}", id="a name, without copies"),
+    ],
+)
+def test_a_head_without_a_whole_copy_is_lost(text):
+    assert read(text).torn == 1
+
+
+def test_a_word_is_no_head_where_every_record_has_its_copy():
+    """It would begin like one of those that lack their copy on stdout."""
+    log = read(f"ok{WARNING}{Y}\n{DATED}{Y}\n")
+
+    assert (log.records, log.torn) == (2, 0)
+
+
+def test_of_more_heads_than_copies_the_rest_is_lost():
+    log = read(f"y: (A{WARNING}y: (Add): /job:lo{WARNING}{DATED}{Y}\n")
+
+    assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 1}, 2, 1)
