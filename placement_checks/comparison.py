@@ -32,6 +32,7 @@ class Difference:
         ops: how many ops both have.
         moved: ops that both have, on other devices.
         removed, added: the types of ops that only the old or the new one has, by name.
+        unread: which of the two is not all there, and why.
     """
 
     old: str
@@ -40,6 +41,7 @@ class Difference:
     moved: Sequence[Moved]
     removed: Mapping[str, str]
     added: Mapping[str, str]
+    unread: Sequence[str] = ()
 
     def __bool__(self) -> bool:
         return bool(self.moved or self.removed or self.added)
@@ -64,6 +66,7 @@ def compare(old: Placement, new: Placement) -> Difference:
         ],
         {name: types[name] for name in before if name not in after},
         {name: types[name] for name in after if name not in before},
+        [f"{each.program}: {each.unread}" for each in (old, new) if each.unread],
     )
 
 

@@ -58,7 +58,16 @@ def verify(
     """
     rules = rules_of(placement, policies, only, without)
     with left_alone():
-        return Report(placement, [rule.check(placement) for rule in rules])
+        return Report(placement, [_judged(rule, placement) for rule in rules])
+
+
+def _judged(rule: Rule, placement: Placement) -> Verdict:
+    """The verdict of a rule; what was read in part keeps none, nor breaks one by what it lacks."""
+    verdict = rule.check(placement)
+    unproved = ("kept", "broken") if rule.by_absence else ("kept",)
+    if placement.unread and verdict.state in unproved:
+        return rule.not_checked(placement.unread, verdict.note)
+    return verdict
 
 
 def rules_of(

@@ -173,6 +173,7 @@ class Placement:
         unplaced: why nobody assigned devices.
         unasked: why requests and inputs are not known, and only what was assigned is.
         unlisted: why the machine may have more devices than ``machine`` has.
+        unread: why what was read is not all of it, and so keeps no rule.
         refusals: what the placer would not place as asked; the rest is then placed softly.
         alone: the same program built for one GPU.
         not_alone: why there is no such build.
@@ -195,6 +196,7 @@ class Placement:
     unplaced: str = ""
     unasked: str = ""
     unlisted: str = ""
+    unread: str = ""
     refusals: Sequence[Refusal] = field(default=(), repr=False)
     alone: Placement | None = field(default=None, repr=False)
     not_alone: str = "it was not built for one GPU"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from graphs import op, placement
 
@@ -90,3 +92,33 @@ def test_verify_says_which_program_has_a_wrong_policy():
         "policy of train.py:build: no-fallback.alow: no-fallback has no such field; "
         "did you mean 'allow'?"
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "before"),
+    [
+        ("variables-on-host", KEPT),
+        ("no-idle-device", BROKEN),  # what is not there breaks it
+        ("towers-alike", NOT_CHECKED),
+    ],
+)
+def test_what_was_read_in_part_keeps_no_rule(rule, before):
+    whole = placement(op("w", "VarHandleOp", "/cpu:0", "CPU:0"))
+    part = replace(whole, unread="it was cut")
+
+    (verdict,) = verify(whole, only=[rule]).verdicts
+    (unproved,) = verify(part, only=[rule]).verdicts
+
+    assert verdict.state == before
+    reason = verdict.reason if before == NOT_CHECKED else "it was cut"
+    assert (unproved.state, unproved.reason, unproved.findings) == (NOT_CHECKED, reason, ())
+    assert unproved.note == verdict.note
+
+
+def test_what_was_read_in_part_breaks_rules_by_what_is_there(on_gpu):
+    rule = "variables-on-host"
+    policy = {rule: {"device": "/cpu:0"}}
+
+    assert states(verify(replace(on_gpu, unread="it was cut"), [policy], only=[rule])) == {
+        rule: BROKEN
+    }

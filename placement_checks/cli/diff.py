@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from placement_checks import config
+from placement_checks.cli import FAILED
 from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
 from placement_checks.comparison import compare
 from placement_checks.report.diff import render_json, render_text
@@ -25,7 +26,8 @@ def command(
 ) -> int:
     """Compare two placements: of programs, graphs or logs.
 
-    The exit status is 0 where every op is on the same device in both, 1 where they differ.
+    The exit status is 0 where every op is on the same device in both, 1 where they differ, and 2
+    where no difference is found and one of them is a log that could not be read in full.
     """
     settings = asked_machine(gpus, machine, soft).within(config.load(Path.cwd()).settings)
     with report_stream() as stdout:
@@ -33,4 +35,6 @@ def command(
         difference = compare(captured(old, settings), captured(new, settings))
         render = render_json if form == "json" else render_text
         stdout.write(render(difference) + "\n")
-    return 1 if difference else 0
+    if difference:
+        return 1
+    return FAILED if difference.unread else 0

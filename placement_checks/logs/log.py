@@ -12,6 +12,7 @@ from placement_checks.errors import InputError
 from placement_checks.logs.forms import Record
 from placement_checks.machines import Machine
 from placement_checks.placement import VARIABLE_TYPES, Op, Placement, Variable
+from placement_checks.words import counted
 
 _UNASKED = (
     "a placement log has neither requests nor edges; give the program that printed it with --graph"
@@ -28,7 +29,7 @@ class Log:
         counts: how often each op was put on each device; the two copies of a doubled record,
             on stdout and stderr, are one.
         records: how many records there are, both copies of doubled ones.
-        torn: how many more are torn, and cannot be put together for sure.
+        torn: how many more are torn, and neither put together for sure nor there in whole.
         devices: what the log itself lists as the devices of the machine.
         reason: why there are no records.
         troubles: what of the input could not be read.
@@ -41,6 +42,20 @@ class Log:
     devices: frozenset[Device] = frozenset()
     reason: str | None = None
     troubles: Sequence[str] = ()
+
+    @property
+    def unread(self) -> str:
+        """What of the log could not be read, and what to do about it; ``""`` if it all was."""
+        return "; ".join((*self.troubles, *([self.torn_told] if self.torn else ())))
+
+    @property
+    def torn_told(self) -> str:
+        """How many records are torn, in words."""
+        is_torn, whose = ("is torn", "its") if self.torn == 1 else ("are torn", "their")
+        return (
+            f"{self.torn:,} of {counted(self.records + self.torn, 'record')} {is_torn}, and "
+            f"{whose} other copy is not there: log again with PYTHONUNBUFFERED=1"
+        )
 
     @cached_property
     def moved(self) -> Mapping[str, Sequence[Record]]:
@@ -96,6 +111,7 @@ class Log:
             placer="log",
             unplaced="",
             unlisted="" if listed else _UNLISTED,
+            unread=self.unread and f"the log was not read in full: {self.unread}",
         )
 
     def _ops(self, graph: Placement | None) -> dict[str, Op]:

@@ -11,8 +11,10 @@ from placement_checks.errors import InputError
 from placement_checks.logs.log import Log
 from placement_checks.logs.sources import STDIN, Source
 from placement_checks.logs.tally import Tally
+from placement_checks.logs.torn import is_cut
 from placement_checks.logs.transport import Unwrapper, in_pieces
 
+_CUT = "it ends in the middle of a record; copy it again when the process has ended"
 Watch = Callable[[Source], None]
 
 
@@ -64,9 +66,11 @@ def read_logs(
 def _tally(source: Source, watch: Watch | None = None) -> Tally:
     tally = Tally()
     unwrapper = Unwrapper()
+    block = b""
     try:
-        for block in source.blocks():
-            tally.add(unwrapper.unwrap(block))
+        for packed in source.blocks():
+            block = unwrapper.unwrap(packed)
+            tally.add(block)
             if watch:
                 watch(source)
     except KeyboardInterrupt:
@@ -75,6 +79,9 @@ def _tally(source: Source, watch: Watch | None = None) -> Tally:
         source.troubles.append("it was interrupted")
     if rest := unwrapper.rest():
         tally.add(b"\n" + rest)
+    last = rest or (b"" if source.ends else block)
+    if not source.troubles and is_cut(last[last.rfind(b"\n") + 1 :]):
+        source.troubles.append(_CUT)
     tally.look_beyond(unwrapper.unwrap(block) for block in source.beyond())
     tally.fold()
     return tally

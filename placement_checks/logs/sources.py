@@ -39,6 +39,7 @@ class Source:
         share: how much has been read, from 0 to 1; 0 for a pipe, whose end nobody knows.
         troubles: what was not read, sentence by sentence.
         sample: its beginning, unpacked.
+        ends: whether its last line has a line end, once all was read.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Source:
         self.name = name
         self.share = 0.0
         self.troubles: list[str] = []
+        self.ends = True
         self._begin = begin
         self._end = end
         self._file = _opened(name)
@@ -128,6 +130,7 @@ class Source:
                 too_long += 1
                 skipping = True
         if pieces != [b"\n"]:
+            self.ends = False
             yield b"".join(pieces)
         if too_long:
             lines = "a line is" if too_long == 1 else f"{too_long} lines are"
@@ -171,10 +174,10 @@ class Source:
                         unzip = zlib.decompressobj(wbits=_GZIP_FORMAT)
             yield unzip.flush()
         except zlib.error as error:
-            self.troubles.append(f"its compressed data is damaged ({error})")
+            self.troubles.append(f"its compressed data is damaged ({error}); copy it again")
             return
         if within:
-            self.troubles.append("its compressed data is cut short")
+            self.troubles.append("its compressed data is cut short; copy it again")
 
 
 def _opened(name: str) -> io.BufferedReader:

@@ -31,13 +31,14 @@ def render_json(difference: Difference) -> str:
         ],
         "removed": [{"node": node, "op": kind} for node, kind in difference.removed.items()],
         "added": [{"node": node, "op": kind} for node, kind in difference.added.items()],
+        "unread": list(difference.unread),
     }
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 
 def render_text(difference: Difference) -> str:
     """The ops in groups: those that went the same way, and those that only one has."""
-    return "\n".join(_text(difference))
+    return "\n".join((*_text(difference), *difference.unread))
 
 
 def _text(difference: Difference) -> Iterator[str]:

@@ -48,10 +48,7 @@ def torn_and_reason(log: Log) -> Iterator[str]:
     if log.reason:
         yield f"{log.name}: no placements; {log.reason}"
     elif log.torn:
-        yield (
-            f"{counted(log.torn, 'record')} more {'is' if log.torn == 1 else 'are'} torn, and "
-            "cannot be put together for sure (PYTHONUNBUFFERED=1 keeps the streams apart)"
-        )
+        yield log.torn_told
 
 
 def _text(log: Log) -> Iterator[str]:

@@ -39,6 +39,8 @@ def write(reports: Sequence[Report], console: Console) -> None:
 
 def _program(report: Report) -> Iterator[Text]:
     yield Text.assemble((report.placement.program, "bold"), _conditions(report.placement))
+    if report.placement.unread:
+        yield Text(report.placement.unread, "yellow")
     if report.placement.numbers:
         yield Text(_run(report.placement.numbers))
     yield Text()

@@ -64,10 +64,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Rule:
-    """Base of the rules. The fields of a rule are its parameters, its docstring explains it."""
+    """Base of the rules. The fields of a rule are its parameters, its docstring explains it.
+
+    Attributes:
+        by_absence: whether it is broken by what is not there, so that a part proves nothing.
+    """
 
     name: ClassVar[str]
     evidence: ClassVar[Evidence]
+    by_absence: ClassVar[bool] = False
 
     def check(self, placement: Placement) -> Verdict:
         """Judge a placement."""

@@ -44,6 +44,7 @@ class NoIdleDevice(Rule):
 
     name = "no-idle-device"
     evidence = "assigned"
+    by_absence = True
 
     idle: tuple[str, ...] = ()
 

@@ -54,6 +54,7 @@ class ShardsBalanced(Rule):
 
     name = "shards-balanced"
     evidence = "assigned"
+    by_absence = True
 
     by: str = ""
     most: float = 1.5

@@ -60,6 +60,7 @@ def test_differences_in_json(run, logs):
         ],
         "removed": [{"node": "gone", "op": "NoOp"}],
         "added": [{"node": "come", "op": "Add"}],
+        "unread": [],
     }
 
 

@@ -34,8 +34,8 @@ def test_nodes_on_several_devices_torn_records_and_ops_without_a_place():
         "1 op on more than one device:",
         "  x (Add): /device:CPU:0 (2 times), /device:GPU:10 (1 time)",
         "",
-        "2 records more are torn, and cannot be put together for sure "
-        "(PYTHONUNBUFFERED=1 keeps the streams apart)",
+        "2 of 2,407 records are torn, and their other copy is not there: log again with "
+        "PYTHONUNBUFFERED=1",
     ]
 
 

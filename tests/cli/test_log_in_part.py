@@ -1,0 +1,144 @@
+"""Logs that could not be read in full: they can break rules, and keep none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+HOST = "/job:localhost/replica:0/task:0/device"
+PREFIX = "2018-10-21 18:30:00.140665: I tensorflow/core/common_runtime/placer.cc:922] "
+MACHINE = f"{HOST}:GPU:0 -> device: 0, name: Tesla K40c\n"
+VARIABLES = "".join(f"w_{n}: (VarHandleOp): {HOST}:CPU:0\n" for n in range(9_000))
+COMPUTING = f"a: (MatMul): {HOST}:GPU:0\n"
+SOUND = MACHINE + COMPUTING + VARIABLES
+TORN = f"w: (VarHandleOp): /job:localhost/repl{PREFIX.replace(': I ', ': W ')}a warning\n"
+ONE_TORN = (
+    "1 of 9,002 records is torn, and its other copy is not there: "
+    "log again with PYTHONUNBUFFERED=1"
+)
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "train.log"
+
+
+def cut(log, text: str) -> str:
+    """What is left of a compressed log when a third of it was not copied."""
+    packed = gzip.compress(text.encode())
+    file = log.with_name("train.log.gz")
+    file.write_bytes(packed[: len(packed) * 2 // 3])
+    return file.name
+
+
+def states(ran) -> dict[str, tuple[str, str | None]]:
+    (program,) = json.loads(ran.out)["programs"]
+    return {each["rule"]: (each["state"], each["reason"]) for each in program["rules"]}
+
+
+def test_what_was_read_in_full_is_kept(run, log):
+    log.write_text(SOUND)
+
+    assert run("verify", log).status == 0
+    assert run("diff", log, log).status == 0
+
+
+def test_a_log_that_was_cut_keeps_no_rule(run, log):
+    ran = run("verify", cut(log, SOUND))
+
+    unread = (
+        "the log was not read in full: train.log.gz: its compressed data is cut short; copy it "
+        "again"
+    )
+    assert ran.status == 2
+    assert ran.out.splitlines()[:2] == ["train.log.gz on gpu*1 (a placement log)", unread]
+    assert f"NOT CHECKED  variables-on-host     {unread}; " in ran.out
+    assert "KEPT" not in ran.out
+
+
+def test_a_log_with_a_torn_record_keeps_no_rule_and_says_how_many(run, log):
+    log.write_text(SOUND + TORN)
+
+    ran = run("verify", log, "--format", "json")
+
+    assert ran.status == 2
+    reason = f"the log was not read in full: {ONE_TORN}"
+    assert states(ran)["variables-on-host"] == ("not-checked", reason)
+    assert states(ran)["no-idle-device"] == ("not-checked", reason)
+    assert all(state == "not-checked" for state, _ in states(ran).values())
+
+
+def test_a_torn_record_whose_other_copy_is_whole_is_not_lost(run, log):
+    log.write_text(f"{SOUND}{TORN}{PREFIX}w: (VarHandleOp){HOST}:CPU:0\n")
+
+    assert run("verify", log).status == 0
+    assert "9,003 records, 9,002 placements of 9,002 ops" in run("log", log).out
+
+
+def test_what_was_read_breaks_rules_all_the_same(run, log):
+    ran = run("verify", cut(log, f"v: (VarHandleOp): {HOST}:GPU:0\n{SOUND}"))
+
+    assert ran.status == 1
+    assert "variable v sits on /device:GPU:0, not on /device:CPU:0" in ran.out
+    assert "KEPT" not in ran.out
+
+
+def test_what_was_not_read_may_be_what_a_rule_misses(run, log):
+    """The records of the GPU that seems idle may be among those that are lost."""
+    file = cut(log, SOUND)
+
+    ran = run("verify", file, "--gpus", "2", "--format", "json")
+
+    assert states(ran)["no-idle-device"][0] == "not-checked"
+    assert ran.status == 2
+
+
+def test_a_graph_does_not_make_up_for_it(run, log, fixtures):
+    target = f"{fixtures}/mnist.py:build_towers"
+    log.write_text(run("place", target).out + TORN)
+
+    ran = run("verify", log, "--graph", target, "--gpus", "2")
+
+    assert ran.status == 2
+    assert "KEPT" not in ran.out
+
+
+def test_a_log_that_ends_in_a_record(run, log):
+    log.write_text(SOUND + f"x: (Add): {HOST}:GP")
+
+    ran = run("verify", log)
+
+    assert ran.status == 2
+    assert f"{log}: it ends in the middle of a record; copy it again when the process" in ran.out
+
+
+def test_no_difference_is_told_of_logs_that_were_not_read_in_full(run, log):
+    log.write_text(SOUND)
+    (torn := log.with_name("torn.log")).write_text(SOUND + TORN)
+
+    ran = run("diff", log, torn)
+
+    assert ran.status == 2
+    assert ran.out == (
+        f"{log} and {torn} have 9,001 ops, each on the same device.\n"
+        f"{torn}: the log was not read in full: {ONE_TORN}\n"
+    )
+
+
+def test_differences_are_told_of_them(run, log):
+    log.write_text(SOUND)
+    file = cut(log, SOUND.replace(COMPUTING, COMPUTING.replace("GPU:0", "GPU:1")))
+
+    ran = run("diff", log, file)
+    document = json.loads(run("diff", log, file, "--format", "json").out)
+
+    assert ran.status == 1
+    assert "1 moved" in ran.out
+    assert ran.out.endswith("its compressed data is cut short; copy it again\n")
+    assert document["unread"] == [
+        "train.log.gz: the log was not read in full: train.log.gz: its compressed data is cut "
+        "short; copy it again"
+    ]
