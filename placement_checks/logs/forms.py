@@ -58,15 +58,19 @@ class _Words(NamedTuple):
 
 
 NODE = (string.ascii_letters + string.digits + "_.-/>").encode()
-_OP = re.compile(rb"[A-Za-z0-9_>]+")
-_RUN = re.compile(rb"[!-~]+")  # also __wrapped__Sum_device_/job:localhost/…, a function
+# A kernel's name is plain; a function's is any, and may be an op's type: f.g, f<lambda>, förlust.
+OP = rb"[!-'*-9;-~\x80-\xff]"  # all but blanks, brackets and the colon
+_OP = re.compile(OP + rb"+")
+_RUN = re.compile(rb"[!-~\x80-\xff]+")  # also __wrapped__Sum_device_/job:localhost/…, a function
 _STAMP = rb"\d{4}-\d\d-\d\d \d\d:\d\d:|[IWEF]\d{4} \d\d:\d\d:|[IWEF] \S{1,200}\.cc:\d+\] "
-# An index ends before the date that a lost newline puts behind it: gpu:02017-10-17 is gpu:0.
-_DEVICE = re.compile(
+# An index ends before what a lost newline puts behind it: gpu:02017-10-17 is gpu:0, and gpu:1y is
+# gpu:1. In gpu:12y it may be 1 or 12, and there is no gpu:012.
+DEVICE = (
     rb"(/job:[A-Za-z]\w*/replica:\d{1,9}/task:\d{1,9}/)(?:(device:)|(?=[a-z][a-z\d_]*:))"
-    rb"([A-Za-z_]\w*):(\d{1,9}?)"
-    rb"(?:(?=" + _STAMP + rb")|(?![\w/:-]|\.\w))"
+    rb"([A-Za-z_]\w*):(0|[1-9]\d{0,8}?)"
+    rb"(?:(?=" + _STAMP + rb")|(?![\w/:-]|\.\w)|(?<=:\d)(?=\.?[A-Za-z_]))"
 )
+_DEVICE = re.compile(DEVICE)
 _PREFIX = re.compile(rb"(?:I )?\S{1,200}\.cc:\d+")
 _SEVERITY = re.compile(rb"(?:^|[^\w/.-])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,200}\.cc:\d+\] $")
 _CLOSING = b" \t\"'`,\\"
@@ -143,7 +147,7 @@ def _readings(words: _Words | None, device: str) -> list[Reading]:
     if severity not in ("", "I"):
         return []
     record = Record(
-        None if node is None else node.decode(), None if op is None else op.decode(), device
+        None if node is None else node.decode(), None if op is None else _text(op), device
     )
     return [Reading(record, severity == "I")]
 
@@ -248,8 +252,14 @@ def _known_tail(text: bytes) -> tuple[str | None, str] | None:
     if device is None:
         return None
     if bracket:
-        return (op[1:].decode(), device) if op[:1] == b"(" and _OP.fullmatch(op[1:]) else None
+        return (_text(op[1:]), device) if op[:1] == b"(" and _OP.fullmatch(op[1:]) else None
     return None if b"/device:" in name else (None, device)
+
+
+def _text(op: bytes) -> str:
+    """An op's type; what is no text, or would drive a terminal, is escaped."""
+    text = op.decode(errors="backslashreplace")
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def _spelled(match: re.Match[bytes]) -> str:

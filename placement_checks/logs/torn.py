@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from itertools import compress
 
-from placement_checks.logs.forms import NODE, Reading, Record, read, read_common
+from placement_checks.logs.forms import DEVICE, NODE, OP, Reading, Record, read, read_common
 from placement_checks.logs.writing import spellings, text_of
 
 _LOG_PREFIX = re.compile(
@@ -29,13 +29,16 @@ _LOG_PREFIX = re.compile(
 )
 # node, node:, node: (Op, node: (Op): /job:local…, node: /job:local…
 _HEAD = re.compile(
-    rb"[\w.][\w.>/-]*(?::(?: (?:\((?:[\w>]+(?:\)(?::(?: (?:/[\w:/]*)?)?)?)?)?|/[\w:/]*)?)?)?"
+    rb"[\w.][\w.>/-]*(?::(?: (?:\((?:"
+    + OP
+    + rb"+(?:\)(?::(?: (?:/[\w:/]*)?)?)?)?)?|/[\w:/]*)?)?)?"
 )
 _NO_HEAD = re.compile(rb"[\d.]+: ?|.*\.\.\.")  # of grep -n, a time; Loading...
 _NAME = re.compile(rb"[\w.>/-]+:? ?")
 _RAGGED = re.compile(rb"[\w.][\w.>/-]*: \(")
-_BEGUN = re.compile(rb"[\w.>/-]: \([\w>]+\)(?:: )?/(?=job:|jo?b?$|$)")
-_TAIL = re.compile(rb"[\w>]{0,200}(?:\)(?:: )?)?[\w:/]{0,200}\d")
+_GLUED = re.compile(rb"[\w.][\w.>/-]*: \(" + OP + rb"+\): " + DEVICE + rb"(?=\.?[A-Za-z_])")
+_BEGUN = re.compile(rb"[\w.>/-]: \(" + OP + rb"+\)(?:: )?/(?=job:|jo?b?$|$)")
+_TAIL = re.compile(OP + rb"{0,200}(?:\)(?:: )?)?[\w:/]{0,200}\d")
 _LONGEST = 1000  # bytes of a name that are looked at
 _FAR = 20_000  # lines of stdout after which a head has no continuation
 _TRIES = 50  # lines with which one is tried that may be no head
@@ -46,10 +49,14 @@ _MOST_ALONE = 10_000  # if more records have no copy, the two streams are not of
 def cut(line: bytes) -> tuple[bytes, bytes]:
     """The torn record with which a line begins, ``b""`` if with none, and the rest of the line.
 
-    It ends where a log prefix begins.
+    It ends where a log prefix begins, or, if only its newline is missing, where it is whole.
     """
     prefix = _LOG_PREFIX.search(line) if b"] " in line else None
-    if prefix is None or not prefix.start():
+    if prefix is None:
+        glued = _GLUED.match(line)
+        end = glued.end() if glued else 0
+        return line[:end], line[end:]
+    if not prefix.start():
         return b"", line
     head = line[: prefix.start()]
     if len(head) > _LONGEST or not _HEAD.fullmatch(head) or _NO_HEAD.fullmatch(head):
@@ -146,8 +153,11 @@ class Torn:
         if self.waiting and not complete(self.waiting):
             if self.waiting.endswith((b":", b": ")) and len(self._marks) < _MOST_MARKS:
                 self._marks[self.waiting] += 1
-            elif _HEAD.fullmatch(self.waiting) or _BEGUN.search(self.waiting):
-                self.lose(self.waiting, 1)  # else it may be no record at all
+            elif _HEAD.fullmatch(self.waiting):
+                self.lose(self.waiting, 1)
+            else:  # a line with other text, which may be all there is
+                for beginning in unfinished(self.waiting, []):
+                    self.lose(beginning, 1)
         self.waiting = b""
 
     def lose(self, head: bytes, times: int) -> None:

@@ -114,6 +114,12 @@ def found(line: str | bytes) -> list[Record]:
             id="all signs of names",
         ),
         pytest.param(f"_SOURCE: (NoOp): {GPU}", ("_SOURCE", "NoOp", GPU), False, id="internal"),
+        pytest.param(
+            f"Executing op __inference_förlust_31 in device {GPU}",
+            (None, "__inference_förlust_31", GPU),
+            False,
+            id="D, a function's name in any language",
+        ),
     ],
 )
 def test_forms(line, record, logged):
@@ -164,6 +170,71 @@ def test_what_comes_behind_does_not_matter(rest):
     assert found(f"x: (Add): {GPU}{rest}") == [Record("x", "Add", GPU)]
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        "9", ".a", "a>b", "a-/>.b", "a//b", "a.", "a/b-", "x-y_z/.w", "A" * 600,
+    ],
+)  # fmt: skip
+def test_every_name_that_tensorflow_takes(node):
+    assert found(f"{node}: (Add): {GPU}") == [Record(node, "Add", GPU)]
+    assert found(f"placer.cc:125] {node}: (Add){GPU}") == [Record(node, "Add", GPU)]
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        # Of kernels, and of functions that are called by their name, which may be any.
+        "Add", "_Arg", "Addons>Resampler", "A>B>C", "my_f", "f.g", "f-g", "f/g", "f<lambda>",
+        "f[x]", "__inference_<lambda>_120", "förlust", "损失", "f,g=1", "f'g", 'f"g', "F" * 600,
+    ],
+)  # fmt: skip
+def test_every_type_of_op_that_tensorflow_takes(op):
+    record = Record("x", op, GPU)
+
+    assert found(f"x: ({op}): {GPU}") == [record]
+    assert found(f"I tensorflow/core/common_runtime/placer.cc:922] x: ({op}){GPU}") == [record]
+    assert found(f"placer.cc:135] x({op}) placed on: {GPU}") == [record]
+
+
+def test_a_type_of_op_that_would_drive_a_terminal_is_escaped():
+    assert found(f"x: (a\u202eb): {GPU}".encode()) == [Record("x", "a\\u202eb", GPU)]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "CPU", "GPU", "XLA_CPU", "XLA_GPU", "XLA_CPU_JIT", "TPU", "TPU_SYSTEM", "COMPOSITE",
+        "CUSTOM", "METAL", "DML", "NPU", "SYCL", "VE", "HPU", "XPU", "MyNpu", "npu910", "N", "_X",
+    ],
+)  # fmt: skip
+def test_every_type_of_device(kind):
+    device = f"/job:tpu_worker/replica:0/task:3/device:{kind}:12"
+
+    assert found(f"x: (Add): {device}") == [Record("x", "Add", device)]
+    assert found(f"Executing op Add on task {device}") == [Record(None, "Add", device)]
+
+
+@pytest.mark.parametrize("first", [f"x: (Add): {GPU}", f"Executing op Add in device {GPU}"])
+@pytest.mark.parametrize(
+    "second",
+    [f"y: (Mul): {HOST}/device:CPU:0", "y: (Mul): ", f"_y/k: (Mul): {HOST}/gpu:0 and more",
+     f".y: (Mul): {GPU}", f"Executing op Mul in device {GPU}", "Epoch 1/10", "the loss is 0.3"],
+)  # fmt: skip
+def test_two_records_on_a_line_and_text_behind_one(first, second):
+    """A newline that was lost, or comes later, leaves an index of one digit for sure."""
+    records = found(f"{first}{second}")
+
+    assert records[:1] == found(first)
+    assert records[1:] == (found(second) if "/job:" in second else [])
+
+
+def test_many_records_on_a_line():
+    lines = [f"x_{n}: (Add): {HOST}/device:GPU:{n % 8}" for n in range(1000)]
+
+    assert [record.node for record in found("".join(lines))] == [f"x_{n}" for n in range(1000)]
+
+
 def test_several_records_on_a_line():
     line = rf'"a: (Add): {GPU}\nb: (Mul): {GPU}\r\nc: (Sub): {GPU}\n"'
 
@@ -204,9 +275,10 @@ def test_several_records_on_a_line():
         f"}}}}placed on: {GPU}",
         "x: (Add): /job:localhost/replica:0/task:0/device:GP",
         "x: (Add): /job:localhost/replica:0/task:0/device:GPU:",
-        f"x: (Add): {GPU}y: (Add): {HOST}/device:CPU:0",
         f"x: (Add): {GPU}/more",
         f"x: (Add): {HOST}/device:GPU:9999999999",
+        f"x: (Add): {HOST}/device:GPU:12y: (Add): {HOST}/device:GPU:12z",  # GPU:1 and 2y?
+        f"x: (Add): {HOST}/device:GPU:0100 steps",
         f"2018-10-21 18:30:00.140665: W tensorflow/core/foo.cc:12] NotFound: {HOST}/gpu:1",
         f"E0000 00:00:1795000000.179741   19303 foo.cc:12] run: (Foo): {GPU}",
         "x: (Add): /gpu:1",

@@ -231,3 +231,14 @@ def test_a_log_without_the_ops_that_ask_for_a_gpu_is_no_pass():
         "not-checked",
         "no op that asks for a GPU was placed",
     )
+
+
+def test_devices_of_every_type_are_a_machine():
+    kinds = ["COMPOSITE", "DML", "METAL", "NPU", "npu910", "TPU_SYSTEM", "XLA_CPU", "_X"]
+    log = read("".join(f"x_{kind}: (Add): {HOST}:{kind}:1\n" for kind in kinds))
+
+    placed = log.placement()
+
+    assert len(log.counts) == len(kinds)
+    assert str(placed.machine) == ", ".join(f"{kind.lower()}*2" for kind in kinds)
+    assert placed.ops["x_npu910"].assigned == Device.parse(f"{HOST}:NPU910:1")

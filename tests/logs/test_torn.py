@@ -275,3 +275,44 @@ def test_of_more_heads_than_copies_the_rest_is_lost():
     log = read(f"y: (A{WARNING}y: (Add): /job:lo{WARNING}{DATED}{Y}\n")
 
     assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 1}, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "records"),
+    [
+        (f"x: (Add): {HOST}:GPU:1y: (Mul): {HOST}:CPU:0\n", ["x 1", "y 0"]),
+        (f"x: (Add): {HOST}:GPU:1the loss is 0.3\n\n", ["x 1"]),
+        (f"x: (Add): {HOST}:GPU:1the loss is 0.3\nz: (Add): {HOST}:CPU:0\n", ["x 1", "z 0"]),
+        (f"x: (Add): {HOST}:GPU:1y: (Mul): {HOST}:CPU:0z: (Add): {HOST}:CPU:0\n",
+         ["x 1", "y 0", "z 0"]),
+        (f"x: (f.g): {HOST}:GPU:1y: (f<lambda>): {HOST}:CPU:0\n", ["x 1", "y 0"]),
+        # The index is torn, and the other copy knows it.
+        (f"x: (Add): {HOST}:GPU:1the loss\n0\n{DATED}x: (Add): {HOST}:GPU:10\n", ["x 10"]),
+    ],
+)  # fmt: skip
+def test_a_newline_that_was_lost_or_comes_later(text, records):
+    log = read(text)
+
+    found = [f"{each.node} {each.device.rpartition(':')[2]}" for each in log.counts]
+    assert sorted(found) == records
+    assert log.torn == 0
+
+
+def test_an_index_that_may_be_any_is_torn():
+    one_or_two_digits = read(f"x: (Add): {HOST}:GPU:12y: (Mul): {HOST}:CPU:0\n")
+    goes_on_below = read(f"x: (Add): {HOST}:GPU:1the loss is 0.3\n0\n")
+
+    assert (one_or_two_digits.counts, one_or_two_digits.torn) == ({}, 2)
+    assert (goes_on_below.counts, goes_on_below.torn) == ({}, 1)
+
+
+@pytest.mark.parametrize("op", ["f.g", "f<lambda>", "f[x]", "förlust"])
+@given(data=st.data())
+def test_functions_of_any_name_are_put_together(op, data):
+    records = [Record(f"x_{n}", op, f"{HOST}:GPU:{n}") for n in range(9)]
+    size = data.draw(st.integers(100, 400), label="size")
+
+    log = read(printed(records, DATED, size))
+
+    assert (log.counts, log.records, log.torn) == (Counter(records), 18, 0)
+    assert read(f"x: ({op}): /job:loc{WARNING}").torn == 1
