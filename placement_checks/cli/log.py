@@ -26,16 +26,22 @@ _STEPS = 50  # of the bar
     default="text",
     show_default=True,
 )
-def command(files: tuple[str, ...], form: str) -> int:
+@click.option("--require-records", is_flag=True, help="A log without records is an error.")
+def command(files: tuple[str, ...], form: str, require_records: bool) -> int:
     """Tell what a placement log says of each device.
 
     FILE is what a process printed with log_device_placement on, stdout and stderr, in one file
     or several, from wherever it was printed; gzip is unpacked, and - is standard input.
 
     --format lines prints one op a line, in TensorFlow's own words.
+
+    The status is 0 also for a log without records, whose likely reason is told, in JSON as
+    "reason"; with --require-records it is 2, as it is where a file cannot be read.
     """
     with _bar(files) as watch:
         log = read_logs(files, processes=processors(), watch=watch)
+    if require_records:
+        log.require_records()
     render: dict[str, Callable[[Log], str]] = {
         "text": render_text,
         "json": render_json,

@@ -70,6 +70,15 @@ class Log:
             if len(records) > 1 and len({record.device for record in records}) > 1
         }
 
+    def require_records(self) -> None:
+        """Refuse a log without records.
+
+        Raises:
+            InputError: there are none; the message has the likely reason.
+        """
+        if self.reason:
+            raise InputError(self.name, "has no placements", self.reason)
+
     def placement(
         self, machine: Machine | None = None, graph: Placement | None = None
     ) -> Placement:
@@ -87,8 +96,7 @@ class Log:
         Raises:
             InputError: the log has no records, or not one of the ops of ``graph``.
         """
-        if self.reason:
-            raise InputError(self.name, "has no placements", self.reason)
+        self.require_records()
         asked = graph or Placement(self.name, {}, unasked=_UNASKED)
         ops = self._ops(graph)
         if graph and not any(op.assigned for op in ops.values()):

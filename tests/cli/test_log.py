@@ -95,6 +95,37 @@ def test_an_empty_log_says_why_and_is_no_error(run, tmp_path):
     assert document["reason"].startswith("the log is empty")
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the log is empty: TensorFlow prints"),
+        ("step 1\n", "nothing in it comes from TensorFlow's runtime"),
+    ],
+)
+def test_records_may_be_required(run, tmp_path, text, reason):
+    log = tmp_path / "a.log"
+    log.write_text(text)
+
+    ran = run("log", log, "--require-records")
+    document = json.loads(run("log", log, "--require-records", "--format", "json").out)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith(f"placement-checks: {log}: has no placements; {reason}")
+    assert document["error"]["kind"] == "input"
+    assert document["error"]["cure"].startswith(reason)
+
+
+def test_records_that_are_required_and_there(run, session):
+    assert run("log", session, "--require-records") == run("log", session)
+
+
+def test_the_help_says_what_the_status_means(run):
+    said = " ".join(run("log", "--help").out.split())
+
+    assert "The status is 0 also for a log without records" in said
+    assert "--require-records" in said
+
+
 def test_what_could_not_be_read_is_said_beside_the_rest(run, tmp_path):
     log = tmp_path / "cut.log.gz"
     text = "".join(f"x_{n}: (Add): {DEVICE}\n" for n in range(100_000))
