@@ -20,6 +20,7 @@ SHORTEST_PART = 1 << 23  # bytes for which a process of its own is worth its sta
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SAMPLE = 4096  # bytes
 _MAGIC = 6  # bytes; of a pipe no more are waited for
+_ZIPPED_BLOCK = 1 << 14  # bytes; behind each member zlib copies the rest of it
 _GZIP = b"\x1f\x8b"
 _GZIP_FORMAT = 31  # zlib's number of it
 _OTHERS = {
@@ -111,7 +112,7 @@ class Source:
         The first one too, behind one that the log need not have. What cannot be read ends it,
         and is told in ``troubles``.
         """
-        pieces = [b"\n"]
+        line = bytearray(b"\n")
         too_long = 0
         skipping = False
         for data in self._read():
@@ -120,18 +121,18 @@ class Source:
                 skipping = not data
             end = max(data.rfind(b"\n"), data.rfind(b"\r") if b"\n" not in data else -1)
             if end >= 0:
-                yield b"".join((*pieces, data[:end]))
-                pieces = [data[end:]]
-            else:
-                pieces.append(data)
-            if len(pieces) > 1 and sum(map(len, pieces)) > LONGEST:
-                yield b"".join(pieces)[:LONGEST]
-                pieces = [b"\n"]
+                yield bytes(line + data[:end])
+                line = bytearray(data[end:])
+                continue
+            line += data
+            if len(line) > LONGEST:
+                yield bytes(line[:LONGEST])
+                line = bytearray(b"\n")
                 too_long += 1
                 skipping = True
-        if pieces != [b"\n"]:
+        if line != b"\n":
             self.ends = False
-            yield b"".join(pieces)
+            yield bytes(line)
         if too_long:
             lines = "a line is" if too_long == 1 else f"{too_long} lines are"
             self.troubles.append(f"{lines} longer than 16 MiB, and was read no further")
@@ -144,11 +145,11 @@ class Source:
     def _read(self) -> Iterator[bytes]:
         with self._file:
             try:
-                yield from self._unzipped() if self._zipped else self._raw()
+                yield from self._unzipped() if self._zipped else self._raw(BLOCK)
             except OSError as error:
                 self.troubles.append(f"it could not be read to its end ({error.strerror})")
 
-    def _raw(self) -> Iterator[bytes]:
+    def _raw(self, most: int) -> Iterator[bytes]:
         end = self.size if self._end is None else self._end
         left = sys.maxsize if self._end is None else self._end - self._begin
         data = self._start[:left]
@@ -157,14 +158,14 @@ class Source:
             if end:
                 self.share = min(1.0, (self._file.tell() - self._begin) / (end - self._begin))
             yield data
-            data = self._file.read1(min(BLOCK, left))
+            data = self._file.read1(min(most, left))
 
     def _unzipped(self) -> Iterator[bytes]:
         """What the gzip members of the file hold, one behind the other."""
         unzip = zlib.decompressobj(wbits=_GZIP_FORMAT)
         within = False
         try:
-            for data in self._raw():
+            for data in self._raw(_ZIPPED_BLOCK):
                 while data:
                     yield unzip.decompress(data, BLOCK)
                     within = not unzip.eof

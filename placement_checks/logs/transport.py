@@ -41,7 +41,7 @@ class Unwrapper:
     """Takes the marks off block after block; keeps the pieces of long lines in between."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, bytes] = {}
+        self._pieces: dict[str, bytearray] = {}
         self._docker = False
 
     def unwrap(self, block: bytes) -> bytes:
@@ -101,11 +101,10 @@ class Unwrapper:
                 yield from self._joined(f"cri {stream}", text, ends=match[3] == b"F")
 
     def _joined(self, stream: str, text: bytes, *, ends: bool) -> Iterator[bytes]:
-        text = self._pieces.pop(stream, b"") + text
-        if ends or len(text) > _MOST_IN_PIECES:
-            yield from text.split(b"\n")
-        else:
-            self._pieces[stream] = text
+        line = self._pieces.setdefault(stream, bytearray())
+        line += text
+        if ends or len(line) > _MOST_IN_PIECES:
+            yield from bytes(self._pieces.pop(stream)).split(b"\n")
 
 
 def in_pieces(sample: bytes) -> bool:
