@@ -67,7 +67,7 @@ class Log:
         return {
             node: records
             for node, records in found.items()
-            if len(records) > 1 and len({record.device for record in records}) > 1
+            if len({record.device for record in records}) > 1
         }
 
     def require_records(self) -> None:

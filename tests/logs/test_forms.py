@@ -287,6 +287,11 @@ def test_several_records_on_a_line():
         f"x: (not an op): {GPU}",
         "Traceback (most recent call last):",
         "a note (with brackets): ",
+        f"running in device {GPU}",
+        f"running on task {GPU}",
+        f"Executing op of two words in device {GPU}",
+        f"Executing op  in device {GPU}",
+        f"Executing op Add in {GPU}",
         "",
     ],
 )

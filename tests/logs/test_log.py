@@ -50,6 +50,12 @@ def test_a_node_placed_again_elsewhere_is_told():
     assert log.moved == {"x": [Record("x", "Add", CPU), Record("x", "Add", GPU)]}
 
 
+def test_a_node_of_two_types_on_one_device_was_not_moved():
+    log = read(f"x: (Add): {CPU}\nx: (Mul): {CPU}\n")
+
+    assert log.moved == {}
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

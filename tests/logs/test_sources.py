@@ -149,6 +149,17 @@ def test_parts_are_read_as_one(log, monkeypatch, processes):
     assert read.counts[Record("x_499", "Mul", DEVICE)] == 1
 
 
+def test_a_log_whose_line_is_too_long_to_part_it_is_read_whole(log, monkeypatch):
+    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
+    monkeypatch.setattr(sources, "LONGEST", 2000)
+    log.write_bytes(lines(100) + b"x" * 9000 + b"\n" + lines(100))
+
+    assert len(Source(str(log)).parts(2)) == 1
+    read = read_logs([str(log)], processes=2)
+
+    assert list(read.counts.values()) == [2] * 100
+
+
 @pytest.mark.parametrize("version", ["1.12.3", "2.15.1", "2.21.0"])
 def test_records_torn_at_the_border_of_parts_are_put_together(fixtures, monkeypatch, version):
     torn = [str(fixtures / "logs" / version / "session.log")]
