@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from itertools import compress
 
 from placement_checks.logs.forms import DEVICE, NODE, OP, Reading, Record, read, read_common
-from placement_checks.logs.writing import spellings, text_of
+from placement_checks.logs.writing import spellings
 
 _LOG_PREFIX = re.compile(
     rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:[\d.]+ +\d+ )?"
@@ -71,25 +71,28 @@ def may_be_torn(line: bytes) -> bool:
 
 def is_cut(line: bytes) -> bool:
     """Whether the last line of a log ends in the middle of a record."""
-    return bool(unfinished(line, read(line))) or (
-        b": (" in line and _HEAD.fullmatch(line) is not None and not complete(line)
-    )
+    readings = read(line)
+    if b": (" in line or b": /job:" in line:
+        is_head = _HEAD.fullmatch(line) is not None and not complete(line)
+        return is_head or bool(unfinished(line, readings))
+    return b"Executing op " in line and not readings
 
 
 def unfinished(line: bytes, readings: list[Reading]) -> list[bytes]:
     """The beginnings, ``node: (Op)``, of the records that begin on a line and do not end on it."""
-    begun = [_beginning(line, match) for match in _BEGUN.finditer(line)]
-    whole = [
-        text_of(each.record).partition(")")[0].encode() + b")"
-        for each in readings
-        if None not in (each.record.node, each.record.op)
-    ]
-    lacking = max(0, len(begun) - len(whole))
-    return list((Counter(begun) - Counter(whole)).elements())[:lacking]
+    begun = list(_BEGUN.finditer(line))
+    whole = [each for each in readings if None not in (each.record.node, each.record.op)]
+    lacking = len(begun) - len(whole)
+    if lacking <= 0:
+        return []
+    left = Counter(_beginning(line, match) for match in begun) - Counter(
+        b"] " * each.logged + f"{each.record.node}: ({each.record.op})".encode() for each in whole
+    )
+    return list(left.elements())[:lacking]
 
 
 def _beginning(line: bytes, match: re.Match[bytes]) -> bytes:
-    """The beginning of a record, from its name on; of a copy on stderr, which is no head, more."""
+    """The beginning of a record; of a copy on stderr the end of its log prefix is part."""
     before = line[max(0, match.start() - _LONGEST) : match.start() + 1]
     start = match.start() + 1 - len(before) + len(before.rstrip(NODE))
     if line[:start].endswith(b"] "):
@@ -208,9 +211,9 @@ def _without_copy(
 
     Where all records have that copy, a lone word is no head: it would begin like one of them.
     """
-    doubled = bool(logged) and plain.keys() <= logged.keys()
-    if len(heads) > _MOST_ALONE:
+    if not heads or len(heads) > _MOST_ALONE:
         return heads.total()
+    doubled = bool(logged) and plain.keys() <= logged.keys()
     lacking = sorted(
         (text.encode(), record)
         for record in logged

@@ -106,13 +106,44 @@ def test_a_graph_does_not_make_up_for_it(run, log, fixtures):
     assert "KEPT" not in ran.out
 
 
-def test_a_log_that_ends_in_a_record(run, log):
-    log.write_text(SOUND + f"x: (Add): {HOST}:GP")
+@pytest.mark.parametrize(
+    "record",
+    [
+        f"x: (Add): {HOST}:GP",
+        "x: (Ad",
+        "x: (Add): ",
+        f"# x: (Add): {HOST}:GP",
+        f"{PREFIX}x: (Add): {HOST}:GP",
+        f"{PREFIX.replace('placer', 'execute')}Executing op Add in device {HOST}:",
+        f"{PREFIX}Executing op Ad",
+        "x: /job:localhost/repl",
+        '{"log":"x: (Add): /job:local',
+        "2024-01-21T21:16:10Z stdout P x: (Add): /job:local",
+    ],
+)
+def test_a_log_that_ends_in_a_record(run, log, record):
+    log.write_text(SOUND + record)
 
     ran = run("verify", log)
 
     assert ran.status == 2
     assert f"{log}: it ends in the middle of a record; copy it again when the process" in ran.out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$ ",
+        "loss: 0.3",
+        "done",
+        f"x: (Add): {HOST}:CPU:0",
+        f"Executing op Add in device {HOST}:CPU:0",
+    ],
+)
+def test_a_log_that_ends_without_a_newline(run, log, text):
+    log.write_text(SOUND + text)
+
+    assert run("verify", log).status == 0
 
 
 def test_no_difference_is_told_of_logs_that_were_not_read_in_full(run, log):

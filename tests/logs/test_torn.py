@@ -246,6 +246,12 @@ def test_nothing_is_lost_with_a_head_whose_other_copy_is_whole(head):
     assert (log.records, log.torn, sum(log.counts.values())) == (4, 0, 2)
 
 
+def test_nor_with_one_whose_other_copy_is_on_its_line():
+    log = read(f"# y: (Add): /job:local{DATED}{Y}\n")
+
+    assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 1}, 2, 0)
+
+
 @pytest.mark.parametrize(
     "text",
     [
