@@ -28,7 +28,7 @@ from placement_checks.execute.programs import Unmeasurable
 from placement_checks.execute.sessions import Running, Values
 from placement_checks.numbers.comparing import differing
 from placement_checks.numbers.courses import compared, made_up_for, stale
-from placement_checks.numbers.measurement import EPS, Arrays, Course, Measurement, Trial
+from placement_checks.numbers.measurement import EPS, Array, Arrays, Course, Measurement, Trial
 from placement_checks.numbers.noise import mean_over, noise_of, unsure_in
 from placement_checks.placement import producer_of
 from placement_checks.words import counted
@@ -286,6 +286,13 @@ class _Comparison:
             if name in running.program.initializers and np.asarray(value).dtype.kind not in "OSU"
         }
 
+    def _also_of_copies(self, values: Arrays) -> dict[str, Array]:
+        """The reference's values, also for the copies that a strategy keeps equal."""
+        program = self._towers.program
+        kept = program.mirrors.keys() - program.unsynchronised
+        copies = {copy: program.mirrors[copy] for copy in sorted(kept)}
+        return {**values, **{copy: values[of] for copy, of in copies.items() if of in values}}
+
     def _course(self) -> tuple[Course | None, str]:
         """Some steps of both programs, or why there are none."""
         if self._conditions.by_tower:
@@ -316,12 +323,13 @@ class _Comparison:
             for batch in batches:
                 slopes.append(self._alone.gradients(batch, order))
                 self._reference.step(self._feeding.to_reference(batch, order))
-                values.append(self._values(self._reference))
+                values.append(self._also_of_copies(self._values(self._reference)))
             ways.append(values)
             gradients.append(slopes)
             ends = ends or self._reference.values()
         expected, *others = ways
-        start = {name: np.asarray(self._start[name], np.float64) for name in expected[0]}
+        first = self._also_of_copies(self._start)
+        start = {name: np.asarray(first[name], np.float64) for name in expected[0]}
         strange = [name for name in start if not np.all(np.isfinite(expected[-1][name]))]
         if strange:
             return None, (
@@ -348,8 +356,8 @@ class _Comparison:
     def _late(self, ends: Values) -> Trial:
         """The gradients after the last step, with the reference's variables in both programs.
 
-        What else a program computes with, such as copies that no step refreshes, is as its own
-        steps have left it.
+        What else a program computes with, such as copies of its own that no step refreshes, is
+        as its own steps have left it.
         """
         self._reference.load(ends)
         self._towers.load(ends)

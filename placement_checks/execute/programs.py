@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute.values import DistributedValues
+from tensorflow.python.distribute.values import DistributedValues, SyncOnReadVariable
 
 from placement_checks.capture.build import build
 from placement_checks.capture.graph import Source, name_of, requested
@@ -48,6 +48,7 @@ class Runnable:
         initializers: the ops that give variables their first values, by variable.
         local_initializers: those of local variables, which may be made of the others.
         mirrors: the copies of variables for other replicas, each with the variable.
+        unsynchronised: those of `mirrors` that differ, as each replica changes its own.
         tables: the ops that fill lookup tables.
         variables: those that are initialised, by name, with their dtypes.
     """
@@ -65,6 +66,7 @@ class Runnable:
     initializers: Mapping[str, str]
     local_initializers: Mapping[str, str]
     mirrors: Mapping[str, str]
+    unsynchronised: frozenset[str]
     tables: Sequence[str]
     variables: Mapping[str, str]
 
@@ -122,7 +124,7 @@ def runnable(
         received(placement, source.live, step.gradients or (), noted),
         initializers,
         local,
-        _mirrors(source),
+        *_mirrors(source),
         [table.name for table in tables],
         {
             variable.name: variable.dtype
@@ -190,15 +192,20 @@ def _initialisers(source: Source, key: str) -> dict[str, str]:
     }
 
 
-def _mirrors(source: Source) -> dict[str, str]:
-    """The copies that a strategy keeps of variables, each with the variable it is a copy of."""
+def _mirrors(source: Source) -> tuple[dict[str, str], frozenset[str]]:
+    """The copies that a strategy keeps of variables, each with the variable it is a copy of.
+
+    And those of them that it brings together only when they are read.
+    """
     assert source.live is not None
-    return {
-        name_of(copy.name): name_of(first.name)
-        for held in source.live.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
-        for first, *copies in [_copies(held)]
-        for copy in copies
-    }
+    mirrors: dict[str, str] = {}
+    unsynchronised: set[str] = set()
+    for held in source.live.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
+        first, *copies = (name_of(copy.name) for copy in _copies(held))
+        mirrors |= dict.fromkeys(copies, first)
+        if isinstance(held, SyncOnReadVariable):
+            unsynchronised.update(copies)
+    return mirrors, frozenset(unsynchronised)
 
 
 def _copies(held: Any) -> Sequence[Any]:

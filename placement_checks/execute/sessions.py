@@ -148,8 +148,7 @@ class Running:
         What is made of other variables, such as a copy, is made of the values that are given; the
         copies that a strategy keeps start equal.
         """
-        mirrors = self.program.mirrors.items()
-        values = {**values, **{copy: values[of] for copy, of in mirrors if of in values}}
+        values = self._everywhere(values)
         for kind in (self.program.initializers, self.program.local_initializers):
             self.run(list(kind.values()))
             self.load({name: value for name, value in values.items() if name in kind})
@@ -163,11 +162,17 @@ class Running:
         return found
 
     def load(self, values: Values) -> None:
-        """Give variables values; those that the program does not have are left out."""
+        """Give variables values, and so their copies; what the program has not is left out."""
+        values = self._everywhere(values)
         known = [name for name in values if name in self._assigns]
         if known:
             ops = [self._assigns[name][0] for name in known]
             self.run(ops, {self._assigns[name][1]: values[name] for name in known})
+
+    def _everywhere(self, values: Values) -> Values:
+        """The values also for the copies that a strategy keeps of these variables."""
+        copies = self.program.mirrors.items()
+        return {**values, **{copy: values[of] for copy, of in copies if of in values}}
 
     @cached_property
     def _reads(self) -> dict[str, Any]:
