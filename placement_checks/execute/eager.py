@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.distribute import cross_device_utils, device_util, mirrored_strategy
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
 from placement_checks.devices import Device
 from placement_checks.errors import UsageError
 from placement_checks.execute.devices import stand_in, stands_in
+
+# Where the numbers of the groups of devices begin that strategies add up in, of each strategy.
+_group_keys = count(1000, 1000)
 
 
 @contextlib.contextmanager
@@ -26,8 +31,13 @@ def simulated_gpus(gpus: int, *, devices: str = "auto") -> Iterator[None]:
 
     Within it, whatever opens a device scope is led elsewhere: eager code, functions that are
     traced here, and strategies such as ``tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])``.
+    ``MirroredStrategy()`` and ``CentralStorageStrategy()``, which take all GPUs, take these; who
+    asks TensorFlow for a list of GPUs is told the truth, as Keras would go on to kernels of GPUs.
     Soft placement is off, so that nothing falls back unseen. Where there are as many GPUs, nothing
     is changed but that.
+
+    Strategies may follow one another in a process: TensorFlow itself fails if a second one adds up
+    tensors of other shapes (github.com/tensorflow/tensorflow/issues/62790), on real GPUs too.
 
     Args:
         gpus: how many GPUs the code names.
@@ -40,16 +50,36 @@ def simulated_gpus(gpus: int, *, devices: str = "auto") -> Iterator[None]:
     if simulated:
         ask_for_cpus(gpus + 1)
     soft = tf.config.get_soft_device_placement()
-    of_context, of_graph = context.Context.device, ops.Graph.device
     tf.config.set_soft_device_placement(False)
-    if simulated:
-        context.Context.device = lambda self, name: of_context(self, _instead(name))
-        ops.Graph.device = lambda self, name: of_graph(self, _instead(name))
     try:
-        yield
+        with contextlib.ExitStack() as patched:
+            if simulated:
+                for owner, name, instead in _patches(gpus):
+                    patched.callback(setattr, owner, name, getattr(owner, name))
+                    setattr(owner, name, instead)
+            yield
     finally:
-        context.Context.device, ops.Graph.device = of_context, of_graph
         tf.config.set_soft_device_placement(soft)
+
+
+def _patches(gpus: int) -> Iterator[tuple[Any, str, Any]]:
+    """What takes the place of TensorFlow's own: the owner, the name and the function."""
+    of_context, of_graph = context.Context.device, ops.Graph.device
+    yield context.Context, "device", lambda self, name: of_context(self, _instead(name))
+    yield ops.Graph, "device", lambda self, name: of_graph(self, _instead(name))
+
+    of_local = device_util.local_devices_from_num_gpus
+    devices = of_local(gpus)
+    yield mirrored_strategy, "all_local_devices", lambda num_gpus=None: devices[:num_gpus]
+    yield device_util, "local_devices_from_num_gpus", lambda found: of_local(found or gpus)
+
+    # Keys begin at 1 in every strategy, and a group that has met before expects the same shapes.
+    of_keys = cross_device_utils.CollectiveKeys.__init__
+    yield (
+        cross_device_utils.CollectiveKeys,
+        "__init__",
+        lambda self, group_key_start=1: of_keys(self, group_key_start + next(_group_keys)),
+    )
 
 
 def ask_for_cpus(count: int) -> None:

@@ -3,9 +3,12 @@ for TensorFlow makes its devices once."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +45,54 @@ with tf.device("/gpu:1"):
     print(short(tf.constant(1.0) + 1), tf.config.get_soft_device_placement())
 """
 
+STRATEGIES = """
+import json
+import numpy as np
+import tensorflow as tf
+from placement_checks import simulated_gpus
+
+def fitted(width):
+    strategy = tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])
+    with strategy.scope():
+        w = tf.Variable(tf.ones([width]))
+    @tf.function
+    def step():
+        def replica():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(w * w)
+            total = tf.distribute.get_replica_context().all_reduce("SUM", tape.gradient(loss, w))
+            w.assign_sub(0.25 * total)
+            return loss
+        return strategy.run(replica)
+    step()
+    return [each.numpy().tolist() for each in w.values]
+
+def recurrent():
+    layer = tf.keras.layers.LSTM(3)
+    return tf.function(lambda x: layer(x))(np.ones([2, 4, 3], np.float32)).shape.as_list()
+
+def asked():
+    mirrored = tf.distribute.MirroredStrategy()
+    central = tf.distribute.experimental.CentralStorageStrategy()
+    with mirrored.scope():
+        copies = [each.device[-5:] for each in tf.Variable(1.0).values]
+    return {
+        "mirrored": [each[-5:] for each in mirrored.extended.worker_devices],
+        "copies": copies,
+        "central": [each[-5:] for each in central.extended.worker_devices],
+        "central holds": [each[-5:] for each in central.extended.parameter_devices],
+        "listed": len(tf.config.list_logical_devices("GPU")),
+    }
+
+with simulated_gpus(2, devices="simulated"):
+    said = {"fitted": [fitted(2), fitted(3)], **asked(), "recurrent": recurrent()}
+with simulated_gpus(2, devices="simulated"):
+    said["fitted"].append(fitted(1))
+strategy = tf.distribute.MirroredStrategy()
+said["outside"] = [each[-5:] for each in strategy.extended.worker_devices]
+print(json.dumps(said))
+"""
+
 LATE = """
 import tensorflow as tf
 from placement_checks import PlacementError, simulated_gpus
@@ -68,6 +119,41 @@ def test_what_names_gpus_runs_on_logical_cpus_and_all_is_as_before_afterwards() 
         "CPU:2 ['CPU:1', 'CPU:2'] /device:CPU:2",
         "CPU:0 True",
     ]
+
+
+@pytest.fixture(scope="module")
+def strategies() -> Mapping[str, Any]:
+    """What strategies do on two simulated GPUs, in one process."""
+    found: Mapping[str, Any] = json.loads(said(STRATEGIES)[-1])
+    return found
+
+
+def test_strategies_of_other_shapes_follow_one_another(strategies: Mapping[str, Any]) -> None:
+    """Each adds up the gradient 2 of two replicas, at the rate 0.25, from 1."""
+    assert strategies["fitted"] == [[[0.0] * width] * 2 for width in (2, 3, 1)]
+
+
+def test_a_mirrored_strategy_that_names_no_devices_takes_the_simulated_gpus(
+    strategies: Mapping[str, Any],
+) -> None:
+    assert strategies["mirrored"] == ["GPU:0", "GPU:1"]
+    assert strategies["copies"] == ["CPU:1", "CPU:2"]
+    assert strategies["outside"] == ["CPU:0", "CPU:1", "CPU:2"]
+
+
+def test_a_central_storage_strategy_that_names_no_devices_takes_the_simulated_gpus(
+    strategies: Mapping[str, Any],
+) -> None:
+    assert strategies["central"] == ["GPU:0", "GPU:1"]
+    assert strategies["central holds"] == ["CPU:0"]
+
+
+def test_what_picks_kernels_by_the_gpus_that_are_listed_finds_none(
+    strategies: Mapping[str, Any],
+) -> None:
+    """Keras would run its recurrent layers by cuDNN."""
+    assert strategies["listed"] == 0
+    assert strategies["recurrent"] == [2, 3]
 
 
 def test_too_late_is_an_error_with_its_cure() -> None:
