@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement_checks.placement import Op, Placement
+from placement_checks.placement import VARIABLE_TYPES, Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, is_among
 from placement_checks.wiring import wiring
 from placement_checks.words import counted
 
 # They keep the order, pass a value on, or follow a variable to where it is.
-_NO_COMPUTATION = frozenset({"NoOp", "Identity", "ReadVariableOp", "VariableShape"})
+_NO_COMPUTATION = frozenset({"NoOp", "Identity", "Switch", "ReadVariableOp", "VariableShape"})
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class GradientsColocated(Rule):
             op, original = known.ops[number], known.ops[forward]
             if op.assigned is None or original.assigned is None:
                 continue
-            if op.type in _NO_COMPUTATION:
+            if op.type in _NO_COMPUTATION or _is_shape_of_variable(placement, op):
                 continue
             judged += 1
             if (
@@ -58,6 +58,18 @@ class GradientsColocated(Rule):
         if findings and (blended := self.blended(placement)):
             return blended
         return self.verdict(findings, counted(judged, "backward op"))
+
+
+def _is_shape_of_variable(placement: Placement, op: Op) -> bool:
+    """Whether it is what `VariableShape` is to resource variables, of a ref variable.
+
+    TensorFlow makes a constant of a shape that it knows.
+    """
+    return op.type in ("Shape", "Const") and any(
+        placement.ops[each].type in VARIABLE_TYPES
+        for each in op.colocated
+        if each in placement.ops
+    )
 
 
 def _none(backward: bytearray) -> str:

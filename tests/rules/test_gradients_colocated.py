@@ -155,6 +155,10 @@ def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu():
             [op(ADRIFT, "Identity", "", "CPU:0", "tower_1/x")], id="an op that passes on"
         ),
         pytest.param(
+            [op(ADRIFT, "Switch", "", "CPU:0", "tower_1/x", "tower_1/loss")],
+            id="a branch, which passes on",
+        ),
+        pytest.param(
             [op(ADRIFT, "MatMul", "/gpu:1", "CPU:0", "tower_1/x", why_not="no GPU kernel")],
             id="an op that has no kernel there",
         ),
@@ -171,6 +175,28 @@ def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu():
 )
 def test_silent(ops):
     assert GradientsColocated().check(program(*ops)).state == "kept"
+
+
+@pytest.mark.parametrize(
+    ("type", "colocated", "found"),
+    [
+        ("Shape", ["w"], []),
+        ("Const", ["w"], []),
+        ("MatMul", ["w"], [ADRIFT]),
+        ("Shape", [], [ADRIFT]),
+        ("Shape", ["tower_1/x"], [ADRIFT]),
+    ],
+)
+def test_the_shape_of_a_variable_is_where_the_variable_is(type, colocated, found):
+    """As `VariableShape` is; of a shape that is known TensorFlow makes a constant."""
+
+    class Noted(Details):
+        def forward(self, op):
+            return "tower_1/w/MatMul" if op == ADRIFT else ""
+
+    graph = program(host(ADRIFT, type, "w", colocated=colocated))
+
+    assert objects(replace(graph, details=Noted())) == found
 
 
 def test_an_op_bound_to_another_device_is_no_op_without_a_kernel():
