@@ -30,11 +30,14 @@ def told(step: Step, source: Source) -> Training:
             for each in value:
                 yield from names(key, each)
             return
-        if isinstance(value, tf.__internal__.CompositeTensor):  # such as a sparse placeholder
+        named = value
+        if isinstance(value, tf.Variable):  # also what an assignment yields, by its own op
+            named = getattr(value, "op", None)
+        elif isinstance(value, tf.__internal__.CompositeTensor):  # such as a sparse placeholder
             yield from names(key, tf.nest.flatten(value, expand_composites=True))
             return
-        name = value if isinstance(value, str) else getattr(value, "name", None)
-        strange = getattr(value, "graph", source.live) is not source.live
+        name = named if isinstance(named, str) else getattr(named, "name", None)
+        strange = getattr(named, "graph", source.live) is not source.live
         if strange or not isinstance(name, str) or producer_of(name) not in known:
             raise InputError(
                 source.program,

@@ -40,6 +40,19 @@ def test_one_mapping_of_inputs_is_that_of_all_towers():
     assert said(inputs=lambda known: {"x": known["x"]}).inputs == (("x:0",),)
 
 
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_variables_and_assignments_are_known_by_their_ops(use_resource):
+    def build():
+        step = tf1.get_variable("step", initializer=0, use_resource=use_resource)
+        return {"train_op": step.assign_add(1), "loss": step}
+
+    placement = place(build)
+
+    (counted,) = placement.training.train_op
+    assert placement.ops[counted.partition(":")[0]].type.startswith("AssignAdd")
+    assert [each.partition(":")[0] for each in placement.training.losses] == ["step"]
+
+
 def test_several_ops_are_one_step_together():
     assert said(train_op=lambda known: [known["op"], known["x"]]).train_op == ("y", "x:0")
 
@@ -67,6 +80,11 @@ def test_a_session_configuration_is_a_mapping(config, session):
     [
         ("train_op", 7, "7"),
         ("loss", ["nowhere:0"], "'nowhere:0'"),
+        (
+            "loss",
+            tf.Variable(1.0, name="v"),
+            "<tf.Variable 'v:0' shape=() dtype=float32, numpy=1.0>",
+        ),
         ("inputs", [{"x": object}], "<class 'object'>"),
     ],
 )
