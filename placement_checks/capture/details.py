@@ -40,7 +40,7 @@ class GraphDetails(Details):
         found = self._op(self._live or self._imported, op)
         if found is None:
             return ()
-        return [Tensor(each.dtype.base_dtype.name, _dims(each.shape)) for each in found.outputs]
+        return [Tensor(each.dtype.base_dtype.name, dims(each.shape)) for each in found.outputs]
 
     def attributes(self, op: str) -> Mapping[str, Any]:
         node = self._node(op)
@@ -174,7 +174,12 @@ def _telling(node: Any) -> list[str]:
     return sorted(key for key in node.attr if not key.startswith("_") and key != "metadata")
 
 
-def _dims(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
+def dims(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
+    """A static shape as numbers; None if its rank is not known.
+
+    What a `TensorShape` yields one by one are objects that cannot be hashed once
+    ``disable_v2_behavior`` was called.
+    """
     return None if shape.rank is None else tuple(shape.as_list())
 
 

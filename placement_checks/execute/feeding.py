@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from placement_checks.capture.details import dims
 from placement_checks.errors import InputError, PlacementError
 from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Runnable, Unmeasurable
@@ -170,12 +171,12 @@ class Feeding:
     def _made_up(self, name: str, rng: np.random.Generator, rows: int) -> npt.NDArray[Any]:
         """Rows that are all different, for an input that a batch function does not give."""
         program, tensor = self._placeholder(name)
-        dims = tensor.shape.dims
-        if dims is None:
+        sizes = dims(tensor.shape)
+        if sizes is None:
             raise Unmeasurable(f"the shape of the input '{name}' is not known; give --batch")
-        if not dims:
+        if not sizes:
             raise Unmeasurable(f"the input '{name}' is one number for all rows; give --batch")
-        shape = [rows, *(dim.value or 1 for dim in dims[1:])]
+        shape = [rows, *(size or 1 for size in sizes[1:])]
         dtype = tensor.dtype.base_dtype
         if dtype.is_floating or dtype.is_complex:
             return rng.normal(size=shape).astype(dtype.as_numpy_dtype)
@@ -237,6 +238,6 @@ def _checked(program: Runnable, mapping: Mapping[str, str], arrays: Batch) -> Ba
 
 def _rows(program: Runnable, mapping: Mapping[str, str]) -> int:
     """The rows that placeholders of one mapping are made for; 0 if they take any number."""
-    shapes = [program.graph.get_tensor_by_name(tensor).shape for tensor in mapping.values()]
-    first = {shape[0] for shape in shapes if shape.rank}
+    shapes = [dims(program.graph.get_tensor_by_name(tensor).shape) for tensor in mapping.values()]
+    first = {shape[0] for shape in shapes if shape}
     return first.pop() or 0 if len(first) == 1 else 0
