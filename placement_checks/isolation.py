@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
+from placement_checks.capture.behaviour import Behaviour
+
 
 @dataclass(frozen=True)
 class State:
-    """Default graph, eager mode, seed and soft placement; by default as TensorFlow starts."""
+    """Default graph, behaviour, eager mode, seed and soft placement.
+
+    By default, as TensorFlow starts.
+    """
 
     depth: int = 0
+    behaviour: Behaviour = field(default_factory=Behaviour)
     eager: bool = True
     empty: bool = True
     seed: Any = None
@@ -25,6 +31,7 @@ class State:
     def now() -> State:
         return State(
             len(ops._default_graph_stack.stack),
+            Behaviour.now(),
             tf.executing_eagerly(),
             _is_empty(),
             context.global_seed(),
@@ -43,6 +50,9 @@ class State:
                 ops._default_graph_stack.stack.pop()
                 context.context().context_switches.pop()
             yield "never closed an as_default() or InteractiveSession"
+        if call := self.behaviour.changed():
+            self.behaviour.restore()
+            yield f"called {call}"
         if tf.executing_eagerly() != self.eager:
             context.context()._thread_local_data.is_eager = self.eager
             if left <= 0:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import tensorflow as tf
 
+from placement_checks.capture.behaviour import Behaviour
 from placement_checks.capture.gradients import noted
 from placement_checks.capture.graph import Source, of_live
 from placement_checks.capture.steps import told
@@ -50,12 +51,15 @@ def build(program: Program, num_gpus: int) -> tuple[Source, Step]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep what a builder may change for the whole process: seed, soft placement, Keras's names.
+    """Keep what a builder may change for the whole process.
+
+    That is soft placement, what is on of TensorFlow 2's behaviour, and Keras's names.
 
     Keras 3 numbers its layers over the whole process, so that the second of two equal programs
     would have other names than the first (`dense_1` for `dense`).
     """
     soft = tf.config.get_soft_device_placement()
+    behaviour = Behaviour.now()
     names = _keras_names()
     kept = dict(names) if names is not None else {}
     if names is not None:
@@ -70,6 +74,7 @@ def _undisturbed() -> Iterator[None]:
         if names is not None:
             names.clear()
             names.update(kept)
+        behaviour.restore()
         # Always: starting the eager runtime inside a graph turns it off, and the getter says on.
         tf.config.set_soft_device_placement(soft)
 

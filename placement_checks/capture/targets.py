@@ -11,12 +11,15 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from placement_checks.capture.behaviour import own_behaviour
 from placement_checks.capture.sources import is_users, shown
 from placement_checks.errors import InputError, PlacementError
 from placement_checks.program import Program
@@ -44,10 +47,13 @@ def resolve(target: str) -> Program | Path:
         folder = Path(where).resolve().parent
         with as_script(Path(where).resolve()):
             build = _attribute(_load_file(Path(where)), name, target)
-        return Program(target, _in_folder(build, Path(where).resolve()), folder)
-    module = _import(where, target)
+        as_file = partial(as_script, Path(where).resolve())
+        return Program(target, _within(as_file, build), folder)
+    as_module = partial(own_behaviour, where, where.partition(".")[0])
+    with as_module():
+        module = _import(where, target)
     home = getattr(module, "__file__", None)
-    build = _attribute(module, name, target)
+    build = _within(as_module, _attribute(module, name, target))
     return Program(target, build, Path(home).resolve().parent if home else None)
 
 
@@ -64,7 +70,8 @@ def as_script(file: Path) -> Iterator[None]:
     sys.argv = [str(file)]
     sys.modules.update(_neighbours.get(folder, {}))
     try:
-        yield
+        with own_behaviour(file, folder):
+            yield
     finally:
         sys.path[:], sys.argv = path, argv
         own = {
@@ -92,11 +99,11 @@ def _namesakes(folder: Path) -> dict[str, ModuleType]:
     }
 
 
-def _in_folder(build: Any, file: Path) -> Any:
-    """The function, called as if its file had been started: it may import a neighbour late."""
+def _within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> Any:
+    """The function, called as its file or module was loaded: it may import a neighbour late."""
 
     def call(*args: Any, **arguments: Any) -> object:
-        with as_script(file):
+        with loading():
             return build(*args, **arguments)
 
     if callable(build):

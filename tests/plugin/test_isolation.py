@@ -21,6 +21,27 @@ def test_is_eager_and_has_a_stack_of_its_own():
     assert tf.executing_eagerly()
 
 
+def test_turns_behaviour_of_tensorflow_2_off():
+    tf1.disable_v2_behavior()
+    assert tf1.get_variable("v", []).op.type == "VariableV2"
+
+
+def test_turns_a_part_of_it_off():
+    tf1.disable_control_flow_v2()
+
+
+def test_has_all_of_it():
+    assert tf.executing_eagerly()
+    assert tf.Variable(1.0).numpy() == 1.0
+    assert {tf.TensorShape([1])[0]} == {1}
+    assert tf1.control_flow_v2_enabled()
+    with tf.Graph().as_default():
+        assert tf1.get_variable("v", []).op.type == "VarHandleOp"
+        tf.cond(tf1.placeholder(tf.bool, []), lambda: 1.0, lambda: 2.0)
+        types = {op.type for op in tf1.get_default_graph().get_operations()}
+        assert "Merge" not in types
+
+
 def test_sets_seed_and_soft_placement():
     tf.random.set_seed(3)
     tf.config.set_soft_device_placement(False)
@@ -42,9 +63,11 @@ def test_starts_afresh():
 def test_a_builder_changes_nothing(place):
     def build():
         tf.config.set_soft_device_placement(False)
+        tf1.disable_v2_behavior()
         tf1.placeholder(tf.float32)
 
     place(build)
+    assert tf1.resource_variables_enabled()
     assert tf.config.get_soft_device_placement()
     assert tf.executing_eagerly()
 """
@@ -55,10 +78,14 @@ def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
 
     result = pytester.runpytest_subprocess("-v")
 
-    result.assert_outcomes(passed=5, warnings=1)
+    result.assert_outcomes(passed=8, warnings=3)
     result.stdout.fnmatch_lines(
         [
             "*PytestWarning: *::test_leaves_a_graph never closed an as_default() or "
-            "InteractiveSession; it was undone"
+            "InteractiveSession; it was undone",
+            "*PytestWarning: *::test_turns_behaviour_of_tensorflow_2_off called "
+            "disable_v2_behavior(); it was undone",
+            "*PytestWarning: *::test_turns_a_part_of_it_off called disable_control_flow_v2(); "
+            "it was undone",
         ]
     )

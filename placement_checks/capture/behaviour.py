@@ -1,0 +1,132 @@
+"""What programs turn off of TensorFlow 2: ``disable_v2_behavior()``, or parts of it.
+
+That holds for the process, and a program that calls it as it is loaded would change what others
+build. Each is built with the behaviour that it asked for itself, as in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from placement_checks.capture.sources import is_users
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What is on, by the names of the functions that switch it; by default, as TensorFlow starts.
+
+    Attributes:
+        v2_behavior: all of it; it comes first, as its functions switch the rest.
+        eager_execution: outside of graphs.
+        v2_tensorshape: the sizes in a shape are numbers, and no objects.
+        resource_variables: what `tf.compat.v1.get_variable` makes, instead of ref variables.
+        tensor_equality: ``==`` of tensors compares their elements.
+        control_flow_v2: branches and loops are functions, and no Switch and Merge.
+    """
+
+    v2_behavior: bool = True
+    eager_execution: bool = True
+    v2_tensorshape: bool = True
+    resource_variables: bool = True
+    tensor_equality: bool = True
+    control_flow_v2: bool = True
+
+    @staticmethod
+    def now() -> Behaviour:
+        if "tensorflow" not in sys.modules:
+            return Behaviour()
+        import tensorflow as tf
+        from tensorflow.python import tf2
+        from tensorflow.python.eager import context
+        from tensorflow.python.ops import control_flow_util
+
+        return Behaviour(
+            tf2.enabled(),
+            context.default_execution_mode == context.EAGER_MODE,
+            isinstance(tf.TensorShape([1])[0], int),
+            tf.compat.v1.resource_variables_enabled(),
+            tf.Tensor._USE_EQUALITY,
+            control_flow_util.ENABLE_CONTROL_FLOW_V2,
+        )
+
+    def changed(self) -> str:
+        """The call that has changed it, such as ``disable_v2_behavior()``; ``""`` if none has."""
+        now = Behaviour.now()
+        for name in _NAMES:
+            if getattr(now, name) != getattr(self, name):
+                return f"{'enable' if getattr(now, name) else 'disable'}_{name}()"
+        return ""
+
+    def restore(self) -> None:
+        """Bring it back."""
+        for name in _NAMES:
+            wanted = getattr(self, name)
+            if getattr(Behaviour.now(), name) != wanted:
+                _switch(name, on=wanted)
+
+
+_NAMES = tuple(each.name for each in fields(Behaviour))
+_TURNED_OFF = re.compile(rf"\bdisable_({'|'.join(_NAMES)})\b")
+
+# By program, and by what modules programs share: those are not loaded again for the next one.
+_of_programs: dict[Hashable, Behaviour] = {}
+_of_shared: dict[Hashable, Behaviour] = {}
+
+
+def _switch(name: str, *, on: bool) -> None:
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+
+    local = context.context()._thread_local_data
+    in_graph, eager = bool(ops._default_graph_stack.stack), local.is_eager
+    if on and name in ("v2_behavior", "eager_execution"):
+        # By hand: its own function refuses as soon as there is a graph.
+        context.default_execution_mode = context.EAGER_MODE
+        local.is_eager = True
+    getattr(tf.compat.v1, f"{'enable' if on else 'disable'}_{name}")()
+    if in_graph:
+        local.is_eager = eager
+
+
+@contextlib.contextmanager
+def own_behaviour(program: Hashable, shared: Hashable) -> Iterator[None]:
+    """Run code of a program with the behaviour that it has had since it was loaded.
+
+    Args:
+        program: the file or module that is loaded, or was.
+        shared: the folder or package of modules that it may import. One that turns something
+            off, and is there already, holds for every program that is loaded later.
+    """
+    before = Behaviour.now()
+    known = set(sys.modules)
+    own = _of_programs.get(program) or _of_shared.get(shared) or before
+    own.restore()
+    try:
+        yield
+    finally:
+        new = sys.modules.keys() - known
+        after = Behaviour.now()
+        asked = after != own and _turned_off_by(new, program)
+        if asked:
+            _of_shared[shared] = after
+        if asked or program not in _of_programs:
+            _of_programs[program] = after
+        before.restore()
+
+
+def _turned_off_by(modules: Iterable[str], program: Hashable) -> bool:
+    """Whether a module of the user's, other than the program's own file, turns something off."""
+    files = (getattr(sys.modules[name], "__file__", None) for name in modules)
+    return any(
+        file != str(program)
+        and is_users(file, None)
+        and _TURNED_OFF.search(Path(file).read_text(encoding="utf-8", errors="replace"))
+        for file in files
+        if file and file.endswith(".py")
+    )
