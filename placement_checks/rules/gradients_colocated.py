@@ -63,9 +63,9 @@ class GradientsColocated(Rule):
 def _is_shape_of_variable(placement: Placement, op: Op) -> bool:
     """Whether it is what `VariableShape` is to resource variables, of a ref variable.
 
-    TensorFlow makes a constant of a shape that it knows.
+    TensorFlow makes a constant of a shape that it knows, and may cast it.
     """
-    return op.type in ("Shape", "Const") and any(
+    return op.type in ("Shape", "Const", "Cast") and any(
         placement.ops[each].type in VARIABLE_TYPES
         for each in op.colocated
         if each in placement.ops

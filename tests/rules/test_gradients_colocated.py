@@ -182,13 +182,14 @@ def test_silent(ops):
     [
         ("Shape", ["w"], []),
         ("Const", ["w"], []),
+        ("Cast", ["w"], []),
         ("MatMul", ["w"], [ADRIFT]),
         ("Shape", [], [ADRIFT]),
         ("Shape", ["tower_1/x"], [ADRIFT]),
     ],
 )
 def test_the_shape_of_a_variable_is_where_the_variable_is(type, colocated, found):
-    """As `VariableShape` is; of a shape that is known TensorFlow makes a constant."""
+    """As `VariableShape` is; TensorFlow makes a constant of a known shape, and casts it."""
 
     class Noted(Details):
         def forward(self, op):
