@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from placement_checks.errors import InputError
 from placement_checks.placement import Placement
 from placement_checks.wiring import wiring
 from placement_checks.wiring.contributions import contributions
@@ -64,10 +65,13 @@ def received(
         graph: its live graph.
         given: the pairs that the program itself says.
         noted: what its optimisers were called with.
+
+    Raises:
+        InputError: what it says are no gradients with their variables.
     """
     found = Received()
     known = wiring(placement)
-    said = {_op_name(variable): gradient for gradient, variable in given}
+    said = _by_variable(given, placement.program)
     heard = {each.variable: each for each in noted}
     for variable, updates in known.updates.by_variable.items():
         names = [known.flow.names[update.op] for update in updates]
@@ -93,6 +97,17 @@ def received(
                 "{'gradients': [(gradient, variable), …]}"
             )
     return found
+
+
+def _by_variable(given: Sequence[tuple[Any, Any]], program: str) -> dict[str, Any]:
+    try:
+        return {_op_name(variable): gradient for gradient, variable in given}
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(
+            program,
+            f"its gradients are {given!r:.80}",
+            "return pairs of a gradient and its variable: [(gradient, variable), …]",
+        ) from None
 
 
 def _input(op: tf.Operation) -> Gradient:

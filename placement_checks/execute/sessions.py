@@ -213,9 +213,11 @@ class Running:
 
     def _dense(self, name: str, values: Any, indices: Any) -> npt.NDArray[Any]:
         """The sum of slices; of rows that are listed more than once, all count."""
-        shape = next(each.shape for each in self.program.placement.variables if each.name == name)
-        assert shape is not None
-        dense = np.zeros([size or 0 for size in shape], np.float64)
+        variables = self.program.placement.variables
+        shape: Any = next(each.shape for each in variables if each.name == name)
+        if shape is None or None in shape:
+            shape = self.run(self._reads[name]).shape
+        dense = np.zeros(shape, np.float64)
         np.add.at(dense, indices, np.asarray(values, np.float64))
         return dense.astype(values.dtype)
 

@@ -351,6 +351,20 @@ def test_inputs_that_are_no_placeholders() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("gradients", "shown"),
+    [(7, "7"), ([7], "[7]"), ([(None, "w")], "[(None, 'w')]")],
+)
+def test_gradients_that_are_no_pairs_with_variables(gradients: Any, shown: str) -> None:
+    def said(num_gpus: int = 2) -> dict[str, Any]:
+        return {**pairs.towers(num_gpus), "gradients": gradients}
+
+    assert refused(said) == (
+        f"InputError: towers: its gradients are {shown}; return pairs of a gradient and its "
+        "variable: [(gradient, variable), …]"
+    )
+
+
 def test_rows_that_are_made_up_may_not_suit_a_sound_program() -> None:
     message = refused(
         with_loss(lambda predicted, y: tf.reduce_mean(tf.math.sqrt(y) * predicted**2)), batch=None
