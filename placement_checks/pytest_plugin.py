@@ -101,6 +101,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             _check_rules(item, mark.args)
 
 
+def pytest_report_collectionfinish() -> list[str]:
+    """Say so if a test's module, as it was imported, has changed what all tests build."""
+    if "tensorflow" not in sys.modules:
+        return []
+    from placement_checks.capture.behaviour import Behaviour
+
+    call = Behaviour().changed()
+    return [f"placement: {call} was called on import, and holds for all tests"] if call else []
+
+
 def _check_rules(item: pytest.Item, rules: tuple[object, ...]) -> None:
     from placement_checks.errors import UsageError
     from placement_checks.policy import known_rule

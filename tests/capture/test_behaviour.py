@@ -101,6 +101,17 @@ def test_modules(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [made(f"{name}_module:build") for name in ("turned_off", "left_on")] == [REF, RESOURCE]
 
 
+def test_modules_of_a_package_share_what_one_of_them_turns_off(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("turned_off/__init__.py")
+    write("turned_off/towers.py", OFF + BUILD)
+    write("turned_off/single.py", "from turned_off.towers import build as build\n")
+
+    assert [made(f"turned_off.{name}:build") for name in ("towers", "single")] == [REF, REF]
+
+
 def test_in_a_graph_of_the_callers(write: Write) -> None:
     target = write("off.py", OFF + BUILD)
 

@@ -73,6 +73,27 @@ def test_a_builder_changes_nothing(place):
 """
 
 
+def test_what_a_module_turns_off_on_import_is_said(pytester: pytest.Pytester) -> None:
+    """It holds for the process from then on, and so for the tests of other modules."""
+    test = """
+        import tensorflow as tf
+
+        def test_it(place):
+            placement = place(lambda: tf.compat.v1.get_variable("v", []))
+            assert placement.ops["v"].type == "VariableV2"
+    """
+    pytester.makepyfile(
+        test_a=test, test_b=f"{test}\n        tf.compat.v1.disable_v2_behavior()\n"
+    )
+
+    result = pytester.runpytest_subprocess()
+
+    result.assert_outcomes(passed=2, warnings=0)
+    result.stdout.fnmatch_lines(
+        ["placement: disable_v2_behavior() was called on import, and holds for all tests"]
+    )
+
+
 def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(LEAKS)
 
