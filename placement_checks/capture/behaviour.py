@@ -73,8 +73,9 @@ class Behaviour:
 _NAMES = tuple(each.name for each in fields(Behaviour))
 _TURNED_OFF = re.compile(rf"\bdisable_({'|'.join(_NAMES)})\b")
 
-# By program, and by what modules programs share: those are not loaded again for the next one.
-_of_programs: dict[Hashable, Behaviour] = {}
+# By program, None for one that follows the process; and by what modules programs share: those are
+# not loaded again for the next one.
+_of_programs: dict[Hashable, Behaviour | None] = {}
 _of_shared: dict[Hashable, Behaviour] = {}
 
 
@@ -96,7 +97,9 @@ def _switch(name: str, *, on: bool) -> None:
 
 @contextlib.contextmanager
 def own_behaviour(program: Hashable, shared: Hashable) -> Iterator[None]:
-    """Run code of a program with the behaviour that it has had since it was loaded.
+    """Run code of a program with the behaviour that it asked for when it was loaded.
+
+    One that asks for none has that of the process.
 
     Args:
         program: the file or module that is loaded, or was.
@@ -105,28 +108,28 @@ def own_behaviour(program: Hashable, shared: Hashable) -> Iterator[None]:
     """
     before = Behaviour.now()
     known = set(sys.modules)
-    own = _of_programs.get(program) or _of_shared.get(shared) or before
+    asked = _of_programs[program] if program in _of_programs else _of_shared.get(shared)
+    own = asked or before
     own.restore()
     try:
         yield
     finally:
-        new = sys.modules.keys() - known
         after = Behaviour.now()
-        asked = after != own and _turned_off_by(new, program)
-        if asked:
+        askers = set() if after == Behaviour() else _askers(sys.modules.keys() - known)
+        if askers - {str(program)}:
             _of_shared[shared] = after
-        if asked or program not in _of_programs:
-            _of_programs[program] = after
+        if askers or program not in _of_programs:
+            _of_programs[program] = after if askers or asked or after != own else None
         before.restore()
 
 
-def _turned_off_by(modules: Iterable[str], program: Hashable) -> bool:
-    """Whether a module of the user's, other than the program's own file, turns something off."""
-    files = (getattr(sys.modules[name], "__file__", None) for name in modules)
-    return any(
-        file != str(program)
+def _askers(modules: Iterable[str]) -> set[str]:
+    """The files of those of the user's modules that turn something off."""
+    files = {getattr(sys.modules[name], "__file__", None) or "" for name in modules}
+    return {
+        file
+        for file in files
+        if file.endswith(".py")
         and is_users(file, None)
         and _TURNED_OFF.search(Path(file).read_text(encoding="utf-8", errors="replace"))
-        for file in files
-        if file and file.endswith(".py")
-    )
+    }

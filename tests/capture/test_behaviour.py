@@ -60,6 +60,20 @@ def test_a_file_does_not_change_what_another_builds(write: Write, order: tuple[s
     assert found == {"on.py": RESOURCE, "off.py": REF, "in_part.py": REF}
 
 
+def test_what_the_process_has_holds_for_files_that_ask_for_nothing(write: Write) -> None:
+    first = write("first.py", IMPORT + BUILD)
+    second = write("second.py", IMPORT + BUILD)
+    asking = write("asking.py", OFF + BUILD)
+    before = [made(first)]
+
+    tf1.disable_v2_behavior()
+    within = [place(each).ops["v"].type for each in (first, second, asking)]
+    Behaviour().restore()
+
+    assert (before, within) == ([RESOURCE], [REF, REF, REF])
+    assert [made(each) for each in (first, second, asking)] == [RESOURCE, RESOURCE, REF]
+
+
 def test_a_builder_that_turns_it_off_does_so_for_itself(write: Write) -> None:
     off = "    tf.compat.v1.disable_v2_behavior()\n"
     first = write("first.py", IMPORT + BUILD.replace("    return", f"{off}    return"))
