@@ -10,8 +10,10 @@ from placement_checks.placement import VARIABLE_TYPES, Placement, producer_of
 
 # They yield the shape of a value, or something of that shape: the value itself does not pass.
 _SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
-_HOLDS_STATE = ("HandleOp", "Table", "TableV2", "Queue", "QueueV2", "Iterator", "IteratorV2")
-_ACCUMULATORS = ("Accumulator", "AccumulatorV2", "ResourceAccumulator")
+_HOLDS_STATE = (
+    *("HandleOp", "Table", "TableV2", "Queue", "QueueV2", "Iterator", "IteratorV2"),
+    "Accumulator",
+)
 
 Edges = Sequence[Sequence[int]]
 
@@ -94,7 +96,7 @@ class Flow:
         """The holder of state that ``op`` is, or passes on; None if it is none."""
         while True:
             kind = self.types[op]
-            if kind in VARIABLE_TYPES or kind.endswith(_HOLDS_STATE + _ACCUMULATORS):
+            if kind in VARIABLE_TYPES or kind.endswith(_HOLDS_STATE):
                 return op
             if kind not in _PASSES_RESOURCES or not self.values[op]:
                 return None
@@ -195,10 +197,13 @@ class Flow:
 
 
 def _collectives(placement: Placement, number: Mapping[str, int]) -> Iterable[list[int]]:
-    """The ops that reduce or gather together, such as those of NCCL: each yields what all give."""
+    """The ops that reduce or gather together, such as those of NCCL: each yields what all give.
+
+    Not NcclReduce, which takes what it reduces itself, as one op.
+    """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for op in placement.ops.values():
-        if op.type.startswith(("NcclAllReduce", "NcclReduce", "CollectiveReduce")):
+        if op.type.startswith(("NcclAllReduce", "CollectiveReduce", "CollectiveGather")):
             known = placement.details.attributes(op.name)
             keys = [known.get(key) for key in ("shared_name", "group_key", "instance_key")]
             values = tuple(placement.details.value(producer_of(each)) for each in op.inputs[1:])

@@ -140,10 +140,8 @@ class Parts:
             if not self._ops[op].requested.is_gpu:
                 reached[op] = reached.get(op, 0) | mask
                 continue
-            while mask:
-                lowest = mask & -mask
-                mask ^= lowest
-                readers = self.readers[variables[lowest.bit_length() - 1]]
+            for number in _bits(mask):
+                readers = self.readers[variables[number]]
                 if op not in readers:
                     readers.append(op)
 
@@ -173,9 +171,7 @@ class Parts:
         return {
             frozenset((number, other))
             for reader, number in private
-            if masks[reader] & ~(1 << number)
-            for other in range(len(self.all))
-            if other != number and masks[reader] >> other & 1
+            for other in _bits(masks[reader] & ~(1 << number))
         }
 
     def models(self, numbers: Sequence[int]) -> list[list[int]]:
@@ -205,6 +201,14 @@ class Parts:
 def tower_device(op: Op) -> Device:
     """The GPU that ``op`` asks for; one without a job is the local host's."""
     return op.requested if op.requested.job else op.requested.over(LOCALHOST)
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 def _named(placement: Placement, flow: Flow) -> Iterator[int]:

@@ -157,9 +157,10 @@ def test_gradients_of_one_loss_of_all_towers():
     ) == ["w"]
 
 
-def test_the_gradients_are_added_up_in_the_backward_pass():
-    total = op("gradients/AddN", "AddN", "", "GPU:0", gradient(0), gradient(1))
-    half = op("gradients/AddN", "AddN", "", "GPU:0", gradient(0))
+@pytest.mark.parametrize("asked", ["", "/gpu:0"])
+def test_the_gradients_are_added_up_in_the_backward_pass(asked):
+    total = op("gradients/AddN", "AddN", asked, "GPU:0", gradient(0), gradient(1))
+    half = op("gradients/AddN", "AddN", asked, "GPU:0", gradient(0))
 
     assert objects(updated("gradients/AddN", total)) == []
     assert objects(updated("gradients/AddN", half)) == ["w"]
@@ -224,6 +225,35 @@ def test_a_tower_whose_gradient_is_not_added_to_the_variable_does_not_count():
     )
 
     assert objects(graph) == ["w"]
+
+
+@pytest.mark.parametrize(("also", "broken"), [("", ["w"]), ("^add_1", [])])
+def test_a_gradient_that_the_step_does_not_add_counts_only_if_it_adds_none(also, broken):
+    """Where all are added by ops that are run by themselves, the step need not run them."""
+    run = ["^update/w", "^add_0", also] if also else ["^update/w", "^add_0"]
+    graph = updated(
+        "total/read",
+        variable("total"),
+        *(host(f"add_{i}", "AssignAddVariableOp", "total", gradient(i)) for i in (0, 1)),
+        host("total/read", "ReadVariableOp", "total"),
+        host("train", "NoOp", *run),
+    )
+
+    assert objects(graph) == broken
+
+
+def test_gradients_that_are_added_up_by_steps_of_their_own_count():
+    """Several small batches, and then a step that takes their sum and clears it."""
+    graph = updated(
+        "total/read",
+        variable("total"),
+        *(host(f"add_{i}", "AssignAddVariableOp", "total", gradient(i)) for i in (0, 1)),
+        host("total/read", "ReadVariableOp", "total"),
+        host("clear", "AssignVariableOp", "total", "zeros"),
+        host("train", "NoOp", "^update/w", "^clear"),
+    )
+
+    assert objects(graph) == []
 
 
 @pytest.mark.parametrize(
@@ -311,11 +341,13 @@ def test_silent(ops):
     assert (verdict.state, verdict.note) == ("kept", "1 variable")
 
 
-def test_a_norm_of_all_gradients_does_not_make_a_tower_count():
+@pytest.mark.parametrize("kind", ["Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan"])
+@pytest.mark.parametrize("order", [1, -1], ids=["norm last", "norm first"])
+def test_a_norm_of_all_gradients_does_not_make_a_tower_count(kind, order):
     """One tower's gradients, clipped by the norm of both."""
     ops = [
         host("norm", "L2Loss", "sum/w"),
-        host("clipped", "Mul", gradient(0), "norm"),
+        host("clipped", kind, *[gradient(0), "norm"][::order]),
     ]
 
     assert objects(updated("clipped", *ops, outputs={"norm": (), gradient(0): (4,)})) == ["w"]

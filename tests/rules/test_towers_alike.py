@@ -259,6 +259,44 @@ def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute):
     assert TowersAlike().check(graph).state == "kept"
 
 
+@pytest.mark.parametrize("kind", ["Add", "AddV2", "AddN"])
+@pytest.mark.parametrize(
+    "source",
+    ["Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "QueueDequeueManyV2"]
+    + ["ReaderReadV2", "Unstage"],
+)
+def test_a_penalty_that_one_tower_adds_for_all_is_no_difference(kind, source):
+    graph = program(
+        *(on(i, f"tower_{i}/x", source) for i in (0, 1)),
+        on(0, "tower_0/mean", "Mean", "tower_0/w/MatMul"),
+        on(0, "tower_0/penalty", "L2Loss", "tower_0/w/read"),
+        on(0, "tower_0/loss", kind, "tower_0/mean", "tower_0/penalty"),
+    )
+
+    assert objects(graph) == []
+
+
+def test_penalties_that_are_added_one_after_the_other_are_no_difference():
+    graph = program(
+        on(1, "tower_1/mean", "Mean", "tower_1/w/MatMul"),
+        *(on(1, f"tower_1/{each}", "L2Loss", "tower_1/w/read") for each in ("l2", "other")),
+        on(1, "tower_1/one", "AddV2", "tower_1/l2", "tower_1/mean"),
+        on(1, "tower_1/loss", "AddV2", "tower_1/one", "tower_1/other"),
+    )
+
+    assert objects(graph) == []
+
+
+def test_a_second_term_of_the_examples_is_a_difference():
+    graph = program(
+        on(1, "tower_1/mean", "Mean", "tower_1/w/MatMul"),
+        on(1, "tower_1/aux", "Mean", "tower_1/x"),
+        on(1, "tower_1/loss", "AddV2", "tower_1/mean", "tower_1/aux"),
+    )
+
+    assert found(graph) == [("tower_1/loss", "Mean", "AddV2")]
+
+
 @pytest.mark.parametrize("kind", ["Mul", "RealDiv"])
 def test_a_factor_of_the_whole_loss_is_no_difference(kind):
     """Towers of unequal size, weighted by their parts of the batch."""

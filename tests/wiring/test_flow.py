@@ -113,12 +113,94 @@ def test_a_call_computes_with_the_ops_of_its_body():
     assert masks[flow.number["y"]] == 1
 
 
-@pytest.mark.parametrize("kind", ["VarHandleOp", "FIFOQueueV2", "ConditionalAccumulator"])
-def test_writers_change_what_a_holder_holds(kind):
+@pytest.mark.parametrize("kind", ["Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"])
+def test_the_shape_of_a_value_is_no_value_but_is_waited_for(kind):
+    graph = placement(op("x", "Placeholder"), op("like", kind, "", "", "x"))
+    flow = Flow(graph)
+
+    assert list(flow.behind([1])) == [0, 1]
+    assert list(flow.needed([1])) == [1, 1]
+
+
+def given_to(name, graph):
+    """The ops whose values an op computes with."""
+    flow = Flow(graph)
+    return [flow.names[each] for each in flow.values[flow.number[name]]]
+
+
+def reduced(kind, *keys, in_attributes):
+    """What two GPUs give to collectives of these keys, for each of two variables."""
+    ops, attributes, values = [], {}, {}
+    for variable, key in zip("wv", keys, strict=True):
+        for i in (0, 1):
+            name = f"{variable}_{i}"
+            ops.append(op(f"g/{name}", "MatMul", f"/gpu:{i}"))
+            inputs = [f"g/{name}"]
+            if in_attributes:
+                attributes[name] = {in_attributes: key}
+            else:
+                ops.append(op(f"key/{name}", "Const"))
+                values[f"key/{name}"] = key
+                inputs.append(f"key/{name}")
+            ops.append(op(name, kind, f"/gpu:{i}", "", *inputs))
+    return placement(*ops, attributes=attributes, values=values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("NcclAllReduce", "shared_name"),
+        ("CollectiveReduce", "instance_key"),
+        ("CollectiveReduce", "group_key"),
+        ("CollectiveGather", "instance_key"),
+        ("CollectiveReduceV2", ""),
+        ("CollectiveReduceV3", ""),
+        ("CollectiveGatherV2", ""),
+    ],
+)
+def test_the_members_of_a_collective_yield_what_all_of_them_give(kind, key):
+    """And nothing of another variable's, which has another key."""
+    graph = reduced(kind, 1, 2, in_attributes=key)
+    own = [] if key else ["key/w_1"]
+
+    assert given_to("w_1", graph) == ["g/w_0", "g/w_1", *own]
+    assert given_to("v_0", graph)[:2] == ["g/v_0", "g/v_1"]
+
+
+def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another():
+    """nccl_ops.reduce_sum: one op for each variable, that have no key in common."""
+    graph = placement(
+        *(op(f"g/{each}", "MatMul") for each in ("w_0", "w_1", "v_1")),
+        op("w", "NcclReduce", "", "", "g/w_0", "g/w_1"),
+        op("v", "NcclReduce", "", "", "g/v_1", "g/v_1"),
+    )
+
+    assert given_to("v", graph) == ["g/v_1", "g/v_1"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "VarHandleOp",
+        "VariableV2",
+        "HashTable",
+        "HashTableV2",
+        "FIFOQueue",
+        "FIFOQueueV2",
+        "Iterator",
+        "IteratorV2",
+        "ConditionalAccumulator",
+    ],
+)
+@pytest.mark.parametrize(
+    "copy",
+    ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"],
+)
+def test_writers_change_what_a_holder_holds(kind, copy):
     graph = placement(
         op("state", kind),
         op("g", "MatMul"),
-        op("copy", "Identity", "", "", "state"),
+        op("copy", copy, "", "", "state"),
         op("write", "AssignAdd", "", "", "copy", "g"),
         op("read", "ReadVariableOp", "", "", "state", "g"),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from graphs import op, placement
 
+from placement_checks.placement import Training
 from placement_checks.wiring import wiring
 
 
@@ -13,7 +14,9 @@ def read_by(graph, variable):
     return [flow.names[number] for number in wiring(graph).parts.readers[variable]]
 
 
-@pytest.mark.parametrize("copy", ["Identity", "ReadVariableOp", "Enter", "RefSwitch", "Cast"])
+@pytest.mark.parametrize(
+    "copy", ["Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "Cast"]
+)
 def test_readers_follow_copies_of_the_value(copy):
     graph = placement(
         op("v", "VarHandleOp"),
@@ -80,3 +83,60 @@ def test_towers_of_a_cluster_are_ordered_by_job_and_task():
         op("w", "VarHandleOp"), *(op(name, "MatMul", name, "", "w") for name in names)
     )
     assert [each.reads["w"] for each in wiring(graph).parts.all] == names[::-1]
+
+
+def looked_up(*more, objectives=("loss_0:0", "loss_1:0")):
+    """Two tables that the host looks up for each of two GPUs, which compute a loss with that."""
+    ops = [op("ids", "Placeholder"), op("first", "VarHandleOp", "/cpu:0")]
+    ops.append(op("second", "VarHandleOp", "/cpu:0"))
+    for i in (0, 1):
+        gpu = f"/gpu:{i}"
+        ops += [
+            op(f"row_{i}", "ResourceGather", "/cpu:0", "", "first", "ids"),
+            op(f"other_{i}", "ResourceGather", "/cpu:0", "", "second", "ids"),
+            op(f"both_{i}", "ConcatV2", "/cpu:0", "", f"row_{i}", f"other_{i}"),
+            op(f"own_{i}", "Tanh", gpu, "", f"row_{i}"),
+            op(f"loss_{i}", "Mean", gpu, "", f"both_{i}", f"own_{i}"),
+            op(f"gradients/loss_{i}_grad/Mul", "Mul", gpu, "", f"both_{i}"),
+        ]
+    return placement(*ops, *more, training=Training(objectives=objectives))
+
+
+def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it():
+    """Every table that has a part in it; by the first ops alone, and no backward op."""
+    graph = looked_up()
+
+    assert read_by(graph, "first") == ["row_0", "row_1", "own_0", "loss_0", "own_1", "loss_1"]
+    assert read_by(graph, "second") == ["other_0", "other_1", "loss_0", "loss_1"]
+    assert [each.reads for each in wiring(graph).parts.all] == [
+        {"first": "own_0", "second": "loss_0"},
+        {"first": "own_1", "second": "loss_1"},
+    ]
+
+
+def test_a_gpu_that_takes_a_table_and_what_the_host_made_of_it_reads_it_once():
+    graph = looked_up(op("penalty", "Mul", "/gpu:0", "", "first", "row_0"))
+
+    assert read_by(graph, "first").count("penalty") == 1
+
+
+def test_what_the_host_looks_up_beside_the_model_makes_no_tower():
+    """A third GPU that only looks at what the host makes of a table, for a summary."""
+    graph = looked_up(
+        op("norm", "L2Loss", "/cpu:0", "", "first"),
+        op("shown", "Sqrt", "/gpu:2", "", "norm"),
+    )
+
+    assert len(wiring(graph).parts.all) == 2
+
+
+def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one():
+    """Two parts of one model: each reads what is its own."""
+    graph = placement(
+        op("w", "VarHandleOp", "/gpu:0"),
+        op("v", "VarHandleOp", "/gpu:1"),
+        op("first", "MatMul", "/gpu:0", "", "x", "w"),
+        op("second", "MatMul", "/gpu:1", "", "first", "v"),
+    )
+
+    assert [each.reads for each in wiring(graph).parts.all] == [{"w": "first"}, {"v": "second"}]

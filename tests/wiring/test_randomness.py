@@ -1,0 +1,56 @@
+"""Which types of ops draw random numbers: those of TensorFlow's own list."""
+
+from __future__ import annotations
+
+import pytest
+
+from placement_checks.wiring.randomness import draws
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomCrop",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "SampleDistortedBoundingBox",
+        "SampleDistortedBoundingBoxV2",
+        "TruncatedNormal",
+        "StatelessMultinomial",
+        "StatelessParameterizedTruncatedNormal",
+        "StatelessRandomNormal",
+        "StatelessRandomUniformFullIntV2",
+        "StatelessTruncatedNormalV2",
+        "StatefulRandomBinomial",
+        "StatefulStandardNormalV2",
+        "StatefulTruncatedNormal",
+        "StatefulUniformFullInt",
+        "LogUniformCandidateSampler",
+        "UniformCandidateSampler",
+    ],
+)
+def test_draws(kind):
+    assert draws(kind)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "MatMul",
+        "RandomDataset",
+        "RandomGammaGrad",
+        "RandomShuffleQueueV2",
+        "StatefulPartitionedCall",
+        "StatelessIf",
+        "StatelessRandomGetKeyCounter",
+    ],
+)
+def test_draws_nothing(kind):
+    assert not draws(kind)

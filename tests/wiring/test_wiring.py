@@ -1,0 +1,116 @@
+"""Which tower an op works for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from graphs import op, placement
+from towers import host, on, program, variable
+
+from placement_checks.placement import Training
+from placement_checks.wiring import wiring
+
+
+def tower_of(name, *ops, **more):
+    graph = program(*ops, **more)
+    return wiring(graph).at[wiring(graph).flow.number[name]]
+
+
+@pytest.mark.parametrize(
+    ("ops", "tower"),
+    [
+        pytest.param([on(1, "a", "Tanh", "tower_1/loss")], 1, id="asked for there"),
+        pytest.param([host("a", "Tanh", "tower_1/loss")], -1, id="asked for on the host"),
+        pytest.param([on(2, "a", "Tanh", "tower_1/loss")], -1, id="on a GPU without a tower"),
+        pytest.param([op("a", "Tanh", "", "", "tower_1/loss")], -1, id="asked for nowhere"),
+        pytest.param(
+            [op("a", "Tanh", "", "", colocated=["tower_1/loss"])], 1, id="bound to a tower's op"
+        ),
+        pytest.param(
+            [op("a", "Tanh", "", "", colocated=["gone", "tower_1/loss"])],
+            1,
+            id="bound to an op that is no longer there, and to a tower's",
+        ),
+        pytest.param(
+            [host("a", "Tanh", colocated=["tower_1/loss"])],
+            -1,
+            id="bound, but asked for elsewhere",
+        ),
+        pytest.param([op("a", "Tanh", "", "", colocated=["w"])], -1, id="bound to the host's"),
+    ],
+)
+def test_an_op_works_for_the_tower_on_whose_gpu_it_is_asked_to_be(ops, tower):
+    assert tower_of("a", *ops, machine="gpu*3") == tower
+
+
+def test_a_saved_graph_may_have_an_op_before_the_one_it_is_bound_to():
+    graph = program()
+    early = op("early", "Tanh", "", "", colocated=["tower_1/loss"])
+
+    assert wiring(replace(graph, ops={"early": early, **graph.ops})).at[0] == -1
+
+
+@pytest.mark.parametrize("asked", ["", "/gpu:0", "/cpu:0"])
+def test_a_backward_op_works_for_the_tower_of_its_forward_op(asked):
+    """Gradients that are taken outside the towers' scopes ask for no device, or another one."""
+    late = op("gradients/tower_1/w/MatMul_grad/Reshape", "Reshape", asked, "", "tower_1/loss")
+
+    assert tower_of(late.name, late) == 1
+
+
+def test_a_backward_op_of_the_first_tower_on_the_gpu_of_the_second_works_for_the_first():
+    late = on(1, "gradients/tower_0/w/MatMul_grad/Reshape", "Reshape", "tower_0/loss")
+
+    assert tower_of(late.name, late) == 0
+
+
+def test_a_backward_op_of_no_towers_op_works_for_the_tower_whose_gpu_it_is_on():
+    late = on(1, "gradients/loss_grad/Reshape", "Reshape", "loss")
+
+    assert tower_of(late.name, late) == 1
+
+
+def evaluated(gpu, **more):
+    """The towers, and a copy of the model on another GPU of which no gradients are taken."""
+    return program(
+        on(gpu, "eval/x", "Placeholder"),
+        on(gpu, "eval/read", "ReadVariableOp", "w"),
+        on(gpu, "eval/MatMul", "MatMul", "eval/x", "eval/read"),
+        machine="gpu*3",
+        **more,
+    )
+
+
+def test_a_copy_that_only_evaluates_is_no_tower():
+    assert [str(each) for each in wiring(evaluated(2)).towers] == [
+        "/device:GPU:0",
+        "/device:GPU:1",
+    ]
+
+
+def test_every_copy_is_a_tower_where_the_step_is_not_known():
+    assert len(wiring(evaluated(2, training={"train_op": ()})).towers) == 3
+
+
+def test_a_copy_that_the_step_runs_is_a_tower_though_no_gradients_are_taken_of_it():
+    graph = evaluated(2)
+    train = graph.ops["train"]
+    ops = {**graph.ops, "train": train._replace(inputs=[*train.inputs, "^eval/MatMul"])}
+
+    assert len(wiring(replace(graph, ops=ops)).towers) == 3
+
+
+def test_copies_that_only_predict_are_towers_where_no_gpu_trains():
+    """What is trained is on the host."""
+    graph = placement(
+        variable("w"),
+        variable("head"),
+        *(on(i, f"predict_{i}", "MatMul", "x", "w") for i in (0, 1)),
+        host("loss", "MatMul", "x", "head"),
+        host("gradients/loss_grad/MatMul", "MatMul", "loss"),
+        host("update", "ResourceApplyGradientDescent", "head", "gradients/loss_grad/MatMul"),
+        training=Training(train_op=("update",), objectives=("loss",)),
+    )
+
+    assert len(wiring(graph).towers) == 2
