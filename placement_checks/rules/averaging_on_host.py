@@ -92,7 +92,7 @@ def _meetings(placement: Placement) -> Iterator[int]:
         union = 0
         for side in sides:
             union |= side
-        if union.bit_count() > 1 and union not in sides:
+        if union and union not in sides:
             yield op
 
 

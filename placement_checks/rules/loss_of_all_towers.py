@@ -43,8 +43,7 @@ class LossOfAllTowers(Rule):
                 "no reported loss is known; return it from the function that builds the graph: "
                 "{'loss': loss}"
             )
-        if reported:
-            findings += _partial(placement, known, [known.flow.number[n] for n in reported])
+        findings += _partial(placement, known, [known.flow.number[n] for n in reported])
         named = {finding.object for finding in findings}
         for op in of_losses:
             if known.flow.names[op] not in named:

@@ -4,6 +4,7 @@ import pytest
 from graphs import op, placement
 from towers import (
     BLENDED,
+    NO_TRAIN_OP,
     blended,
     gradient,
     host,
@@ -276,6 +277,18 @@ NOWHERE = "no op is seen to bring the gradients of the towers together"
             program(op("sum/w", "AddN", "/cpu:0", "", gradient(0), gradient(1))),
             NOWHERE,
             id="not placed",
+        ),
+        pytest.param(
+            program(host("train", "NoOp", "^step/add")),
+            "no variable is updated by a gradient",
+            id="gradients that no step applies",
+        ),
+        pytest.param(
+            program(
+                host("update/w", "AssignSubVariableOp", "w", "mean/w"), training={"train_op": ()}
+            ),
+            NO_TRAIN_OP,
+            id="gradients, and no step is known",
         ),
     ],
 )

@@ -177,6 +177,20 @@ def test_an_update_for_each_tower_takes_all_of_them_together():
     assert objects(graph) == []
 
 
+def test_of_several_updates_that_leave_a_tower_out_the_first_is_named():
+    graph = program(
+        host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
+        host("update/w_1", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
+        host("train", "NoOp", "^update/w", "^update/w_1"),
+        lines={"update/w": "main.py:40", "update/w_1": "main.py:41"},
+    )
+
+    (finding,) = EveryTowerCounts().check(graph).findings
+
+    assert finding.where == "main.py:40"
+    assert finding.path[0] == "update/w (ResourceApplyGradientDescent) main.py:40"
+
+
 def test_an_update_that_is_no_part_of_the_step_does_not_count():
     graph = program(
         host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from graphs import op, placement
 from towers import (
+    blended,
     gradient,
     host,
     objects_of,
@@ -248,3 +249,8 @@ def test_not_checked(graph, reason):
     assert GradientsColocated().check(graph) == Verdict(
         "gradients-colocated", "not-checked", None, reason
     )
+
+
+def test_a_loss_that_contains_another_towers_matters_only_where_something_is_found():
+    """The forward op of a gradient is known all the same."""
+    assert GradientsColocated().check(blended()).state == "kept"

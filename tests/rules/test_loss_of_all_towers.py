@@ -88,6 +88,7 @@ def test_a_list_that_leaves_one_tower_out(count, left_out):
     (finding,) = LossOfAllTowers().check(graph).findings
     others = listed(f"/device:GPU:{i}" for i in towers)
     assert finding.object == f"tower_{towers[-1]}/loss"
+    assert finding.path[0] == f"tower_{towers[-1]}/loss (Mean)"
     assert finding.found == f"the loss of the tower on {others}"
     assert f"does not read /device:GPU:{missing}" in finding.message
 

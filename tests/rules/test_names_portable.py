@@ -403,3 +403,25 @@ def test_many_missing_names_are_a_finding_each():
     names = [f"layer_{n}/w" for n in range(12)]
 
     assert objects(beside(reference(variables=names), variables=["x"])) == names
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "found"),
+    [
+        (None, (3, 4), []),
+        ((3, 4), None, []),
+        ((None, 4), (3, 4), []),
+        ((3, 4), (3, None), []),
+        ((3, 4), (3, 5), ["w"]),
+        ((None, 4), (3, 5), ["w"]),
+        ((3, 4), (3,), ["w"]),
+        ((3,), (3, 4), ["w"]),
+    ],
+)
+def test_a_dimension_that_is_not_known_may_be_any(ours, theirs, found):
+    assert objects(beside(reference(shapes={"w": theirs}), shapes={"w": ours})) == found
+
+
+def test_a_variable_named_after_a_tower_that_is_not_there_is_no_towers():
+    """Restored from a program with more of them, and read by all."""
+    assert objects(read_in(["tower_9/w"], ["tower_0"], ["tower_1"])) == []

@@ -205,6 +205,10 @@ def test_allow_takes_types_and_names_of_ops_that_fell_first(allow, found):
         (placement(fallen("a", "Print"), unplaced="it died"), "it died"),
         (placement(op("a", "Print", "/cpu:0", "CPU:0")), "no op asks for a GPU"),
         (placement(op("a", "Print", "", "GPU:0")), "no op asks for a GPU"),
+        (
+            placement(op("a", "MatMul", "/gpu:0"), op("b", "NoOp", "/cpu:0", "CPU:0")),
+            "no op that asks for a GPU was placed",
+        ),
     ],
 )
 def test_not_checked(graph, reason):
@@ -263,3 +267,60 @@ def test_what_reads_a_variable_of_the_host_in_a_body_is_none():
     )
 
     assert NoFallback().check(graph).state == "kept"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "VarHandleOp",
+        "VariableV2",
+        "HashTable",
+        "HashTableV2",
+        "FIFOQueue",
+        "FIFOQueueV2",
+        "Iterator",
+        "IteratorV2",
+    ],
+)
+@pytest.mark.parametrize("copy", ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch"])
+def test_what_follows_a_resource_of_the_host_through_a_copy_of_it_is_none(kind, copy):
+    graph = placement(
+        op("state", kind, "/cpu:0", "CPU:0"),
+        fallen("use", "Sum", "state", why_not=BOUND, bound=True),
+        op("copy", copy, "/gpu:0", "CPU:0", "state", why_not=BOUND, bound=True),
+        fallen("use/copy", "Sum", "copy", why_not=BOUND, bound=True),
+    )
+
+    assert objects(graph) == []
+
+
+def test_without_a_machine_another_gpu_is_no_fallback():
+    """Where a log tells what was placed, it does not tell which GPUs there were."""
+    graph = placement(op("a", "MatMul", "/gpu:7", "GPU:0"), machine=None)
+
+    assert NoFallback().check(graph).state == "kept"
+
+
+@pytest.mark.parametrize(
+    "call", ["While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall"]
+)
+def test_the_cure_of_what_takes_a_variable_into_a_function(call):
+    graph = placement(fallen("call", call, why_not=BOUND))
+
+    (finding,) = NoFallback().check(graph).findings
+
+    assert finding.cure == "read the variables before and pass their values: tf.identity(variable)"
+
+
+def test_the_reason_is_that_of_the_op_that_is_named_whatever_was_built_before_it():
+    graph = placement(
+        fallen("first", "Identity", "step", why_not=BOUND, bound=True),
+        fallen("step", "VariableV2", why_not="no int32"),
+    )
+
+    (finding,) = NoFallback().check(graph).findings
+
+    assert finding.message == (
+        "step (VariableV2) asks for /device:GPU:0 and ends on /device:CPU:0, and 1 bound to it: "
+        "no int32"
+    )

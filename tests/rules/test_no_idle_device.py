@@ -60,10 +60,17 @@ def test_gpus_of_a_cluster_are_told_apart_by_task():
         ("Add", True),
         ("ApplyGradientDescent", True),
         ("VarHandleOp", False),
+        ("VariableV2", False),
+        ("Assign", False),
         ("AssignVariableOp", False),
         ("Const", False),
+        ("Identity", False),
+        ("IdentityN", False),
+        ("IsVariableInitialized", False),
         ("Placeholder", False),
+        ("PlaceholderWithDefault", False),
         ("ReadVariableOp", False),
+        ("VarIsInitializedOp", False),
         ("NoOp", False),
     ],
 )
@@ -281,3 +288,22 @@ def test_excused_gpus_name_no_task():
 def test_a_log_that_names_no_other_gpus_is_not_judged():
     verdict = NoIdleDevice().check(between(*of_task(1, 0, 1), unlisted="a log names what is used"))
     assert (verdict.state, verdict.reason) == ("not-checked", "a log names what is used")
+
+
+def test_a_gpu_that_is_seen_to_be_idle_is_found_though_there_may_be_more():
+    graph = placement(
+        op("a", "MatMul", "/gpu:0", "GPU:0"), machine="gpu*2", unlisted="the log was cut"
+    )
+    verdict = NoIdleDevice().check(graph)
+
+    assert [each.object for each in verdict.findings] == ["/device:GPU:1"]
+
+
+def test_where_no_gpu_is_seen_to_be_idle_there_may_be_one_that_is_not_seen():
+    graph = placement(
+        op("a", "MatMul", "/gpu:0", "GPU:0"), machine="gpu*1", unlisted="the log was cut"
+    )
+
+    assert NoIdleDevice().check(graph) == Verdict(
+        "no-idle-device", "not-checked", None, "the log was cut"
+    )

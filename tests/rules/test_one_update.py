@@ -544,3 +544,47 @@ TWICE = [apply("update/w_1", gradient(1)), host("train", "NoOp", "^update/w", "^
 )
 def test_not_checked(graph, reason):
     assert OneUpdate().check(graph) == Verdict("one-update", "not-checked", None, reason)
+
+
+def moved(*ops, train, shape=(), by=1):
+    """A counter of the program's own, which is in no collection."""
+    return program(
+        variable("seen"),
+        host("by", "Const"),
+        *ops,
+        host("train", "NoOp", "^update/w", *train),
+        shapes={"seen": shape},
+        values={"by": by},
+        training={"counters": ()},
+    )
+
+
+def adds(*names, **more):
+    return [host(name, "AssignAddVariableOp", "seen", "by", **more) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"),
+    [
+        pytest.param(moved(*adds("one"), train=["^one"]), [], id="once"),
+        pytest.param(moved(*adds("one", "two"), train=["^one", "^two"]), ["seen"], id="twice"),
+        pytest.param(moved(*adds("one", "two"), train=["^one"]), [], id="twice, once in a step"),
+        pytest.param(
+            moved(*adds("one", "two"), train=["^one", "^two"], shape=(3,)), [], id="no scalar"
+        ),
+        pytest.param(
+            moved(*adds("one", "two"), train=["^one", "^two"], by=2), [], id="by another number"
+        ),
+        pytest.param(
+            moved(
+                host("if", "If", "finite", "seen"),
+                *adds("if/then/one", "if/else/two", call="if"),
+                train=["^if"],
+            ),
+            [],
+            id="in one branch or the other",
+        ),
+    ],
+)
+def test_a_scalar_to_which_a_step_adds_one_more_than_once_is_a_counter(graph, found):
+    assert objects(graph) == found

@@ -4,7 +4,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Finding, Verdict
-from placement_checks.placement import Refusal
+from placement_checks.placement import MOST_REFUSALS, Refusal
 from placement_checks.rules import Placeable
 
 # As TensorFlow's placer words it.
@@ -293,3 +293,32 @@ def test_soft_placement_is_no_cure_where_it_is_allowed():
     (finding,) = Placeable().check(graph).findings
 
     assert "allow_soft_placement" not in finding.cure
+
+
+def test_a_log_does_not_tell_what_the_placer_would_refuse():
+    verdict = Placeable().check(placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer="log"))
+
+    assert verdict == Verdict(
+        "placeable",
+        "not-checked",
+        None,
+        "a log has what was placed, not what the placer would refuse; verify the program",
+    )
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_after_many_refusals_there_may_be_more(more):
+    count = MOST_REFUSALS - 1 + more
+    ops = [op(f"op{number}", "Print", "/gpu:0", "CPU:0") for number in range(count)]
+    graph = placement(*ops, refusals=[Refusal(each.name, "no kernel") for each in ops])
+
+    note = "the placer names one op at a time, and there may be more" if more else None
+    assert Placeable().check(graph).note == note
+
+
+def test_a_refusal_of_an_op_that_the_placer_added_itself():
+    graph = placement(op("a", "NoOp"), refusals=[Refusal("_recv_a", "no kernel")])
+
+    (finding,) = Placeable().check(graph).findings
+
+    assert (finding.object, finding.op, finding.expected) == ("_recv_a", "", "?")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from towers import (
     host,
@@ -346,3 +348,29 @@ def test_not_checked_without_random_ops():
     assert RandomnessApart().check(program()) == Verdict(
         "randomness-apart", "not-checked", None, NONE
     )
+
+
+def test_a_saved_graph_without_default_attributes_has_no_seeds():
+    """tf.compat.v1.train.export_meta_graph(strip_default_attrs=True)."""
+    graph = program(*noisy(0, "RandomUniform"), *noisy(1, "RandomUniform"))
+
+    assert objects(graph) == []
+
+
+@pytest.mark.parametrize("attributes", [{"seed": 7}, {"seed2": 7}])
+def test_one_seed_of_the_two_is_enough(attributes):
+    graph = program(
+        *noisy(0, "RandomUniform"),
+        *noisy(1, "RandomUniform"),
+        attributes={f"tower_{i}/noise": attributes for i in (0, 1)},
+    )
+
+    assert objects(graph) == ["tower_1/noise"]
+
+
+def test_the_later_tower_is_found_though_it_was_built_first():
+    graph = drawn((1, 1), (1, 1))
+    second = {name: op for name, op in graph.ops.items() if name.startswith("tower_1/")}
+    turned = replace(graph, ops={"w": graph.ops["w"], **second, **graph.ops})
+
+    assert objects(turned) == ["tower_1/noise"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from graphs import op
 from towers import (
@@ -369,3 +371,25 @@ def test_not_checked(graph, reason):
     assert SlotsWithVariables().check(graph) == Verdict(
         "slots-with-variables", "not-checked", None, reason
     )
+
+
+def test_what_is_bound_to_an_op_that_is_no_variable_is_no_slot():
+    graph = momentum()
+    ops = {**graph.ops, "w": graph.ops["w"]._replace(colocated=["step/one", "gone"])}
+
+    assert objects(replace(graph, ops=ops)) == []
+
+
+def test_a_scale_of_the_loss_is_no_slot_of_a_scalar_variable():
+    """It is updated in the step and has a part in the gradient, as a velocity has."""
+    graph = program(
+        variable("scale", at="GPU:0"),
+        host("scale/read", "ReadVariableOp", "scale"),
+        host("unscaled", "RealDiv", "mean/w", "scale/read"),
+        host("update/w", "ResourceApplyGradientDescent", "w", "rate", "unscaled"),
+        host("scale/grow", "AssignAddVariableOp", "scale", "growth"),
+        host("train", "NoOp", "^update/w", "^scale/grow"),
+        shapes={"w": (), "scale": ()},
+    )
+
+    assert SlotsWithVariables().check(graph).state == "not-checked"

@@ -262,8 +262,14 @@ def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute):
 @pytest.mark.parametrize("kind", ["Add", "AddV2", "AddN"])
 @pytest.mark.parametrize(
     "source",
-    ["Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "QueueDequeueManyV2"]
-    + ["ReaderReadV2", "Unstage"],
+    [
+        "Placeholder",
+        "PlaceholderWithDefault",
+        "IteratorGetNext",
+        "QueueDequeueManyV2",
+        "ReaderReadV2",
+        "Unstage",
+    ],
 )
 def test_a_penalty_that_one_tower_adds_for_all_is_no_difference(kind, source):
     graph = program(

@@ -267,3 +267,60 @@ def test_a_job_that_the_machine_lacks_is_no_matter_of_device_functions():
         "the rule asks for /job:ps, and the machine has /job:pss and /job:worker; did you mean "
         "/job:pss?"
     )
+
+
+LOG = "a log has no requests"
+
+
+def logged(*ops, **more):
+    """What a log of a machine with GPUs tells."""
+    return VariablesOnHost().check(placement(*ops, placer="log", unasked=LOG, **more))
+
+
+def test_a_log_tells_where_variables_are_and_not_what_they_ask_for():
+    verdict = logged(
+        op("w", "VarHandleOp", "", "GPU:0"), op("v", "VarHandleOp", "", "CPU:0"), machine="gpu*2"
+    )
+
+    (finding,) = verdict.findings
+    assert finding.message == "variable w sits on /device:GPU:0, not on /device:CPU:0"
+    assert verdict.note == "2 variables"
+
+
+def test_variables_that_the_log_does_not_name_are_counted_apart():
+    verdict = logged(
+        op("w", "VarHandleOp", "", "CPU:0"), op("v", "VarHandleOp"), op("u", "VarHandleOp")
+    )
+
+    assert (verdict.state, verdict.note) == (
+        "kept",
+        "1 variable, and 2 that the log does not name",
+    )
+
+
+@pytest.mark.parametrize(
+    ("ops", "reason"),
+    [
+        ([op("w", "VarHandleOp")], "none of the graph's variables is named in the log"),
+        ([op("a", "MatMul", "", "GPU:0")], "the log names no variable"),
+        (
+            [op("a", "", "", "GPU:0")],
+            "logs of TensorFlow before 0.12 have no op types; give the program with --graph",
+        ),
+    ],
+)
+def test_a_log_that_names_no_variable(ops, reason):
+    assert logged(*ops).reason == reason
+
+
+def test_a_log_of_a_machine_without_gpus_says_what_to_do_instead():
+    reason = logged(op("w", "VarHandleOp", "", "CPU:0"), machine="cpu*1").reason
+
+    assert reason is not None
+    assert reason.startswith("the log comes from a machine without GPUs")
+
+
+def test_variables_none_of_which_was_placed():
+    verdict = VariablesOnHost().check(placement(op("w", "VarHandleOp", "/cpu:0")))
+
+    assert verdict.reason == "none of the graph's variables is placed"

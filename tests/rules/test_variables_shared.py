@@ -504,3 +504,72 @@ def test_collections_that_hold_nothing_tell_nothing():
 
     assert verdict.state == "not-checked"
     assert verdict.reason.endswith("no variable is in a collection")
+
+
+def test_a_log_says_why_nothing_is_known():
+    graph = placement(*variables("w"), *tower(0, "w"), unasked="a log has no requests")
+
+    assert VariablesShared().check(graph) == Verdict(
+        "variables-shared", "not-checked", None, "a log has no requests"
+    )
+
+
+def test_a_trained_variable_that_is_not_global_is_not_saved():
+    graph = placement(
+        *variables("w", "v"),
+        *tower(0, "w", "v"),
+        *tower(1, "w", "v"),
+        collections={TRAINABLE: ("w", "v", "gone"), GLOBAL: ("v",)},
+        lines={"w": "main.py:9 net.py:3"},
+    )
+
+    first, gone = VariablesShared().check(graph).findings
+
+    assert first == Finding(
+        object="w",
+        op="VarHandleOp",
+        evidence="requested",
+        expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
+        found="in TRAINABLE_VARIABLES alone",
+        where="main.py:9",
+        message="w is trained but not in GLOBAL_VARIABLES: global_variables_initializer() does "
+        "not set it, and a Saver does not save it (built at main.py:9 > net.py:3)",
+        cure="leave `collections` out where it is made, or name both collections there",
+    )
+    assert (gone.object, gone.op) == ("gone", "")
+
+
+def test_one_tower_is_enough_to_see_that_a_variable_is_not_saved():
+    graph = placement(*variables("w"), *tower(0, "w"), collections={TRAINABLE: ("w",), GLOBAL: ()})
+
+    assert objects(graph) == ["w"]
+
+
+def test_gpus_that_hold_parts_of_one_model_are_said_to():
+    graph = placement(
+        *variables("w", "v"),
+        *tower(0, "w"),
+        *tower(1, "v", after="matmul0_0"),
+        not_alone="its builder takes no num_gpus",
+    )
+
+    assert VariablesShared().check(graph).note == (
+        "by data flow alone: its builder takes no num_gpus; GPUs whose computations meet were "
+        "taken for parts of one model"
+    )
+
+
+def test_a_name_that_only_one_gpu_uses_outside_the_collections_makes_up_for_none():
+    """A metric of the program for one GPU is not the variable that is new here."""
+    alone = placement(
+        *variables("w", "metric"), *tower(0, "w"), collections=collections(["w"]), machine="gpu*1"
+    )
+    graph = placement(
+        *variables("w", "more"),
+        *tower(0, "w"),
+        *tower(1, "w"),
+        collections=collections(["w", "more"]),
+        alone=alone,
+    )
+
+    assert objects(graph) == ["more"]

@@ -1,0 +1,72 @@
+"""What all rules have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from graphs import op, placement
+
+from placement_checks.placement import Details, Frame
+from placement_checks.rules import NoFallback, Rule, Verdict
+from placement_checks.rules.base import built_at
+
+
+def test_an_explanation_is_the_docstring_and_the_parameters():
+    text = NoFallback.explanation()
+
+    assert text.startswith("No op that asks for a GPU ends on a CPU, or on another GPU")
+    assert text.endswith("\n\nParameters and their defaults:\n  no-fallback.allow = ()")
+
+
+def test_an_explanation_of_a_rule_without_docstring_and_parameters_is_empty():
+    @dataclass(frozen=True)
+    class Bare(Rule):
+        name = "bare"
+
+    Bare.__doc__ = None
+
+    assert Bare.explanation() == ""
+
+
+@pytest.mark.parametrize(
+    ("placer", "machine", "state"),
+    [
+        ("log", "gpu*2", "kept"),
+        ("log", "cpu*2", "not-checked"),
+        ("log", None, "not-checked"),
+        ("phantom", "gpu*2", "kept"),
+    ],
+)
+def test_a_log_of_a_machine_without_gpus_tells_nothing(placer, machine, state):
+    graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer=placer, machine=machine)
+
+    verdict = NoFallback().check(graph)
+
+    assert verdict.state == state
+    if state == "not-checked":
+        assert verdict.reason == (
+            "the log comes from a machine without GPUs, on which every op is on a CPU whatever it "
+            "asks for; verify the program itself, on GPUs that need not exist"
+        )
+
+
+def test_a_rule_on_requests_says_why_there_are_none():
+    graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), unasked="a log has no requests")
+
+    assert NoFallback().check(graph) == Verdict(
+        "no-fallback", "not-checked", None, "a log has no requests"
+    )
+
+
+def test_a_line_on_which_one_function_calls_another_is_named_once():
+    """A lambda, for example."""
+
+    class Called(Details):
+        def frames(self, _op):
+            names = [("a.py", 3, "<module>"), ("a.py", 3, "<lambda>"), ("b.py", 5, "net")]
+            return [Frame(*each) for each in names]
+
+    graph = replace(placement(op("a", "MatMul")), details=Called())
+
+    assert built_at(graph, "a") == " (built at a.py:3 > b.py:5)"
