@@ -66,7 +66,7 @@ def differences(
             yield Difference(left, right, *different, path)
             continue
         kind = flow.types[left]
-        if kind in _SOURCES or "Dequeue" in kind or kind in VARIABLE_TYPES:
+        if kind in _SOURCES or "Dequeue" in kind:
             continue
         is_factor = at_root and kind in _SCALES
         values = zip(flow.values[left], flow.values[right], strict=True)
@@ -172,7 +172,7 @@ class Identities:
                 for _, written in flow.writers.get(op, ())
                 for each in written
             ]
-            if kind in _SOURCES and "Placeholder" in kind:
+            if "Placeholder" in kind:
                 return op
             inputs = (self._op(each, depth - 1) for each in flow.values[op])
             return (kind, self._attributes(name), *made_of, *inputs)

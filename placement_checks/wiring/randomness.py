@@ -6,7 +6,7 @@ import re
 
 # With a seed of their own, which two attributes hold.
 SEEDED = re.compile(
-    r"^(Random(Uniform|UniformInt|StandardNormal|Gamma|Poisson|PoissonV2|Shuffle|Crop)|"
+    r"^(Random(Uniform|UniformInt|StandardNormal|Gamma|Poisson|Shuffle|Crop)|"
     r"TruncatedNormal|ParameterizedTruncatedNormal|Multinomial|SampleDistortedBoundingBox)(V\d)?$"
 )
 # With a seed that is given to them, or the key and counter that were made of one.

@@ -18,7 +18,7 @@ _PASSES_ON = frozenset(
     {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "Cast"}
 )
 _NO_READ = re.compile(
-    r"Assign|Apply|Scatter(?!Nd$)|IsInitialized|IsVariableInitialized|Save|Restore|Destroy"
+    r"Assign|Apply|Scatter(?!Nd$)|IsInitialized|IsVariableInitialized|Save|Destroy"
     r"|VariableShape"
 )
 

@@ -123,7 +123,7 @@ def _ends(op: int, flow: Flow) -> Collection[int]:
     todo = [op]
     while todo:
         here = todo.pop()
-        outer = [each for each in around.get(here, ()) if flow.types[each] in _GROUPS]
+        outer = around.get(here, ())
         if not outer:
             found.add(here)
         todo += [each for each in outer if each not in seen]
@@ -132,7 +132,7 @@ def _ends(op: int, flow: Flow) -> Collection[int]:
 
 
 def _waiting(flow: Flow) -> dict[int, list[int]]:
-    """The ops that wait for an op, or pass its value on, by its number."""
+    """The groups that wait for an op, or pass its value on, by its number."""
     found: dict[int, list[int]] = defaultdict(list)
     for here, kind in enumerate(flow.types):
         if kind in _GROUPS:

@@ -157,10 +157,11 @@ def test_gradients_of_one_loss_of_all_towers():
     ) == ["w"]
 
 
-@pytest.mark.parametrize("asked", ["", "/gpu:0"])
-def test_the_gradients_are_added_up_in_the_backward_pass(asked):
-    total = op("gradients/AddN", "AddN", asked, "GPU:0", gradient(0), gradient(1))
-    half = op("gradients/AddN", "AddN", asked, "GPU:0", gradient(0))
+@pytest.mark.parametrize("asked", ["", "/gpu:0", "/gpu:1"])
+@pytest.mark.parametrize("kind", ["AddN", "Add", "AddV2", "AccumulateNV2", "ConcatV2"])
+def test_the_gradients_are_added_up_in_the_backward_pass(kind, asked):
+    total = op("gradients/AddN", kind, asked, "GPU:0", gradient(0), gradient(1))
+    half = op("gradients/AddN", kind, asked, "GPU:0", gradient(0))
 
     assert objects(updated("gradients/AddN", total)) == []
     assert objects(updated("gradients/AddN", half)) == ["w"]
@@ -263,6 +264,7 @@ def test_gradients_that_are_added_up_by_steps_of_their_own_count():
         variable("total"),
         *(host(f"add_{i}", "AssignAddVariableOp", "total", gradient(i)) for i in (0, 1)),
         host("total/read", "ReadVariableOp", "total"),
+        host("zeros", "Const"),
         host("clear", "AssignVariableOp", "total", "zeros"),
         host("train", "NoOp", "^update/w", "^clear"),
     )
@@ -365,6 +367,29 @@ def test_a_norm_of_all_gradients_does_not_make_a_tower_count(kind, order):
     ]
 
     assert objects(updated("clipped", *ops, outputs={"norm": (), gradient(0): (4,)})) == ["w"]
+
+
+def test_a_tensor_that_is_not_known_to_be_a_scalar_counts():
+    """The second output of an op whose first is one."""
+    ops = [host("norms", "Pack", "sum/w"), host("clipped", "Mul", gradient(0), "norms:1")]
+
+    assert objects(updated("clipped", *ops, outputs={"norms": (), gradient(0): (4,)})) == []
+
+
+def test_a_gradient_that_an_accumulator_is_given_apart_from_the_step_does_not_count():
+    """The step gives it that of one tower."""
+    graph = updated(
+        "taken",
+        host("accumulator", "ConditionalAccumulator"),
+        *(
+            host(f"add_{i}", "AccumulatorApplyGradient", "accumulator", "step", gradient(i))
+            for i in (0, 1)
+        ),
+        host("taken", "AccumulatorTakeGradient", "accumulator", "one"),
+        host("train", "NoOp", "^update/w", "^add_0"),
+    )
+
+    assert objects(graph) == ["w"]
 
 
 def test_a_frozen_variable_is_not_asked_for():

@@ -588,3 +588,72 @@ def test_what_fetches_batches_ahead_for_a_gpu_belongs_there(source, found):
 
     names = [f"{name}_{i}" for i in found for name in ("generated", "ahead")]
     assert sorted(objects(program(*ops))) == sorted(names)
+
+
+def test_a_control_edge_takes_no_example():
+    graph = program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/x"))
+
+    assert InputsDistinct().check(graph).note == "2 inputs of 2 towers"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "StridedSlice",
+        "Slice",
+        "Split",
+        "SplitV",
+        "Unpack",
+        "GatherV2",
+        "Gather",
+        "DynamicPartition",
+        "Identity",
+        "IdentityN",
+        "Reshape",
+        "ExpandDims",
+        "Squeeze",
+        "Cast",
+        "Transpose",
+    ],
+)
+def test_what_takes_a_part_on_the_towers_gpu_is_the_towers_input(kind):
+    """Not the whole batch, which all of them cut."""
+    graph = program(
+        host("images", "Placeholder"),
+        *(on(i, f"tower_{i}/x", kind, "images", f"tower_{i}/begin") for i in (0, 1)),
+        *(host(f"tower_{i}/begin", "Const") for i in (0, 1)),
+        values={"tower_0/begin": 0, "tower_1/begin": 4},
+    )
+
+    assert objects(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("GeneratorDataset", []),
+        ("PrefetchDataset", []),
+        ("OptionsDataset", []),
+        ("ModelDataset", []),
+        ("MaxIntraOpParallelismDataset", []),
+        ("IteratorV2", []),
+        ("MapDataset", ["extra"]),
+        ("DecodeJpeg", ["extra"]),
+    ],
+)
+def test_what_fetches_batches_for_a_gpu_belongs_there_and_what_makes_them_does_not(kind, found):
+    graph = program(on(1, "fetch", "GeneratorDataset"), on(1, "extra", kind))
+
+    assert objects(graph) == found
+
+
+def test_queues_that_are_filled_alike_and_drawn_from_by_one_tower_each():
+    ops = [host("files", "ReadFile"), host("n", "Const")]
+    for i in (0, 1):
+        ops += [
+            host(f"queue_{i}", "FIFOQueueV2"),
+            host(f"put_{i}", "QueueEnqueueV2", f"queue_{i}", "files"),
+            host(f"batch_{i}", "QueueDequeueManyV2", f"queue_{i}", "n"),
+        ]
+
+    assert objects(fed("batch_0", "batch_1", ops=ops)) == ["queue_1"]

@@ -274,6 +274,7 @@ def test_what_reads_a_variable_of_the_host_in_a_body_is_none():
     [
         "VarHandleOp",
         "VariableV2",
+        "BoostedTreesEnsembleResourceHandleOp",
         "HashTable",
         "HashTableV2",
         "FIFOQueue",

@@ -183,6 +183,7 @@ def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another():
     [
         "VarHandleOp",
         "VariableV2",
+        "BoostedTreesEnsembleResourceHandleOp",
         "HashTable",
         "HashTableV2",
         "FIFOQueue",
@@ -207,3 +208,16 @@ def test_writers_change_what_a_holder_holds(kind, copy):
     flow = Flow(graph)
 
     assert flow.writers == {0: [(flow.number["write"], [flow.number["g"]])]}
+
+
+def test_a_cone_ends_where_it_is_not_to_be_entered():
+    graph = placement(
+        op("a", "Placeholder"),
+        op("b", "Neg", "", "", "a"),
+        op("c", "Add", "", "", "b", "b"),
+        op("d", "Add", "", "", "c", "b"),
+    )
+    flow = Flow(graph)
+
+    assert sorted(flow.cone([3], lambda op: op != 1)) == [1, 2, 3]
+    assert sorted(flow.cone([3], lambda _: True)) == [0, 1, 2, 3]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from towers import host, on, program
+from towers import gradient, host, on, program
 
 from placement_checks.wiring import wiring
 
@@ -37,6 +37,33 @@ def test_the_parts_of_one_loss_are_the_last_ops_of_the_towers():
     ]
 
     assert losses(*ops, of=("total",)) == ([["tower_0/loss"], ["squared"]], True)
+
+
+def test_the_penalty_on_its_gradients_is_part_of_a_towers_loss():
+    ops = [host(f"loss_{i}", "AddN", f"tower_{i}/loss", gradient(i)) for i in (0, 1)]
+
+    assert losses(*ops, of=("loss_0", "loss_1")) == ([["loss_0"], ["loss_1"]], False)
+
+
+def test_as_many_losses_of_all_towers_as_there_are_towers_belong_to_none():
+    """Two networks that are trained against each other."""
+    ops = [host(f"{each}_loss", "AddN", "tower_0/loss", "tower_1/loss") for each in "dg"]
+    each = [["tower_0/loss"] * 2, ["tower_1/loss"] * 2]
+
+    assert losses(*ops, of=("d_loss", "g_loss")) == (each, True)
+
+
+def test_a_part_on_a_towers_gpu_is_that_towers_though_it_depends_on_another():
+    """Moments that towers share."""
+    shared = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/w/MatMul")
+
+    assert losses(shared, of=("loss",)) == ([["tower_0/loss"], ["tower_1/loss"]], True)
+
+
+def test_a_part_that_is_used_twice_is_one():
+    ops = [host("sum", "AddN", "tower_0/loss", "tower_1/loss"), host("twice", "Mul", "sum", "sum")]
+
+    assert losses(*ops, of=("twice",)) == ([["tower_0/loss"], ["tower_1/loss"]], True)
 
 
 def test_the_parts_of_one_loss_on_a_towers_gpu_are_those_that_depend_on_one_tower():

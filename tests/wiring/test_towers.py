@@ -85,7 +85,7 @@ def test_towers_of_a_cluster_are_ordered_by_job_and_task():
     assert [each.reads["w"] for each in wiring(graph).parts.all] == names[::-1]
 
 
-def looked_up(*more, objectives=("loss_0:0", "loss_1:0")):
+def looked_up(*more, trained=True):
     """Two tables that the host looks up for each of two GPUs, which compute a loss with that."""
     ops = [op("ids", "Placeholder"), op("first", "VarHandleOp", "/cpu:0")]
     ops.append(op("second", "VarHandleOp", "/cpu:0"))
@@ -97,8 +97,10 @@ def looked_up(*more, objectives=("loss_0:0", "loss_1:0")):
             op(f"both_{i}", "ConcatV2", "/cpu:0", "", f"row_{i}", f"other_{i}"),
             op(f"own_{i}", "Tanh", gpu, "", f"row_{i}"),
             op(f"loss_{i}", "Mean", gpu, "", f"both_{i}", f"own_{i}"),
-            op(f"gradients/loss_{i}_grad/Mul", "Mul", gpu, "", f"both_{i}"),
         ]
+        if trained:
+            ops.append(op(f"gradients/loss_{i}_grad/Mul", "Mul", gpu, "", f"both_{i}"))
+    objectives = ("loss_0:0", "loss_1:0", "gone")
     return placement(*ops, *more, training=Training(objectives=objectives))
 
 
@@ -120,11 +122,13 @@ def test_a_gpu_that_takes_a_table_and_what_the_host_made_of_it_reads_it_once():
     assert read_by(graph, "first").count("penalty") == 1
 
 
-def test_what_the_host_looks_up_beside_the_model_makes_no_tower():
+@pytest.mark.parametrize("trained", [True, False])
+def test_what_the_host_looks_up_beside_the_model_makes_no_tower(trained):
     """A third GPU that only looks at what the host makes of a table, for a summary."""
     graph = looked_up(
         op("norm", "L2Loss", "/cpu:0", "", "first"),
         op("shown", "Sqrt", "/gpu:2", "", "norm"),
+        trained=trained,
     )
 
     assert len(wiring(graph).parts.all) == 2
@@ -140,3 +144,44 @@ def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one():
     )
 
     assert [each.reads for each in wiring(graph).parts.all] == [{"w": "first"}, {"v": "second"}]
+
+
+def test_gpus_are_joined_into_models_among_those_asked_about():
+    graph = placement(
+        *(op(name, "VarHandleOp", "/cpu:0") for name in "uvw"),
+        op("first", "MatMul", "/gpu:0", "", "x", "u"),
+        op("second", "MatMul", "/gpu:1", "", "first", "v"),
+        op("third", "MatMul", "/gpu:2", "", "x", "w"),
+    )
+    parts = wiring(graph).parts
+
+    assert parts.models([0, 1, 2]) == [[0, 1], [2]]
+    assert parts.models([1, 2]) == [[1], [2]]
+    assert parts.models([0, 2]) == [[0], [2]]
+
+
+def test_the_body_of_a_function_reads_what_the_call_takes():
+    graph = placement(
+        op("w", "VarHandleOp", "/cpu:0"),
+        op("call", "PartitionedCall", "/gpu:0", "", "w"),
+        op("call/MatMul", "MatMul", "/gpu:0", "", "w", call="call"),
+    )
+
+    assert read_by(graph, "w") == ["call/MatMul"]
+
+
+def test_what_only_an_update_computes_with_is_not_read():
+    """A velocity: the step slows it down, and no tower looks at it."""
+    graph = placement(
+        op("w", "VarHandleOp", "/cpu:0"),
+        op("velocity", "VarHandleOp", "/cpu:0"),
+        op("loss", "MatMul", "/gpu:0", "", "x", "w"),
+        op("gradients/loss_grad/MatMul", "MatMul", "/gpu:0", "", "loss"),
+        op("slower", "Mul", "/gpu:0", "", "velocity", "momentum"),
+        op("new", "AddV2", "/gpu:0", "", "slower", "gradients/loss_grad/MatMul"),
+        op("update", "AssignSubVariableOp", "/cpu:0", "", "w", "new"),
+        training=Training(train_op=("update",), objectives=("loss",)),
+    )
+
+    assert read_by(graph, "velocity") == []
+    assert read_by(graph, "w") == ["loss"]

@@ -26,6 +26,50 @@ def test_what_only_computes_with_the_step_is_no_group_of_it():
     assert roots(host("shown", "Add", "train", "one"), of=("train",)) == ["train"]
 
 
+def test_an_op_of_the_optimiser_that_the_graph_has_no_longer_is_left_out():
+    assert roots(of=("gone", "train")) == ["train"]
+
+
+def test_of_many_train_ops_three_are_named():
+    graph = program(
+        *(host(f"train_{each}", "NoOp") for each in "abcd"),
+        training={"train_op": (), "train_ops": [f"train_{each}" for each in "dcba"]},
+    )
+
+    assert wiring(graph).updates.unknown.startswith(
+        "the graph has 4 train ops, train_a and train_b and train_c, and which is one step"
+    )
+
+
+@pytest.mark.parametrize("inputs", [[], ["gone", "one"], ["tower_0/x", "one"], ["queue", "one"]])
+def test_an_assignment_to_what_is_no_variable_is_no_update(inputs):
+    graph = program(
+        host("queue", "FIFOQueueV2"),
+        host("one", "Const"),
+        host("set", "Assign", *inputs),
+        host("train", "NoOp", "^set", "^step/add"),
+    )
+
+    assert list(wiring(graph).updates.by_variable) == ["step"]
+
+
+def test_branches_within_branches_are_known_by_their_switches():
+    """Of an update in one of two inner branches and one in the other outer one, one is made."""
+    graph = program(
+        variable("v", "VariableV2"),
+        host("outer", "RefSwitch", "v", "pred"),
+        host("inner", "RefSwitch", "outer:1", "second"),
+        host("first", "AssignAdd", "inner:1", "one"),
+        host("second_one", "AssignAdd", "inner", "one"),
+        host("other", "AssignAdd", "outer", "one"),
+        host("train", "NoOp", "^first", "^second_one", "^other"),
+    )
+    known = wiring(graph)
+
+    assert len(known.updates.by_variable["v"]) == 3
+    assert len(known.updates.at_once(known.updates.by_variable["v"])) == 1
+
+
 def test_of_the_updates_in_branches_that_are_taken_at_once_the_first_built_comes_first():
     """Those of one branch, among those that are always made."""
     graph = program(

@@ -114,3 +114,26 @@ def test_copies_that_only_predict_are_towers_where_no_gpu_trains():
     )
 
     assert len(wiring(graph).towers) == 2
+
+
+def test_every_copy_is_a_tower_where_no_gradients_are_taken():
+    assert len(wiring(evaluated(2, training={"backward": ()})).towers) == 3
+
+
+def test_the_body_of_a_backward_function_is_part_of_the_backward_pass():
+    graph = placement(
+        op("forward", "PartitionedCall"),
+        op("forward/Relu", "Relu", call="forward"),
+        op("back", "PartitionedCall"),
+        op("back/ReluGrad", "ReluGrad", call="back"),
+        training=Training(backward={"back"}),
+    )
+
+    assert list(wiring(graph).backward.ops) == [0, 0, 1, 1]
+
+
+def test_a_backward_op_whose_forward_op_is_gone_has_none():
+    """A graph that was cut down for serving."""
+    graph = placement(op("gradients/gone_grad/Mul", "Mul"), op("kept", "Relu"))
+
+    assert wiring(graph).backward.forward == {}
