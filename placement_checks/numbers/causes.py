@@ -158,8 +158,8 @@ class _Case:
         if not samples or np.count_nonzero(self._expected) <= len(samples):
             return None
         columns = np.stack([self._joined(sample.gradients) for sample in samples], axis=1)
-        weights, _, rank, singular = np.linalg.lstsq(columns, gradients, rcond=None)
-        if rank < len(samples) or singular[0] > _WORST_CONDITION * singular[-1]:
+        weights, _, _, singular = np.linalg.lstsq(columns, gradients, rcond=None)
+        if singular[0] > _WORST_CONDITION * singular[-1]:
             return None
         return np.asarray(weights) if self._is_near(columns @ weights, gradients) else None
 
@@ -193,7 +193,7 @@ class _Case:
         """The gradient is that of another variable."""
         (own,) = self._variables
         for other, gradient in self._trial.expected.items():
-            if other == own or gradient.shape != self._trial.found[own].shape:
+            if gradient.shape != self._trial.found[own].shape:
                 continue
             size = largest(gradient)
             eps = EPS.get(self._measured.precisions.get(other, ""), 0.0)
@@ -212,15 +212,13 @@ class _Case:
         """The difference is a multiple of the variable itself."""
         (own,) = self._variables
         start = self._trial.start.get(own)
-        if start is None or start.size < 2 or start.shape != self._trial.expected[own].shape:
+        if start is None or start.shape != self._trial.expected[own].shape:
+            return None
+        if np.ptp(start) == 0:  # any constant is a multiple of it, and any single number
             return None
         off = self._trial.found[own] - self._trial.expected[own]
-        square = float(np.vdot(start, start))
-        if not square or np.ptp(start) == 0:
-            return None
-        times = float(np.vdot(start, off)) / square
-        left = np.max(np.abs(off - times * start)) / self._sizes[own]
-        if left > self._near or abs(times) * np.max(np.abs(start)) / self._sizes[own] < self._near:
+        times = float(np.vdot(start, off) / np.vdot(start, start))
+        if np.max(np.abs(off - times * start)) / self._sizes[own] > self._near:
             return None
         towers = self._measured.towers
         if times > 0:

@@ -52,6 +52,7 @@ def trained(expected: Sequence[Any], found: Sequence[Any], start: Any = (1.0, 2.
     [
         ([SGD], True),
         (["ApplyMomentum"], True),
+        (["SGD"], True),
         (["ResourceApplyKerasMomentum", SGD], True),
         (["ResourceSparseApplyMomentum"], True),
         ([ADAM], False),

@@ -418,17 +418,21 @@ def test_no_number() -> None:
 
 
 @pytest.mark.parametrize(
-    "taken",
+    ("taken", "said"),
     [
-        steps({"w": [[math.nan, 2]] * 3}),
-        course({"w": START}, {"w": [START] * 3}, {"w": [[1, 1]] * 3}, unsure={"w": [False] * 2}),
+        (steps({"w": [[math.nan, 2]] * 3}), "no number"),
+        (
+            course(
+                {"w": START}, {"w": [START] * 3}, {"w": [[1, 1]] * 3}, unsure={"w": [False] * 2}
+            ),
+            "moved, and the reference's is not",
+        ),
     ],
 )
-def test_how_far_off_it_is_can_be_read(taken: Course) -> None:
+def test_how_far_off_it_is_can_be_read(taken: Course, said: str) -> None:
     (finding,) = checked(taken).findings
 
-    assert "off by nan" not in finding.found
-    assert "off by inf" not in finding.found
+    assert finding.found == said
 
 
 def test_a_statistic_is_no_trained_variable() -> None:
@@ -560,3 +564,75 @@ def test_equal_constants_are_no_pass() -> None:
             "not-checked",
             "no variable that the steps move is left to compare",
         )
+
+
+def test_a_counter_follows_no_gradient() -> None:
+    """It has a cause of its own, whatever is wrong beside it."""
+    found = messages(steps({"w": [[2, 1]] * 3, "step": [2, 4, 6]}), ["w"])
+
+    assert found["step"] == "1: a step moves it by 2, and the reference's by 1"
+
+
+def test_of_several_gradients_that_differ_a_statistic_may_follow_the_first() -> None:
+    taken = course(
+        {"w": START, "v": START, "mean": START},
+        {"w": STEPS, "v": STEPS, "mean": STEPS},
+        {"mean": [[1.9, 3.8], [2, 4], [3, 6]]},
+        unsure={"w": [False, False], "v": [False, False]},
+    )
+    numbers = ran(taken, ["w", "v"], dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
+
+    (finding,) = (
+        WeightsEqual().check(program(variables=["w", "v", "mean"], numbers=numbers)).findings
+    )
+
+    assert finding.message.endswith("the gradient of v differs, which it may follow")
+
+
+@pytest.mark.parametrize(
+    ("expected", "state"),
+    [
+        ([START, START, [0.0, 1.0]], "kept"),
+        ([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]], "kept"),
+        ([[1.0, 2.0], START, START], "not-checked"),
+    ],
+    ids=["in the last step", "one element", "there and back"],
+)
+def test_what_the_steps_move_in_the_end_is_compared(expected: Any, state: str) -> None:
+    taken = course({"w": START}, {"w": expected}, {}, unsure={"w": [False, False]})
+
+    assert WeightsEqual().check(built(ran(taken))).state == state
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([2.0, 4.0, 0.0], "that step moves it 2 times as far, though its gradient is equal"),
+        ([2.0, 4.0, 5.0], "the step does something else with it"),
+        (
+            [1000.0, 2000.0, 0.5],
+            "that step moves it 1e+03 times as far, though its gradient is equal",
+        ),
+    ],
+)
+def test_how_far_it_moves_where_one_element_should_stay(found: Sequence[float], said: str) -> None:
+    way = [1.0, 2.0, 0.0]
+    start = [0.0, 0.0, 0.0]
+    taken = course({"w": start}, {"w": [way] * 3}, {"w": [found] * 3}, unsure={"w": [False] * 3})
+
+    assert messages(taken) == {"w": f"1: {said}"}
+
+
+def test_copies_are_told_in_the_order_of_their_names() -> None:
+    """Of several variables whose gradient differs after the steps alone."""
+    verdict = checked(steps({}, late=batch(["w", "v"])))
+
+    assert [each.object for each in verdict.findings] == ["v", "w"]
+
+
+def test_a_few_times_the_noise_is_no_difference() -> None:
+    """Five times; eight are allowed."""
+    found = [[value + 5e-4 for value in each] for each in STEPS]
+
+    assert checked(steps({"w": found}, noise=1e-4)).state == "kept"
+    assert checked(steps({"w": found}, noise=5e-5)).state == "broken"

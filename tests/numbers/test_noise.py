@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placement_checks.numbers.measurement import Sample
+from placement_checks.numbers.noise import mean_over, noise_of, unsure_in
+
+
+def arrays(**values: object) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value, np.float64) for name, value in values.items()}
+
+
+def test_noise_is_the_largest_difference_in_any_other_order() -> None:
+    orders = [arrays(w=[1.0, 5.0], b=2.0), arrays(w=[-1.0, 4.0], b=2.0)]
+
+    assert noise_of(arrays(w=[1.0, 4.0], b=2.0), orders) == {"w": 2.0, "b": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("gradient", "unsure"),
+    [([1.0, 0.25], [False, True]), ([-1.0, -0.25], [False, True]), ([0.5, 0.625], [True, False])],
+)
+def test_an_element_is_unsure_up_to_a_hundred_times_the_noise(
+    gradient: list[float], unsure: list[bool]
+) -> None:
+    first = arrays(w=gradient)
+    other = {"w": first["w"] + 0.5**200}  # none
+    noisy = arrays(w=[gradient[0] + 0.005, gradient[1]])
+
+    assert unsure_in([[first], [noisy]])["w"].tolist() == unsure
+    assert unsure_in([[first], [other]])["w"].tolist() == [False, False]
+
+
+def test_zero_without_noise_is_sure() -> None:
+    assert unsure_in([[arrays(w=[0.0, 1.0])], [arrays(w=[0.0, 1.0])]])["w"].tolist() == [False] * 2
+
+
+def test_an_element_is_unsure_if_it_is_at_any_step() -> None:
+    """The noise of each step is that of the same step in other orders."""
+    first = [arrays(w=[9.0, 0.1]), arrays(w=[0.1, 9.0]), arrays(w=[9.0, 9.0])]
+    other = [arrays(w=[9.01, 0.1]), arrays(w=[0.1, 9.01]), arrays(w=[9.0, 9.0])]
+
+    assert unsure_in([first, other])["w"].tolist() == [True, True]
+    assert unsure_in([first[:1], other[:1]])["w"].tolist() == [False, True]
+
+
+def test_the_mean_over_parts_weights_them_by_their_rows() -> None:
+    parts = [
+        Sample((0, 1, 2), arrays(w=[4.0, 8.0], b=0.0)),
+        Sample((3,), arrays(w=[8.0, 0.0], b=1.0)),
+    ]
+
+    mean = mean_over(parts, 4)
+
+    assert {name: value.tolist() for name, value in mean.items()} == {"w": [5.0, 6.0], "b": 0.25}
