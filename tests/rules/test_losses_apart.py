@@ -230,3 +230,15 @@ def test_not_checked_without_the_losses(training, reason):
 def test_losses_that_read_other_towers_on_purpose(together):
     assert LossesApart(together=(together,)).check(blended()).state == "kept"
     assert LossesApart(together=("another",)).check(blended()).state == "broken"
+
+
+def test_the_other_tower_is_named_whatever_lies_between():
+    graph = program(
+        host("sum", "AddN", "tower_0/loss"),
+        on(2, "tower_2/loss", "AddN", "tower_2/w/MatMul", "sum"),
+        gpus=[0, 1, 2],
+    )
+
+    (finding,) = LossesApart().check(graph).findings
+
+    assert finding.found == "tower_0/w/MatMul of the tower on /device:GPU:0"

@@ -425,3 +425,10 @@ def test_a_dimension_that_is_not_known_may_be_any(ours, theirs, found):
 def test_a_variable_named_after_a_tower_that_is_not_there_is_no_towers():
     """Restored from a program with more of them, and read by all."""
     assert objects(read_in(["tower_9/w"], ["tower_0"], ["tower_1"])) == []
+
+
+def test_towers_scopes_may_be_deep_inside_others():
+    name = "net/a/tower_1/w"
+
+    assert objects(read_in([name], ["net/a/tower_0"], ["net/a/tower_1"])) == [name]
+    assert objects(read_in([name], ["net/b/tower_0"], ["net/a/tower_1"])) == []

@@ -283,7 +283,9 @@ def test_what_reads_a_variable_of_the_host_in_a_body_is_none():
         "IteratorV2",
     ],
 )
-@pytest.mark.parametrize("copy", ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch"])
+@pytest.mark.parametrize(
+    "copy", ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity"]
+)
 def test_what_follows_a_resource_of_the_host_through_a_copy_of_it_is_none(kind, copy):
     graph = placement(
         op("state", kind, "/cpu:0", "CPU:0"),
@@ -303,7 +305,15 @@ def test_without_a_machine_another_gpu_is_no_fallback():
 
 
 @pytest.mark.parametrize(
-    "call", ["While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall"]
+    "call",
+    [
+        "While",
+        "StatelessWhile",
+        "If",
+        "StatelessIf",
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+    ],
 )
 def test_the_cure_of_what_takes_a_variable_into_a_function(call):
     graph = placement(fallen("call", call, why_not=BOUND))
@@ -325,3 +335,60 @@ def test_the_reason_is_that_of_the_op_that_is_named_whatever_was_built_before_it
         "step (VariableV2) asks for /device:GPU:0 and ends on /device:CPU:0, and 1 bound to it: "
         "no int32"
     )
+
+
+@pytest.mark.parametrize("kind", ["While", "StatelessWhile"])
+def test_each_output_of_a_loop_follows_its_own_input(kind):
+    graph = placement(
+        fallen("step", "VariableV2", why_not="no int32"),
+        fallen("table", "HashTableV2", why_not="HashTableV2 has no GPU kernel"),
+        op("loop", kind, "/gpu:0", "GPU:0", "step", "table"),
+        fallen("first", "Sum", "loop", bound=True),
+        fallen("second", "Sum", "loop:1", bound=True),
+        fallen("third", "Sum", "loop:2", bound=True),
+    )
+
+    assert [(each.object, each.path) for each in NoFallback().check(graph).findings] == [
+        ("step", ("first",)),
+        ("table", ("second",)),
+        ("third", ()),
+    ]
+
+
+def test_what_takes_the_value_that_another_op_computes_is_not_bound_to_it():
+    graph = placement(
+        fallen("print", "Print", why_not=NO_KERNEL),
+        fallen("sum", "Sum", "print", bound=True),
+    )
+
+    assert objects(graph) == ["print", "sum"]
+
+
+def test_one_op_in_the_body_of_a_function():
+    graph = placement(
+        op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+        op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
+        fallen("call/one", "MatMul", why_not=BOUND, bound=True, call="call"),
+    )
+
+    (finding,) = NoFallback().check(graph).findings
+
+    assert finding.message.startswith(
+        "an op in the body of call (PartitionedCall), asked for on /device:GPU:0, ends on "
+        "/device:CPU:0: "
+    )
+
+
+def test_an_op_in_a_body_that_fell_for_a_reason_of_its_own_is_named_itself():
+    graph = placement(
+        op("call", "PartitionedCall", "/gpu:0", "GPU:0"),
+        fallen("call/print", "Print", why_not=NO_KERNEL, call="call"),
+    )
+
+    assert objects(graph) == ["call/print"]
+
+
+def test_the_cure_where_the_machine_is_not_known():
+    (finding,) = NoFallback().check(placement(fallen("a", "MatMul"), machine=None)).findings
+
+    assert finding.cure == CURE

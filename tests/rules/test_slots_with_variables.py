@@ -393,3 +393,17 @@ def test_a_scale_of_the_loss_is_no_slot_of_a_scalar_variable():
     )
 
     assert SlotsWithVariables().check(graph).state == "not-checked"
+
+
+@pytest.mark.parametrize(("slot", "primary"), [("", "CPU:0"), ("CPU:0", "")])
+def test_a_slot_or_variable_that_was_not_placed(slot, primary):
+    graph = program(
+        variable("w", at=primary),
+        variable("w/Momentum", at=slot),
+        host("update/w", "ResourceApplyMomentum", "w", "w/Momentum", "rate", "mean/w", "momentum"),
+    )
+
+    (finding,) = SlotsWithVariables().check(graph).findings
+
+    assert finding.expected == ("/device:CPU:0" if primary else "no device")
+    assert finding.found == ("/device:CPU:0" if slot else "no device")

@@ -123,6 +123,18 @@ def test_the_way_may_lead_over_the_host_and_along_values():
     )
 
 
+def test_the_op_that_waits_is_named_not_what_ran_before_it():
+    """Each tower reads its weights at once."""
+    graph = in_turn(2)
+    read = Task("tower_1/w/read", GPUS[1], 0.0001)
+
+    (finding,) = checked(graph, works(0), read, works(1, 0)).findings
+
+    assert finding.message.endswith(
+        ": tower_1/w/MatMul waits for gradients/tower_0/w/MatMul_grad/MatMul"
+    )
+
+
 def test_what_the_step_does_not_run_is_not_named():
     """Such as what a placeholder is by default."""
     graph = program(

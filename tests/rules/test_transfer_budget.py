@@ -765,3 +765,13 @@ def test_a_constant_that_the_step_does_not_read_does_not_travel():
         outputs={"x0": (10,), "c": (LARGE * 2,)},
     )
     assert TransferBudget(link_bytes=40).check(graph).state == "kept"
+
+
+def test_a_constant_of_unknown_size_is_not_over_the_smallest_budget():
+    graph = placement(
+        op("table", "Const", "/job:ps/cpu:0", "/job:ps/cpu:0"),
+        op("use", "MatMul", "/job:worker/cpu:0", "/job:worker/cpu:0", "table"),
+        machine="ps*1; worker*1",
+    )
+
+    assert TransferBudget(constant_bytes=0).check(graph).state == "not-checked"

@@ -340,3 +340,54 @@ def test_not_checked(graph, reason):
 def test_updates_that_are_run_by_themselves(apart):
     assert UpdateOpsRun(apart=(apart,)).check(normalised(0)).state != "broken"
     assert UpdateOpsRun(apart=("another",)).check(normalised(0)).state == "broken"
+
+
+def assigned(*ops, to="v"):
+    """A variable that is set, beside the step, to what some ops make."""
+    return program(
+        variable(to),
+        host("rows", "Placeholder"),
+        *ops,
+        host("set", "AssignVariableOp", to, "new"),
+    )
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param([on(0, "new", "L2Loss", "tower_0/w/read")], id="of weights alone"),
+        pytest.param([host("new", "Sum", "rows")], id="of examples that no tower computes with"),
+        pytest.param(
+            [
+                host("norm", "L2Loss", gradient(0)),
+                host("mean", "Mean", "tower_0/w/MatMul"),
+                host("new", "RealDiv", "mean", "norm"),
+            ],
+            id="of gradients and activations",
+        ),
+        pytest.param(
+            [on(0, "seen", "ReadVariableOp", "v"), on(0, "new", "AddV2", "seen", "rows")],
+            id="a count of examples, kept on a tower's GPU",
+        ),
+    ],
+)
+def test_an_assignment_that_is_no_statistic_of_a_tower(ops):
+    assert UpdateOpsRun().check(assigned(*ops)).reason == NONE
+
+
+def test_an_update_by_both_towers_runs_whichever_of_them_is_meant():
+    both = host("new", "AddN", "tower_0/w/MatMul", "tower_1/w/MatMul")
+
+    assert objects(assigned(both), tower="/gpu:0") == ["set"]
+    assert objects(assigned(both), tower="/gpu:1") == ["set"]
+
+
+def test_of_many_train_ops_three_are_named():
+    names = [f"train_{each}" for each in "abcd"]
+    graph = normalised(
+        gpus=[0], ops=[host(name, "NoOp") for name in names], training={"train_op": names}
+    )
+
+    (finding,) = UpdateOpsRun().check(graph).findings
+
+    assert finding.expected == "part of train_a and train_b and train_c"

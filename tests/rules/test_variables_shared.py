@@ -573,3 +573,113 @@ def test_a_name_that_only_one_gpu_uses_outside_the_collections_makes_up_for_none
     )
 
     assert objects(graph) == ["more"]
+
+
+def test_a_build_for_one_gpu_with_as_many_towers_hides_no_copies_by_its_collections():
+    ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
+    known = collections(["w", "w_1"])
+
+    verdict = VariablesShared().check(
+        placement(*ops, collections=known, alone=placement(*ops, collections=known))
+    )
+
+    assert [each.object for each in verdict.findings] == ["w_1"]
+    assert verdict.note == (
+        "TRAINABLE 2, GLOBAL 2; by data flow alone: built for one GPU it still has 2 towers"
+    )
+
+
+def test_a_collection_of_the_two_is_enough():
+    """Frozen weights: nothing is trained."""
+    graph = placement(
+        *variables("w", "w_1"),
+        *tower(0, "w"),
+        *tower(1, "w_1"),
+        collections=collections([], slots=["w", "w_1"]),
+        alone=placement(
+            *variables("w"), *tower(0, "w"), collections=collections([], ["w"]), machine="gpu*1"
+        ),
+    )
+
+    assert (
+        VariablesShared().check(graph).note == "TRAINABLE 0 -> 0, GLOBAL 1 -> 2 from 1 tower to 2"
+    )
+
+
+def test_one_tower_and_no_collections_tell_nothing():
+    ops = [*variables("w"), *tower(0, "w")]
+
+    assert VariablesShared().check(placement(*ops, alone=placement(*ops))).reason == (
+        "variables are read on /device:GPU:0 alone, and no variable is in a collection"
+    )
+
+
+def test_the_copy_is_the_later_towers_whichever_was_made_first():
+    graph = placement(*variables("second", "first"), *tower(0, "first"), *tower(1, "second"))
+
+    assert objects(graph) == ["second"]
+
+
+def split(*, alone=None):
+    """Two towers of two GPUs each, with variables of their own."""
+    return placement(
+        *variables("a", "b", "a_1", "b_1"),
+        *tower(0, "a"),
+        *tower(1, "b", after="matmul0_0"),
+        *tower(2, "a_1"),
+        *tower(3, "b_1", after="matmul2_0"),
+        collections=collections(["a", "b", "a_1", "b_1"]),
+        machine="gpu*4",
+        alone=alone,
+    )
+
+
+@pytest.mark.parametrize("informed", [True, False])
+def test_parts_of_split_towers_are_paired_with_those_of_the_first(informed):
+    alone = placement(
+        *variables("a", "b"), *tower(0, "a", "b"), collections=collections("ab"), machine="gpu*1"
+    )
+    verdict = VariablesShared().check(split(alone=alone if informed else None))
+
+    assert [(each.object, each.expected.partition(",")[0]) for each in verdict.findings] == [
+        ("a_1", "a"),
+        ("b_1", "b"),
+    ]
+    assert verdict.note is not None
+    assert ("taken for parts of one model" in verdict.note) == (not informed)
+
+
+def test_a_tower_of_more_parts_than_the_first_has():
+    graph = placement(
+        *variables("a", "b", "a_1", "b_1"),
+        *tower(0, "a", "b"),
+        *tower(1, "a_1"),
+        *tower(2, "b_1", after="matmul1_0"),
+        machine="gpu*3",
+    )
+
+    assert objects(graph) == ["a_1", "b_1"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "found", "to"),
+    [("gpu*2", "a variable more with 2 GPUs", "2"), (None, "a variable more", "many")],
+)
+def test_what_is_said_of_a_variable_that_is_added_for_all_towers(machine, found, to):
+    graph = placement(
+        *variables("w", "more"),
+        *tower(0, "w", "more"),
+        *tower(1, "w", "more"),
+        collections=collections(["w", "more"]),
+        alone=placement(
+            *variables("w"), *tower(0, "w"), collections=collections(["w"]), machine="gpu*1"
+        ),
+        machine=machine,
+    )
+    verdict = VariablesShared().check(graph)
+
+    (finding,) = verdict.findings
+    assert finding.found == found
+    assert finding.message.endswith("; the tower on /device:GPU:0 and /device:GPU:1 reads it")
+    assert verdict.note is not None
+    assert verdict.note.endswith(f" from 1 tower to {to}")
