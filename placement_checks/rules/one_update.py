@@ -137,7 +137,7 @@ def _counted_again(placement: Placement, known: Wiring) -> Iterator[str]:
     scalars = {variable.name for variable in placement.variables if variable.shape == ()}
     for variable, updates in known.updates.by_variable.items():
         moves = [_moved_by(placement, known, update) for update in updates]
-        again = len(moves) > 1 and len(known.updates.at_once(updates)) > 1
+        again = len(known.updates.at_once(updates)) > 1
         if variable in scalars and again and set(moves) == {1}:
             yield variable
 

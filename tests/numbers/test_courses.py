@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -488,6 +489,25 @@ def test_gradients_may_be_coarser_than_the_variables(
     equal, apart = compared(numbers, steps)
 
     assert [each.state for each in (*equal, *(other.difference for other in apart))] == [state]
+
+
+def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
+    """Of two variables that are trained, one is computed in bfloat16."""
+    steps = course(
+        {"w": [1.0], "v": [1.0]},
+        {"w": [[2.0]], "v": [[2.0]]},
+        {"w": [[2.001]]},
+        unsure={"w": [False], "v": [False]},
+    )
+    numbers = measurement(course=steps, dtypes=dict.fromkeys("wv", "float32"))
+
+    def apart(**precisions: str) -> list[str]:
+        _, found = compared(replace(numbers, precisions=precisions), steps, tolerance=0.5)
+        return [each.difference.variable for each in found]
+
+    assert apart(w="float32", v="float32") == ["w"]
+    assert apart(w="float32", v="bfloat16") == []
+    assert apart() == ["w"]
 
 
 def test_gradients_that_are_too_coarse_say_nothing_of_any_weight() -> None:

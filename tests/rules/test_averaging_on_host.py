@@ -188,6 +188,21 @@ def test_the_gradients_of_one_loss_of_all_towers_are_added_up_in_the_backward_pa
     assert objects(graph) == broken
 
 
+def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_towers():
+    graph = program(
+        on(2, "gradients/AddN", "AddN", gradient(0), gradient(1)),
+        host("sum/w", "AddN", "gradients/AddN", gradient(2)),
+        gpus=[0, 1, 2],
+    )
+
+    (finding,) = AveragingOnHost().check(graph).findings
+
+    assert finding.message.startswith(
+        "gradients/AddN (AddN) brings the gradients of the towers on /device:GPU:0 and "
+        "/device:GPU:1 together on /device:GPU:2"
+    )
+
+
 def test_gradients_of_one_loss_that_are_averaged_on_the_host_are_where_they_should_be():
     assert AveragingOnHost().check(joined()).state == "kept"
 

@@ -392,3 +392,13 @@ def test_the_cure_where_the_machine_is_not_known():
     (finding,) = NoFallback().check(placement(fallen("a", "MatMul"), machine=None)).findings
 
     assert finding.cure == CURE
+
+
+def test_what_takes_a_value_computed_from_a_variable_is_not_bound_to_that():
+    graph = placement(
+        fallen("step", "VariableV2", why_not="no int32"),
+        op("double", "Add", "/gpu:0", "GPU:0", "step", "step"),
+        fallen("print", "Print", "double", bound=True),
+    )
+
+    assert objects(graph) == ["step", "print"]

@@ -17,6 +17,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Verdict
+from placement_checks.placement import Body
 from placement_checks.rules import TowersAlike
 
 CURE = (
@@ -176,13 +177,21 @@ def test_a_tower_that_has_a_variable_of_its_own_where_another_uses_a_shared_one_
         ((1, 2, 2, 1), "(1, 2, 2, 1)"),
         ((b"SAME",), "SAME"),
         (tuple(range(100)), str(tuple(range(100)))[:60]),
-        (0.1, "0.1"),
+        (1 / 3, "0.333333"),
     ],
 )
 def test_an_attribute_is_told_in_short(value, said):
     graph = program(attributes={"tower_0/w/MatMul": {"of": value}})
 
     assert found(graph) == [("tower_1/w/MatMul", f"MatMul with of {said}", "MatMul with of None")]
+
+
+def test_bodies_of_functions_are_compared_op_by_op():
+    graph = program(
+        attributes={f"tower_{i}/w/MatMul": {"f": Body(f"body of {i}")} for i in (0, 1)}
+    )
+
+    assert objects(graph) == []
 
 
 def test_of_several_attributes_the_first_by_name_is_told():

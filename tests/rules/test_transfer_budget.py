@@ -326,7 +326,16 @@ def test_the_rows_of_a_tower_are_its_part_of_the_batch():
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"), [("Split", 4 * 2 * 4), ("StridedSlice", 4 * 2 * 4), ("Identity", 8 * 2 * 4)]
+    ("kind", "size"),
+    [
+        ("Split", 4 * 2 * 4),
+        ("SplitV", 4 * 2 * 4),
+        ("StridedSlice", 4 * 2 * 4),
+        ("Slice", 4 * 2 * 4),
+        ("Unpack", 4 * 2 * 4),
+        ("DynamicPartition", 4 * 2 * 4),
+        ("Identity", 8 * 2 * 4),
+    ],
 )
 def test_the_rows_of_what_the_host_cuts_for_a_tower_are_a_part(kind, size):
     graph = towers(

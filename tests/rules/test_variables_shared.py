@@ -683,3 +683,17 @@ def test_what_is_said_of_a_variable_that_is_added_for_all_towers(machine, found,
     assert finding.message.endswith("; the tower on /device:GPU:0 and /device:GPU:1 reads it")
     assert verdict.note is not None
     assert verdict.note.endswith(f" from 1 tower to {to}")
+
+
+def test_one_gpu_that_reads_is_enough_where_the_collections_tell():
+    """The second tower was built on the GPU of the first."""
+    graph = placement(
+        *variables("w", "w_1"),
+        *tower(0, "w", "w_1"),
+        collections=collections(["w", "w_1"]),
+        alone=placement(
+            *variables("w"), *tower(0, "w"), collections=collections(["w"]), machine="gpu*1"
+        ),
+    )
+
+    assert objects(graph) == ["w_1"]

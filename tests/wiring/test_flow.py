@@ -221,3 +221,12 @@ def test_a_cone_ends_where_it_is_not_to_be_entered():
 
     assert sorted(flow.cone([3], lambda op: op != 1)) == [1, 2, 3]
     assert sorted(flow.cone([3], lambda _: True)) == [0, 1, 2, 3]
+
+
+def test_a_collective_whose_input_is_not_known_gives_nothing():
+    graph = placement(
+        op("g", "MatMul"), op("one", "NcclAllReduce", "", "", "g"), op("other", "NcclAllReduce")
+    )
+
+    assert given_to("one", graph) == ["g"]
+    assert given_to("other", graph) == ["g"]

@@ -56,6 +56,12 @@ def test_what_only_names_an_op_makes_no_other(attribute):
     assert are_equal(X, *twice("Cast", "x"), attributes=attributes)
 
 
+def test_attributes_may_come_in_any_order():
+    attributes = {"one": {"axis": 1, "keep": True}, "other": {"keep": True, "axis": 1}}
+
+    assert are_equal(X, *twice("Sum", "x"), attributes=attributes)
+
+
 def test_another_attribute_makes_another():
     attributes = {"one": {"axis": 1}, "other": {"axis": 2}}
 

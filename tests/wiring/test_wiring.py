@@ -137,3 +137,10 @@ def test_a_backward_op_whose_forward_op_is_gone_has_none():
     graph = placement(op("gradients/gone_grad/Mul", "Mul"), op("kept", "Relu"))
 
     assert wiring(graph).backward.forward == {}
+
+
+def test_what_is_fed_to_a_tower_on_its_gpu_is_that_towers():
+    graph = program(host("shown", "Mean", "tower_1/x"))
+    known = wiring(graph)
+
+    assert list(known.towers_in(known.masks[known.flow.number["shown"]])) == [1]
