@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from placement_checks.errors import InputError
 
 FOLDER = Path(".placement_checks")
 SUFFIX = ".npz"
+_MEMBER = re.compile(r"(start|[0-9]{1,9})/(.+)\.npy")
+_KINDS = "biufcSU"  # of dtype: numbers and texts, no objects and no records
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -42,6 +47,23 @@ class Case:
         """Of the first batch; 0 if it has none."""
         return _rows(self.batches[0])
 
+    def first(self, variables: Arrays) -> Arrays:
+        """The first values, for ``variables`` of these shapes.
+
+        Raises:
+            InputError: the case is of other variables.
+        """
+        for name, value in variables.items():
+            saved = self.start.get(name)
+            if saved is None or saved.shape != value.shape:
+                has = "none" if saved is None else f"one of shape {saved.shape}"
+                raise InputError(
+                    self.name,
+                    f"'{name}' needs a first value of shape {value.shape}, and the case has {has}",
+                    "name a case that this program has saved, or run it without one",
+                )
+        return self.start
+
     def save(self, program: str) -> str:
         """Write it to a file named after the program; the path, relative to the current folder."""
         FOLDER.mkdir(exist_ok=True)
@@ -50,7 +72,7 @@ class Case:
             letter if letter.isalnum() or letter in "._-" else "_" for letter in program
         )
         path = FOLDER / f"{name}{SUFFIX}"
-        arrays = {f"start/{key}": value for key, value in self.start.items()}
+        arrays = {f"start/{key}": _plain(value) for key, value in self.start.items()}
         for number, batch in enumerate(self.batches):
             arrays |= {f"{number}/{key}": _plain(value) for key, value in batch.items()}
         np.savez(path, **arrays)  # type: ignore[arg-type]
@@ -66,13 +88,11 @@ class Case:
         start: dict[str, npt.NDArray[Any]] = {}
         batches: dict[int, dict[str, npt.NDArray[Any]]] = {}
         try:
-            with np.load(path) as file:
-                for name in file.files:
-                    kind, _, key = name.partition("/")
-                    into = start if kind == "start" else batches.setdefault(int(kind), {})
-                    into[key] = file[name]
-        except (OSError, ValueError, EOFError) as error:
-            reason = str(error) or type(error).__name__
+            for kind, key, array in _read(path):
+                into = start if kind == "start" else batches.setdefault(int(kind), {})
+                into[key] = array
+        except Exception as error:  # zipfile and numpy raise ten kinds for a file that is broken
+            reason = str(error).partition("\n")[0] or type(error).__name__
             raise InputError(
                 str(path), f"is no saved case: {reason}", "name a file that a run has saved"
             ) from None
@@ -81,10 +101,49 @@ class Case:
         return Case([batches[number] for number in sorted(batches)], start, str(path))
 
 
+def _read(path: Path) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
+    """The kind, key and values of every array of a file.
+
+    `Case.save` compresses nothing, so no array may be larger than its bytes in the file: what a
+    header declares beyond them is never made room for.
+    """
+    if not path.is_file():  # a pipe or device would not end
+        raise ValueError("it is a folder" if path.is_dir() else "there is no such file")
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > path.stat().st_size:
+            raise ValueError("it declares more than it holds")
+        for member in members:
+            named = _MEMBER.fullmatch(member.filename)
+            if named is None:
+                raise ValueError(f"'{member.filename}' is no array of a case")
+            if member.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"'{member.filename}' is compressed")
+            with archive.open(member) as stream:
+                yield named[1], named[2], _array(stream, member)
+
+
+def _array(stream: Any, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    form = np.lib.format
+    first = form.read_magic(stream) == (1, 0)
+    read_header = form.read_array_header_1_0 if first else form.read_array_header_2_0
+    shape, _, dtype = read_header(stream)
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"'{member.filename}' is of the dtype {dtype}")
+    held, longest = math.prod(shape) * dtype.itemsize, max(shape, default=0)
+    if held != member.file_size - stream.tell() or longest > member.file_size:
+        raise ValueError(f"'{member.filename}' does not hold the shape {shape}"[:200])
+    stream.seek(0)
+    array: npt.NDArray[Any] = form.read_array(stream, allow_pickle=False)
+    return array
+
+
 def _rows(batch: Arrays) -> int:
     return max((len(array) for array in batch.values() if array.ndim), default=0)
 
 
 def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Texts without their objects, which a file could not be read back with."""
+    """Values of a dtype that a file can be read back with: no objects, no bfloat16."""
+    if array.dtype.kind == "V":
+        return array.astype(np.float32)
     return np.array(array.tolist()) if array.dtype.kind == "O" else array

@@ -149,13 +149,11 @@ class _Comparison:
     def _begin(self) -> None:
         """Give the variables of both programs the same values."""
         self._reference.begin({})
+        first = self._reference.program.initializers
+        values = {name: value for name, value in self._reference.values().items() if name in first}
         if self._case and self._case.start:
-            self._start = self._case.start
+            self._start = self._case.first(values)
         else:
-            first = self._reference.program.initializers
-            values = {
-                name: value for name, value in self._reference.values().items() if name in first
-            }
             trained = self._reference.program.received.gradients
             self._start = {
                 name: self._uneven(value) if name in trained else value
