@@ -48,10 +48,11 @@ def place(
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
+    checked_gpus(gpus)
+    target = _checked(target)
+    _start_early()
     from placement_checks.capture.placing import place as place_on
 
-    checked_gpus(gpus)
-    _start_early()
     if machine is not None:
         gpus = machine.towers
     asked, source = _asked(target, gpus)
@@ -73,8 +74,21 @@ def ask(target: Target, *, gpus: int = 2) -> Placement:
         UsageError: ``gpus`` is below 1 or above 256.
         InputError: the target cannot be built or read.
     """
-    asked, _ = _asked(target, checked_gpus(gpus))
+    asked, _ = _asked(_checked(target), checked_gpus(gpus))
     return asked
+
+
+def _checked(target: Target) -> Target:
+    """The target, of which nothing is known to be wrong; not even TensorFlow is loaded for that.
+
+    Raises:
+        InputError: it names nothing that can be loaded.
+    """
+    from placement_checks.capture.targets import check
+
+    if isinstance(target, str | Path):
+        check(target)
+    return target
 
 
 def _asked(target: Target, gpus: int) -> tuple[Placement, Source]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -16,6 +17,8 @@ from placement_checks.placement import Body, Details, Frame, Tensor
 
 _MOST_IMPORTED = 200_000  # ops of a file; a million would take 4 GB for their shapes
 _LARGE = 1024  # bytes; of larger constants the values are cut out before a graph is placed
+_MOST_VALUES = 1 << 16  # of a constant: one value may stand for all of any shape
+_DEEPEST = 100  # functions within functions, of which the bodies are compared
 
 
 class GraphDetails(Details):
@@ -46,10 +49,10 @@ class GraphDetails(Details):
         node = self._node(op)
         if node is None:
             return {}
-        known = {key: self._plain(node.attr[key]) for key in _telling(node)}
+        known = {key: self._plain(node.attr[key], 0) for key in _telling(node)}
         return {key: value for key, value in known.items() if value is not None}
 
-    def _plain(self, value: Any) -> Any:
+    def _plain(self, value: Any, depth: int) -> Any:
         """An attribute as numbers, texts, tuples and bodies; None for tensors."""
         kind = value.WhichOneof("value")
         if kind in ("i", "f", "b", "s", "type"):
@@ -57,7 +60,7 @@ class GraphDetails(Details):
         if kind == "shape":
             return _shape(value.shape)
         if kind == "func":
-            return Body(self._digest(value.func.name))
+            return Body(self._digest(value.func.name, depth))
         if kind == "list" and not value.list.func and not value.list.tensor:
             listed = value.list
             plain = (listed.i, listed.f, listed.b, listed.s, listed.type)
@@ -66,8 +69,10 @@ class GraphDetails(Details):
             )
         return None
 
-    def _digest(self, function: str) -> str:
+    def _digest(self, function: str, depth: int) -> str:
         """What is equal for functions of the same body, whatever their own names."""
+        if depth == _DEEPEST:
+            return function
         if function not in self._digests:
             self._digests[function] = function  # itself, should it call itself
             digest = hashlib.sha256()
@@ -78,7 +83,7 @@ class GraphDetails(Details):
                 inputs = [(place.get(name, name), output) for name, _, output in parts]
                 digest.update(f"{node.op} {inputs}".encode())
                 for key in _telling(node):
-                    attribute = self._plain(node.attr[key])
+                    attribute = self._plain(node.attr[key], depth + 1)
                     tensor = node.attr[key].tensor.SerializeToString(deterministic=True)
                     digest.update(f"{key} {attribute} {tensor!r}".encode())
             self._digests[function] = digest.hexdigest()
@@ -92,7 +97,12 @@ class GraphDetails(Details):
         bare = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
         if tensor.ByteSize() > _LARGE or tensor == bare:
             return None
-        array = tf.make_ndarray(tensor)
+        if not 0 <= math.prod(dim.size for dim in tensor.tensor_shape.dim) <= _MOST_VALUES:
+            return None
+        try:
+            array = tf.make_ndarray(tensor)
+        except (TypeError, ValueError):  # a dtype without arrays, or values that miss its shape
+            return None
         return (array.dtype.name, array.shape, *map(_comparable, array.ravel().tolist()))
 
     def forward(self, op: str) -> str:
@@ -135,7 +145,7 @@ class GraphDetails(Details):
         try:
             with graph.as_default():
                 tf.graph_util.import_graph_def(self._graph_def, name="")
-        except (ValueError, tf.errors.OpError):  # ops of a library of one's own
+        except Exception:  # ops of a library of one's own; or whatever a damaged graph raises
             return None
         return graph
 

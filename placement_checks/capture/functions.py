@@ -7,11 +7,15 @@ Functions that are handed to a kernel, such as those of ``tf.data``, are not pla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from placement_checks.devices import Device
+from placement_checks.errors import InputError
 from placement_checks.placement import Op, producer_of
+
+MOST_NESTED = 2_000_000  # ops; large programs have one million, and a million takes 8 GB to place
+DEEPEST = 100  # calls within calls; loops in branches in functions of programs go ten deep
 
 _CALLS: Mapping[str, Mapping[str, str]] = {
     "PartitionedCall": {"f": ""},
@@ -24,46 +28,117 @@ _CALLS: Mapping[str, Mapping[str, str]] = {
 _CASES = ("Case", "StatelessCase")
 
 
-def nested_ops(graph_def: Any, ops: Mapping[str, Op]) -> Iterator[tuple[Op, str, str]]:
+class _Size(NamedTuple):
+    ops: int
+    levels: int
+
+
+def check_calls(graph_def: Any, program: str) -> None:
+    """Make sure that a graph can be unfolded: a few functions can stand for endlessly many ops.
+
+    Raises:
+        InputError: a function calls itself, calls are nested too deep, or unfold to too many ops.
+    """
+    library = _library(graph_def)
+    if not library:
+        return
+    sizes: dict[str, _Size] = {}
+
+    def of_calls(nodes: Any, within: tuple[str, ...]) -> _Size:
+        """What all calls among the nodes unfold to; each function is counted once."""
+        functions = [
+            function
+            for node in nodes
+            if _is_call(node, library)
+            for function, _ in _bodies(node, library)
+            if function in library
+        ]
+        for function in functions:
+            if function in within:
+                raise InputError(
+                    program,
+                    f"its function '{function}' calls itself, and every call is opened to be "
+                    "placed",
+                    "write the recursion as a loop",
+                )
+            if function not in sizes:
+                if len(within) == DEEPEST:
+                    raise too_deep()
+                nodes = library[function].node_def
+                ops, levels = of_calls(nodes, (*within, function))
+                sizes[function] = _Size(len(nodes) + ops, levels + 1)
+        found = [sizes[function] for function in functions]
+        return _Size(
+            sum(each.ops for each in found), max((each.levels for each in found), default=0)
+        )
+
+    def too_deep() -> InputError:
+        return InputError(
+            program,
+            f"its functions call each other more than {DEEPEST} levels deep",
+            "build it with fewer calls within calls",
+        )
+
+    ops, levels = of_calls(graph_def.node, ())
+    if levels > DEEPEST:
+        raise too_deep()
+    if ops > MOST_NESTED:
+        raise InputError(
+            program,
+            f"the calls of its functions unfold to {_rounded(ops)} ops, and at most "
+            f"{MOST_NESTED:,} are placed",
+            "build a part of it, or call fewer functions from each other",
+        )
+
+
+def _rounded(number: int) -> str:
+    return f"{number:,}" if number < 10**12 else f"more than 10^{len(str(number)) - 1}"
+
+
+def nested_ops(
+    graph_def: Any, ops: Mapping[str, Op], device_of: Callable[[str, str], Device]
+) -> Iterator[tuple[Op, str, str]]:
     """Every op of a body that is placed, with its function's name and its name therein.
 
     Its inputs are those of the graph: an argument of the body stands for what the call is given.
+
+    Args:
+        graph_def: a graph that has passed `check_calls`.
+        ops: those of the graph itself, by name.
+        device_of: reads a device name, given the op that asks for it.
     """
-    library = {function.signature.name: function for function in graph_def.library.function}
-    if not library:
-        return
-    for node in graph_def.node:
+    library = _library(graph_def)
+
+    def expand(
+        node: Any, name: str, device: Device, inputs: list[str]
+    ) -> Iterator[tuple[Op, str, str]]:
+        for function, suffix in _bodies(node, library):
+            if function not in library:
+                continue
+            body = library[function]
+            arguments = [argument.name for argument in body.signature.input_arg]
+            # A branch is not given the condition, which is the first input of its call.
+            given = inputs[1:] if suffix.startswith(("/then", "/else", "/branch")) else inputs
+            data = [source for source in given if not source.startswith("^")]
+            known = dict(zip(arguments, data, strict=False))
+            prefix = f"{name}{suffix}"
+            for inner in body.node_def:
+                path = f"{prefix}/{inner.name}"
+                sources = [_source(source, prefix, known) for source in inner.input]
+                # A node without a device of its own takes that of the call.
+                own = device_of(inner.device, path).over(device)
+                yield Op(path, inner.op, own, tuple(sources), call=name), function, inner.name
+                if _is_call(inner, library):
+                    yield from expand(inner, path, own, sources)
+
+    for node in graph_def.node if library else ():
         if _is_call(node, library):
             call = ops[node.name]
-            yield from _expand(node, node.name, call.requested, list(call.inputs), library, ())
+            yield from expand(node, node.name, call.requested, list(call.inputs))
 
 
-def _expand(
-    node: Any,
-    name: str,
-    device: Device,
-    inputs: list[str],
-    library: Mapping[str, Any],
-    within: tuple[str, ...],
-) -> Iterator[tuple[Op, str, str]]:
-    for function, suffix in _bodies(node, library):
-        if function not in library or function in within:  # unknown, or recursive
-            continue
-        body = library[function]
-        arguments = [argument.name for argument in body.signature.input_arg]
-        # A branch is not given the condition, which is the first input of its call.
-        given = inputs[1:] if suffix.startswith(("/then", "/else", "/branch")) else inputs
-        data = [source for source in given if not source.startswith("^")]
-        known = dict(zip(arguments, data, strict=False))
-        prefix = f"{name}{suffix}"
-        for inner in body.node_def:
-            sources = [_source(source, prefix, known) for source in inner.input]
-            # A node without a device of its own takes that of the call.
-            own = Device.parse(inner.device).over(device)
-            op = Op(f"{prefix}/{inner.name}", inner.op, own, tuple(sources), call=name)
-            yield op, function, inner.name
-            if _is_call(inner, library):
-                yield from _expand(inner, op.name, own, sources, library, (*within, function))
+def _library(graph_def: Any) -> Mapping[str, Any]:
+    return {function.signature.name: function for function in graph_def.library.function}
 
 
 def _is_call(node: Any, library: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from placement_checks.capture.details import GraphDetails
-from placement_checks.capture.functions import nested_ops
+from placement_checks.capture.functions import check_calls, nested_ops
 from placement_checks.capture.gradients import Gradients
 from placement_checks.devices import Device
 from placement_checks.errors import InputError
@@ -96,33 +96,44 @@ def requested(source: Source) -> Placement:
     """The placement that a graph asks for; no placer has been asked.
 
     Raises:
-        InputError: an op asks for a device whose name cannot be read.
+        InputError: an op has no name of its own, asks for a device whose name cannot be read, or
+            is a variable of no dtype; or the calls of functions cannot be unfolded.
     """
     ops: dict[str, Op] = {}
     variables: list[Variable] = []
     details = GraphDetails(source.graph_def, source.live, source.folder)
 
-    for node in source.graph_def.node:
-        name = node.name
-        colocated: Sequence[str] = ()
-        if "_class" in node.attr:
-            colocated = _colocated(node.attr["_class"].list.s, name)
+    def device_of(text: str, op: str) -> Device:
         try:
-            device = Device.parse(node.device)
+            return Device.parse(text)
         except InputError as error:
-            where = next(map(str, details.frames(name)), "")
+            where = next(map(str, details.frames(op)), "")
             raise InputError(
                 source.program,
-                f"op '{name}'{where and f' ({where})'} asks for the device {error.object}, "
+                f"op '{op}'{where and f' ({where})'} asks for the device {error.object}, "
                 f"and {error.message}",
                 error.cure,
             ) from None
+
+    for node in source.graph_def.node:
+        name = node.name
+        if not name or name in ops:
+            what = f"has two ops of the name '{name}'" if name else "has an op without a name"
+            raise InputError(
+                source.program, what, "write it again, it is no graph of TensorFlow's"
+            )
+        colocated: Sequence[str] = ()
+        if "_class" in node.attr:
+            colocated = _colocated(node.attr["_class"].list.s, name)
+        device = device_of(node.device, name)
         ops[name] = Op(name, node.op, device, tuple(node.input), None, colocated)
         if node.op in VARIABLE_TYPES:
-            variables.append(_variable(node))
-    for op, function, inner in nested_ops(source.graph_def, ops):
-        ops.setdefault(op.name, op)
-        details.bodies[op.name] = (function, inner)
+            variables.append(_variable(node, source.program))
+    check_calls(source.graph_def, source.program)
+    for op, function, inner in nested_ops(source.graph_def, ops, device_of):
+        if op.name not in ops:
+            ops[op.name] = op
+            details.bodies[op.name] = (function, inner)
     return Placement(
         source.program,
         ops,
@@ -138,8 +149,17 @@ def name_of(tensor: str) -> str:
     return tensor.partition(":")[0]
 
 
-def _variable(node: Any) -> Variable:
-    dtype = tf.dtypes.as_dtype(node.attr["dtype"].type).base_dtype.name
+def _variable(node: Any, program: str) -> Variable:
+    number = node.attr["dtype"].type
+    try:
+        dtype = tf.dtypes.as_dtype(number).base_dtype.name
+    except TypeError:
+        raise InputError(
+            program,
+            f"its variable '{node.name}' is of the dtype {number}, which TensorFlow "
+            f"{tf.__version__} does not know",
+            "read it with the version that wrote it, or write it again",
+        ) from None
     shape = node.attr["shape"].shape
     dims = (
         None if shape.unknown_rank else tuple(d.size if d.size >= 0 else None for d in shape.dim)
@@ -149,5 +169,5 @@ def _variable(node: Any) -> Variable:
 
 def _colocated(classes: Iterable[bytes], own: str) -> tuple[str, ...]:
     """The ops of ``loc:@…`` entries; every variable is in a group named after itself."""
-    names = (entry.decode().removeprefix("loc:@") for entry in classes)
+    names = (entry.decode(errors="replace").removeprefix("loc:@") for entry in classes)
     return tuple(name for name in names if name != own)

@@ -88,4 +88,11 @@ def _constrained(registered: list[Any], node: Any) -> set[str]:
 
 
 def _shown(node: Any, attribute: str) -> str:
-    return " and ".join(sorted(dtypes.as_dtype(each).name for each in _types(node, attribute)))
+    return " and ".join(sorted(map(_name, _types(node, attribute))))
+
+
+def _name(dtype: int) -> str:
+    try:
+        return str(dtypes.as_dtype(dtype).name)
+    except TypeError:  # a file may have any number
+        return f"dtype {dtype}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from types import ModuleType
 from typing import Any
 
@@ -25,10 +27,56 @@ from placement_checks.errors import InputError, PlacementError
 from placement_checks.program import Program
 
 GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
+_LIMIT = 1 << 31  # bytes; protobuf reads no larger message
 
 # The neighbours that the files of a folder have imported, by folder: two folders may each have
 # a model.py, and each of their programs must meet its own.
 _neighbours: dict[Path, dict[str, ModuleType]] = {}
+
+
+def check(target: str | Path) -> None:
+    """Find what can be told to be wrong with a target without loading anything for it.
+
+    Raises:
+        InputError: there is no such file or module, or the file can hold no graph.
+    """
+    path = Path(target)
+    if isinstance(target, Path) or _is_graph(path):
+        graph_file(path)
+        return
+    where, colon, _ = target.rpartition(":")
+    if not colon:
+        raise _incomplete(target)
+    if where.endswith(".py"):
+        if reason := _unreadable(Path(where)):
+            raise InputError(where, reason, _near(Path(where)))
+    elif not _is_found(where.partition(".")[0]):
+        raise _no_module(where, target)
+
+
+def graph_file(path: Path) -> Path:
+    """The file of a saved graph: the path itself, or the one in the folder of a SavedModel.
+
+    Raises:
+        InputError: there is no such file, it is too large, or its name is that of no graph.
+    """
+    name = str(path)
+    if kind_of(path) == "folder":
+        saved = [path / f"saved_model{suffix}" for suffix in (".pb", ".pbtxt")]
+        path = next((each for each in saved if kind_of(each) == "file"), path)
+        if kind_of(path) == "folder":
+            raise InputError(name, "is a folder without a saved_model.pb", "name a SavedModel")
+    if reason := _unreadable(path):
+        raise InputError(name, reason, "check the path")
+    if path.suffix not in GRAPH_SUFFIXES:
+        raise InputError(name, "is no saved graph", f"name a file {', '.join(GRAPH_SUFFIXES)}")
+    if path.stat().st_size >= _LIMIT:
+        raise InputError(
+            name,
+            "is larger than the 2 GB that a protobuf may have",
+            "save it without its constants",
+        )
+    return path
 
 
 def resolve(target: str) -> Program | Path:
@@ -38,11 +86,10 @@ def resolve(target: str) -> Program | Path:
         InputError: there is no such file, module or function, or loading it failed.
     """
     path = Path(target)
-    if path.suffix in GRAPH_SUFFIXES or path.is_dir():
+    if _is_graph(path):
         return path
-    where, colon, name = target.rpartition(":")
-    if not colon:
-        raise _incomplete(target)
+    check(target)
+    where, _, name = target.rpartition(":")
     if where.endswith(".py"):
         folder = Path(where).resolve().parent
         with as_script(Path(where).resolve()):
@@ -55,6 +102,29 @@ def resolve(target: str) -> Program | Path:
     home = getattr(module, "__file__", None)
     build = _within(as_module, _attribute(module, name, target))
     return Program(target, build, Path(home).resolve().parent if home else None)
+
+
+def kind_of(path: str | Path) -> str:
+    """``file``, ``folder``, ``other`` or ``nothing``, whatever the path: it may be too long."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return "nothing"
+    return "file" if S_ISREG(mode) else "folder" if S_ISDIR(mode) else "other"
+
+
+def _is_graph(path: Path) -> bool:
+    return path.suffix in GRAPH_SUFFIXES or kind_of(path) == "folder"
+
+
+def _unreadable(path: Path) -> str:
+    """Why a path cannot be read as a file; ``""`` if it can. A pipe or device might not end."""
+    kind = kind_of(path)
+    if kind == "file":
+        return "" if os.access(path, os.R_OK) else "may not be read"
+    return {"folder": "is a folder", "other": "is a pipe or device, and no file"}.get(
+        kind, "there is no such file"
+    )
 
 
 @contextlib.contextmanager
@@ -113,10 +183,6 @@ def _within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> 
 
 
 def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise InputError(
-            str(path), "is a folder" if path.is_dir() else "there is no such file", _near(path)
-        )
     # Not its stem: two targets of one name must not take each other's place.
     name = f"placement_checks_target_{abs(hash(path.resolve()))}"
     if name in sys.modules:
@@ -142,16 +208,31 @@ def _import(name: str, target: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise InputError(
-                target,
-                f"there is no module '{name}'",
-                "run it from the project's root, or give the path: path/to/file.py:function",
-            ) from None
+            raise _no_module(name, target) from None
         raise _failed(target, error, None) from None
     except (Exception, SystemExit) as error:
         raise _failed(target, error, None) from None
     finally:
         sys.path.remove("")
+
+
+def _is_found(package: str) -> bool:
+    """Whether there is a module of this name, which is not loaded."""
+    sys.path.insert(0, "")
+    try:
+        return package in sys.modules or importlib.util.find_spec(package) is not None
+    except (ValueError, ImportError):
+        return False
+    finally:
+        sys.path.remove("")
+
+
+def _no_module(name: str, target: str) -> InputError:
+    return InputError(
+        target,
+        f"there is no module '{name}'",
+        "run it from the project's root, or give the path: path/to/file.py:function",
+    )
 
 
 def _attribute(module: ModuleType, name: str, target: str) -> Any:
@@ -199,7 +280,7 @@ def _failed(target: str, error: BaseException, folder: Path | None) -> InputErro
 
 def _incomplete(target: str) -> InputError:
     path = Path(target)
-    if path.suffix == ".py" and path.is_file():
+    if path.suffix == ".py" and kind_of(path) == "file":
         return InputError(
             target, "names no function", f"write {target}:build, with the builder's name"
         )
@@ -212,9 +293,10 @@ def _incomplete(target: str) -> InputError:
 
 
 def _near(path: Path) -> str:
-    if not path.parent.is_dir():
+    try:
+        near = get_close_matches(path.name, os.listdir(path.parent), n=1)
+    except (OSError, ValueError):  # there is no such folder, or it may not be listed
         return ""
-    near = get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1)
     return f"did you mean '{path.parent / near[0]}'?" if near else ""
 
 
