@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from placement_checks import capture
-from placement_checks.capture.targets import GRAPH_SUFFIXES
+from placement_checks.capture.targets import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.clusters import TF_CONFIG
 from placement_checks.config import Settings
-from placement_checks.errors import UsageError
+from placement_checks.errors import InputError, UsageError
 from placement_checks.logs import STDIN, read_logs
 from placement_checks.machines import Machine, checked_gpus
 from placement_checks.placement import Placement
@@ -57,16 +57,46 @@ def asked_machine(
 
 def is_log(target: str) -> bool:
     """Whether a target is a placement log: a file that is no program and no graph."""
-    path = Path(target)
     if target == STDIN:
         return True
-    return path.exists() and not path.is_dir() and path.suffix not in (".py", *GRAPH_SUFFIXES)
+    is_other = Path(target).suffix not in (".py", *GRAPH_SUFFIXES)
+    return is_other and kind_of(target) in ("file", "other")
 
 
-def prepare(targets: Sequence[str | None]) -> None:
-    """Load TensorFlow, if any of the targets needs it."""
-    if not all(target is None or is_log(target) for target in targets):
-        capture.prepare()
+def is_sound(target: str) -> bool:
+    """Whether nothing is known to be wrong with a target before it is loaded."""
+    try:
+        if not is_log(target):
+            check(target)
+    except InputError:
+        return False
+    return True
+
+
+def prepare(
+    targets: Iterable[str | None], batch: str | None = None, *, placer: bool = True
+) -> None:
+    """Load TensorFlow, if any of the targets needs it, and the placer beside it.
+
+    Raises:
+        InputError: a target or the batch can be told to be wrong before that.
+    """
+    programs = [target for target in targets if target is not None and not is_log(target)]
+    for target in programs:
+        check(target)
+    if batch is not None:
+        _check_batch(batch)
+    if programs:
+        capture.prepare(placer=placer)
+
+
+def _check_batch(batch: str) -> None:
+    from placement_checks.execute.cases import SUFFIX, Case
+
+    if Path(batch).suffix == SUFFIX:
+        Case.load(Path(batch))
+    else:
+        check(batch)
 
 
 def captured(target: str, settings: Settings, graph: str | None = None) -> Placement:

@@ -13,8 +13,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from placement_checks import capture, config
+from placement_checks import config
 from placement_checks.cli import FAILED
+from placement_checks.cli.targets import prepare
 from placement_checks.config import Settings
 from placement_checks.errors import InputError, UsageError
 from placement_checks.execute.threads import settle
@@ -91,7 +92,7 @@ def command(
         _opened(output, stdout) as stream,
         _opened(timeline, StringIO()) as step,
     ):
-        capture.prepare(placer=False)
+        prepare([target, settings.reference], settings.batch, placer=False)
         timings = _timed(target, settings, rows, rounds)
         step.write(chrome_trace(timings[-1].trace.shortest, target))
         _write(timings, form, stream, lambda console: _compare(timings, before, against, console))

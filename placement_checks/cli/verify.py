@@ -13,7 +13,13 @@ from rich.console import Console
 
 from placement_checks import config
 from placement_checks.cli import FAILED, say
-from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
+from placement_checks.cli.targets import (
+    asked_machine,
+    captured,
+    is_sound,
+    machine_options,
+    prepare,
+)
 from placement_checks.config import Settings
 from placement_checks.equality import with_numbers
 from placement_checks.errors import InputError, PlacementError, UsageError
@@ -94,7 +100,9 @@ def command(
         )
     with report_stream() as stdout:
         outcome = _Outcome()
-        prepare([graph, *(target for target, _ in jobs)])
+        # Of several targets one that is not there has its own error, beside the others' reports.
+        sound = [target for target, _ in jobs if is_sound(target)]
+        prepare([graph, reference, *sound], batch)
         for target, settings in jobs:
             try:
                 placement = captured(target, settings, graph)

@@ -1,0 +1,60 @@
+"""What is wrong with a path is told at once, before TensorFlow is loaded or a placer started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Ends the process where TensorFlow would be loaded, by this process or by one that it starts.
+NO_TENSORFLOW = "raise SystemExit('TensorFlow is loaded')\n"
+
+FILE = "nosuch.py: there is no such file"
+CASE = "nosuch.npz: is no saved case: there is no such file; name a file that a run has saved"
+CALLS = {
+    "verify nosuch.py:build": FILE,
+    "verify nosuch.py:build elsewhere.py:build": "elsewhere.py: there is no such file",
+    "verify train.py:build --reference nosuch.py:build": FILE,
+    "verify train.py:build --reference train.py:build --batch nosuch.py:batch": FILE,
+    "verify train.py:build --reference train.py:build --batch nosuch.npz": CASE,
+    "verify a.log --graph nosuch.py:build": FILE,
+    "verify nosuch.module:build": "nosuch.module:build: there is no module 'nosuch.module'; run "
+    "it from the project's root, or give the path: path/to/file.py:function",
+    "verify train.py": "train.py: names no function; write train.py:build, with the builder's "
+    "name",
+    "verify folder": "folder: is a folder without a saved_model.pb; name a SavedModel",
+    "verify pipe.pb": "pipe.pb: is a pipe or device, and no file; check the path",
+    "place nosuch.pb": "nosuch.pb: there is no such file; check the path",
+    "diff train.py:build nosuch.py:build": FILE,
+    "diff nosuch.py:build a.log": FILE,
+    "time nosuch.py:build --reference train.py:build": FILE,
+    "time train.py:build --reference nosuch.py:build": FILE,
+    "time train.py:build --reference train.py:build --batch nosuch.npz": CASE,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_tensorflow_is_not_loaded_to_say_what_is_not_there(call: str, tmp_path: Path) -> None:
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text(NO_TENSORFLOW)
+    (tmp_path / "train.py").write_text("def build():\n    pass\n")
+    (tmp_path / "a.log").touch()
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe.pb")
+    path = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "placement_checks", *call.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.splitlines()[-1] == f"placement-checks: {CALLS[call]}"
+    assert "TensorFlow is loaded" not in ran.stderr
