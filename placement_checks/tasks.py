@@ -34,6 +34,7 @@ PRESETS = {
     "p4d.24xlarge": "gpu*8",
     "g2-2-workers": "ps*1; worker*2: gpu*2",
 }
+_TYPES = ("gpu", "cpu")
 _GROUP = re.compile(
     r"(?P<job>[A-Za-z][A-Za-z0-9_]*)(?:/task:(?P<task>\d{1,9})|\s*\*\s*(?P<count>\d{1,9}))?\s*"
 )
@@ -91,6 +92,8 @@ def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
         raise malformed(whole, _unlike_a_group(group, whole))
     job, index, count = match["job"], match["task"], match["count"]
     colon, text = group[match.end() :][:1], group[match.end() + 1 :]
+    if not (colon or index):
+        _check_spelling(job, count, whole)
     if not (colon or index or count):
         raise malformed(whole, _unlike_a_group(group, whole))
     devices = _parse_devices(text if colon else "cpu", whole)
@@ -102,6 +105,24 @@ def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
     if first in taken:
         raise malformed(whole, f"/job:{job}/task:{first} is there twice")
     return [Task(job, each, devices) for each in range(first, last + 1)]
+
+
+def _check_spelling(job: str, count: str | None, whole: str) -> None:
+    """Refuse a device or preset that is misspelled, which would be a job of CPU tasks.
+
+    Raises:
+        UsageError: the name is like one of theirs, and no devices are stated.
+    """
+    name, digits = re.fullmatch(r"(.*?)x?(\d*)", job.lower()).groups()  # type: ignore[union-attr]
+    for near in get_close_matches(name, _TYPES, 1, 0.66):  # two letters of three
+        number = count or digits or "1"
+        raise UsageError(
+            f"machine '{whole}'",
+            f"'{job}' is no type of device",
+            f"did you mean '{near}*{number}'? A job of that name is '{job}*{number}: cpu*1'",
+        )
+    for near in get_close_matches(job, PRESETS, 1, 0.8):
+        raise malformed(whole, f"'{job}' is no preset, '{near}' is")
 
 
 def _unlike_a_group(group: str, whole: str) -> str:
@@ -119,7 +140,7 @@ def _counts(text: str) -> dict[str, int] | None:
     counts: dict[str, int] = {}
     for part in text.split(","):
         match = _COUNTED.fullmatch(part.strip())
-        if match is None or match[1].lower() not in ("cpu", "gpu") or match[1].lower() in counts:
+        if match is None or match[1].lower() not in _TYPES or match[1].lower() in counts:
             return None
         counts[match[1].lower()] = int(match[2] or 1)
     return counts

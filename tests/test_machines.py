@@ -133,7 +133,8 @@ def test_this_is_the_machine_at_hand(monkeypatch):
     [
         ("", "names no devices"),
         (" ; ", "names no devices"),
-        ("dgx1", "is no preset, 'dgx-1' is"),
+        ("dgx1", "'dgx1' is no preset, 'dgx-1' is"),
+        ("dgx1*2", "'dgx1' is no preset, 'dgx-1' is"),
         ("thiss", "is no preset, 'this' is"),
         ("gpu*2; gpu*2", "'gpu*2' names no job"),
         ("ps*2; gpu", "'gpu' names no job"),
@@ -158,7 +159,7 @@ def test_this_is_the_machine_at_hand(monkeypatch):
         ("zzz", "'zzz' has no number of tasks, write zzz*1"),
         ("TF_CONFG", "is no preset, 'TF_CONFIG' is"),
         ("chief", "'chief' has no number of tasks, write chief*1"),
-        ("ps*1; dgx1", "'dgx1' has no number of tasks, write dgx1*1"),
+        ("ps*1; dgx1", "'dgx1' is no preset, 'dgx-1' is"),
         ("ps*1; dgx-1", "'dgx-1' is no group of tasks"),
         ("w*2: dgx1", "'dgx1' is no list of cpu*N and gpu*N"),
         ("w*2: g2-2-workers", "'g2-2-workers' is no list of cpu*N and gpu*N"),
@@ -179,6 +180,41 @@ def test_parse_says_what_is_wrong(text, message):
     with pytest.raises(UsageError) as caught:
         Machine.parse(text)
     assert str(caught.value) == f"machine '{text}': {message}; {CURE}"
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("gpuu*4", "gpu*4"),
+        ("gpus * 4 ", "gpu*4"),
+        ("GPUS*4", "gpu*4"),
+        ("gup*2", "gpu*2"),
+        ("gp*2", "gpu*2"),
+        ("gpu4", "gpu*4"),
+        ("gpux4", "gpu*4"),
+        ("gpuu", "gpu*1"),
+        ("cpus*2", "cpu*2"),
+        ("tpu*8", "gpu*8"),
+        ("ps*2; gpuu*4", "gpu*4"),
+    ],
+)
+def test_a_misspelled_device_is_no_job(text, device):
+    with pytest.raises(UsageError) as caught:
+        Machine.parse(text)
+    job = text.split(";")[-1].split("*")[0].strip()
+    count = device.partition("*")[2]
+    assert str(caught.value) == (
+        f"machine '{text}': '{job}' is no type of device; did you mean '{device}'? "
+        f"A job of that name is '{job}*{count}: cpu*1'"
+    )
+    assert Machine.parse(f"{job}*{count}: cpu*1").jobs == {job: list(range(int(count)))}
+
+
+@pytest.mark.parametrize(
+    "job", ["ps", "worker", "workers", "chief", "master", "eval", "data", "store", "p", "w", "up"]
+)
+def test_a_job_that_is_like_no_device(job):
+    assert Machine.parse(f"{job}*2").jobs == {job: [0, 1]}
 
 
 @given(st.text() | st.text("psgucworkethi*:;, 0129/"))

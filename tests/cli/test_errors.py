@@ -118,7 +118,9 @@ OPTIONS = {
     "--gpus 10000": f"10000 GPUs: {HOST}",
     "--gpus two": "%%'two' is not a valid integer; see placement-checks verify --help",
     "--gpus 2 --machine gpu*2": "--gpus and --machine: say the same thing twice; give one of them",
-    "--machine dgx1": f"machine 'dgx1': is no preset, 'dgx-1' is; {MACHINE}",
+    "--machine dgx1": f"machine 'dgx1': 'dgx1' is no preset, 'dgx-1' is; {MACHINE}",
+    "--machine gpuu*4": "machine 'gpuu*4': 'gpuu' is no type of device; did you mean 'gpu*4'? "
+    "A job of that name is 'gpuu*4: cpu*1'",
     "--machine worker*2:tpu": f"machine 'worker*2:tpu': 'tpu' is no list of cpu*N and gpu*N; "
     f"{MACHINE}",
     "--rule variables-on-hots": "rule 'variables-on-hots': there is no such rule; "
