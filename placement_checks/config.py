@@ -23,7 +23,7 @@ policy.variables-on-host.device = "/gpu:0"
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -88,14 +88,16 @@ def load(folder: Path) -> Config:
         return Config()
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(str(file), f"cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(str(file), f"is no TOML: {error}", "mend that line") from None
     errors: list[ConfigError] = []
     tool = document.get("tool", {})
     if not isinstance(tool, dict):
         raise ConfigError(f"{file}: tool", "is no table")
-    table = tool.get("placement_checks", {})
-    config = _config(table, file, errors)
+    config = _config(tool.get(_NAME, {}), file, errors)
+    errors += [*_misspelled(document, ""), *_misspelled(tool, "tool.")]
     if len(errors) > 1:
         fields = "; ".join(
             f"{each.object}: {each.message}" + (f" ({each.cure})" if each.cure else "")
@@ -107,7 +109,8 @@ def load(folder: Path) -> Config:
     return config
 
 
-_TABLE = "tool.placement_checks"
+_NAME = "placement_checks"
+_TABLE = f"tool.{_NAME}"
 _TYPES: Mapping[str, tuple[type, str]] = {
     "gpus": (int, "a number"),
     "machine": (str, "a machine such as 'worker*8: gpu*4'"),
@@ -118,6 +121,14 @@ _TYPES: Mapping[str, tuple[type, str]] = {
     "reference": (str, "the program for one GPU, such as 'train.py:build_single'"),
     "batch": (str, "a batch function, such as 'train.py:batch'"),
 }
+
+
+def _misspelled(tables: Mapping[str, Any], within: str) -> Iterator[ConfigError]:
+    """The tables that are meant for us and not read; those of other tools are left alone."""
+    for name in tables:
+        spelled = name.lower().replace("-", "_")
+        if within + name != _TABLE and get_close_matches(spelled, [_NAME], cutoff=0.9):
+            yield ConfigError(within + name, "is not read", f"write [{_TABLE}]")
 
 
 def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:

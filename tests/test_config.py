@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import json
+import re
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from placement_checks.config import Config, Settings, load
 from placement_checks.errors import ConfigError
@@ -89,6 +95,45 @@ def test_nearest_file_hides_those_above(project):
     (folder / "inner").mkdir()
     (folder / "inner" / "pyproject.toml").touch()
     assert load(folder / "inner") == Config(Settings(), [])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "tool.placement-checks",
+        "tool.placement-check",
+        "tool.placement_check",
+        "tool.placementchecks",
+        "tool.Placement_Checks",
+        "tool.placment_checks",
+        "placement_checks",
+        "placement-checks",
+    ],
+)
+@pytest.mark.parametrize("beside", ["", f"\n[{AT}]\ngpus = 2\n"], ids=["alone", "beside ours"])
+def test_a_table_of_another_spelling_is_not_passed_over(project, table, beside):
+    folder = project(f"[{table}]\ngpus = 4\n{beside}", bare=True)
+    error = error_of(folder)
+    assert error.object == f"{folder / 'pyproject.toml'}: {table}"
+    assert (error.message, error.cure) == ("is not read", f"write [{AT}]")
+
+
+@pytest.mark.parametrize(
+    "table", ["tool.placement", "tool.checks", "tool.placeholder-checks", "tool.ruff", "placement"]
+)
+def test_tables_of_other_tools_are_left_alone(project, table):
+    assert load(project(f"[{table}]\ngpus = 4", bare=True)) == Config(Settings(), [])
+
+
+def test_a_file_that_may_not_be_read(project, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    folder = project("gpus = 2")
+    monkeypatch.setattr(Path, "read_text", refuse)  # root reads all
+    assert (
+        str(error_of(folder)) == f"{folder / 'pyproject.toml'}: cannot be read: Permission denied"
+    )
 
 
 def test_no_file_anywhere(tmp_path, monkeypatch):
@@ -257,3 +302,60 @@ def test_no_text_of_a_pyproject_is_a_traceback(tmp_path, text):
 )
 def test_within(inner, outer, merged):
     assert inner.within(outer) == merged
+
+
+VALID = f"""
+[{AT}]
+gpus = 2
+soft = true
+without = ["no-idle-device"]
+policy.variables-on-host = {{ device = "/job:ps", allow = ["step"] }}
+
+[[{AT}.programs]]
+target = "train.py:build"
+machine = "ps*1; worker*2: gpu*2"
+policy.gradients-equal = {{ scale = 2.5, rows = 8 }}
+"""
+KEYS = [*re.findall(r"[\w-]+", VALID), "rules", "reference", "batch", "x"]
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(KEYS),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def written(value: object) -> str:
+    """A value as TOML has it."""
+    match value:
+        case None:
+            return "1979-05-27T07:32:00Z"
+        case dict():
+            return f"{{{', '.join(f'{key} = {written(each)}' for key, each in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(written, value))}]"
+        case str():
+            return json.dumps(value).replace("\\ud", "x")  # TOML has no surrogates
+        case _:
+            return str(value).lower()
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), values, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_any_table_is_a_configuration_or_an_error_of_its_fields(table):
+    with TemporaryDirectory() as folder, suppress(ConfigError):
+        text = "".join(f"{key} = {written(value)}\n" for key, value in table.items())
+        (Path(folder) / "pyproject.toml").write_text(f"[{AT}]\n{text}", encoding="utf-8")
+        load(Path(folder))
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_damaged_file_is_a_configuration_or_an_error(data):
+    content = bytearray(VALID.encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    with TemporaryDirectory() as folder, suppress(ConfigError):
+        (Path(folder) / "pyproject.toml").write_bytes(content)
+        load(Path(folder))
