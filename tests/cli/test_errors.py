@@ -80,7 +80,7 @@ TARGETS = {
     "but int; name a builder",
     "builders.py:raises": "builders.py:raises: the builder raised KeyError: 'no such layer'; "
     "look at builders.py:8",
-    "builders.py:quits": "builders.py:quits: the builder raised SystemExit: 3; "
+    "builders.py:quits": "builders.py:quits: the builder called sys.exit(3); "
     "look at builders.py:16",
     "builders.py:nothing": "builders.py:nothing: the builder built nothing into the default "
     "graph; build there, without a tf.Graph().as_default() of its own and without eager code",
