@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from placement_checks.judging import verify
+from placement_checks.judging import Report, verify
 from placement_checks.placement import Placement
 from placement_checks.report.lines import finding_lines
 from placement_checks.rules import RULES, Rule, Verdict
@@ -30,9 +30,7 @@ def assert_rules(placement: Placement, *rules: str) -> None:
         ConfigError: the program's policy is wrong.
     """
     __tracebackhide__ = True
-    verdicts = verify(placement, only=rules).verdicts
-    for verdict in verdicts:
-        _observe(placement, verdict)
+    verdicts = _verdicts(verify(placement, only=rules))
     broken = [_message(placement, each) for each in verdicts if each.state == "broken"]
     if broken:
         raise AssertionError("\n\n".join(broken))
@@ -101,17 +99,32 @@ def _assert(placement: Placement, rule: str, **parameters: Any) -> None:
     """Assert one rule; parameters that are not given are those of the program's policy."""
     __tracebackhide__ = True
     given = {name: value for name, value in parameters.items() if value is not None}
-    (verdict,) = verify(placement, [{rule: given}], only=[rule]).verdicts
-    _observe(placement, verdict)
+    (verdict,) = _verdicts(verify(placement, [{rule: given}], only=[rule]))
     if verdict.state == "not-checked":
         _refuse(placement, verdict)
     if verdict.state == "broken":
         raise AssertionError(_message(placement, verdict))
 
 
-def _observe(placement: Placement, verdict: Verdict) -> None:
-    for observer in observers:
-        observer(placement, verdict)
+def _verdicts(report: Report) -> Sequence[Verdict]:
+    """The verdicts, which observers are told; a rule that failed is no breach of the program's.
+
+    Raises:
+        PlacementError: a rule failed; what others say is broken is added.
+    """
+    __tracebackhide__ = True
+    for verdict in report.verdicts:
+        for observer in observers:
+            observer(report.placement, verdict)
+    if not report.errors:
+        return report.verdicts
+    error, *others = report.errors
+    for other in others:
+        error.add_note(str(other))
+    for verdict in report.verdicts:
+        if verdict.state == "broken":
+            error.add_note(_message(report.placement, verdict))
+    raise error
 
 
 def _refuse(placement: Placement, verdict: Verdict) -> NoReturn:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+DEBUG = "PLACEMENT_CHECKS_DEBUG"  # the variable that asks for tracebacks of our own faults
+
 
 class PlacementError(Exception):
     """Base of every error this package raises on purpose.
@@ -49,3 +51,19 @@ class PlacerError(PlacementError):
     """The placer process died, hung or could not be started."""
 
     kind = "internal"
+
+
+def as_error(object: str, fault: BaseException) -> PlacementError:
+    """What a user is told of an exception: itself if it was raised on purpose, else our fault.
+
+    Args:
+        object: what was being looked at.
+        fault: the exception; it becomes the cause of the error.
+    """
+    if isinstance(fault, PlacementError):
+        return fault
+    name, told = type(fault).__name__, str(fault).strip().splitlines()
+    cure = f"set {DEBUG}=1 for the traceback, and report it"
+    error = PlacementError(object, f"{name}: {told[0]}" if told else name, cure)
+    error.__cause__ = fault
+    return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -48,8 +48,29 @@ def place(
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
-    from placement_checks.capture.placing import place as place_on
+    return asked_on(target, gpus=gpus, machine=machine, soft=soft).placed(devices)
 
+
+@dataclass(frozen=True)
+class Asked:
+    """What a program or graph asks for, and the machine that the placer is to put it on."""
+
+    placement: Placement
+    source: Source
+    machine: Machine
+
+    def placed(self, devices: str = "auto") -> Placement:
+        """Where the placer puts the ops; as for `place`."""
+        from placement_checks.capture.placing import place as place_on
+
+        with left_alone():
+            return place_on(self.placement, self.source, self.machine, devices)
+
+
+def asked_on(
+    target: Target, *, gpus: int = 2, machine: Machine | None = None, soft: bool | None = None
+) -> Asked:
+    """What `place` asks the placer; the arguments are its."""
     checked_gpus(gpus)
     _start_early()
     if machine is not None:
@@ -57,9 +78,7 @@ def place(
     asked, source = _asked(target, gpus)
     if soft is not None:
         asked = replace(asked, soft=soft)
-    machine = machine or Machine.smallest(_requested(asked), gpus)
-    with left_alone():
-        return place_on(asked, source, machine, devices)
+    return Asked(asked, source, machine or Machine.smallest(_requested(asked), gpus))
 
 
 def ask(target: Target, *, gpus: int = 2) -> Placement:

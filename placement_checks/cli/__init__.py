@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
 
 import click
 
-from placement_checks.errors import PlacementError, UsageError
+from placement_checks.errors import DEBUG, PlacementError, UsageError, as_error
 
 FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
 _COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain")
@@ -36,12 +38,8 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the last flush does not fail
         status = FAILED
-    except Exception as bug:
-        if "PLACEMENT_CHECKS_DEBUG" in os.environ:
-            raise
-        message = f"{type(bug).__name__}: {bug}".splitlines()[0]
-        cure = "set PLACEMENT_CHECKS_DEBUG=1 for the traceback, and report it"
-        status = _fail(PlacementError("", message, cure), arguments)
+    except BaseException as fault:
+        status = _fail(as_error("", fault), arguments)
     sys.exit(status)
 
 
@@ -68,15 +66,18 @@ def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
     """Tell an error that ended the command, also in JSON where that was asked for."""
     as_json = "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
     if as_json:
-        from placement_checks.report.json import render
+        with contextlib.suppress(Exception):  # the line on stderr is told all the same
+            from placement_checks.report.json import render
 
-        print(render([], [error]))
+            print(render([], [error]))
     say(error, details=not as_json)
     return FAILED
 
 
 def say(error: PlacementError, *, details: bool = False) -> None:
     """Tell an error on stderr; ``details`` are a user's own frames."""
+    if DEBUG in os.environ and error.__cause__:
+        traceback.print_exception(error.__cause__)
     if details and error.details:
         print(error.details, file=sys.stderr)
     print(f"placement-checks: {error}", file=sys.stderr)

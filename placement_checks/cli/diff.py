@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from placement_checks import config
-from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
+from placement_checks.cli.targets import asked_machine, captured, machine_options
 from placement_checks.comparison import compare
 from placement_checks.report.diff import render_json, render_text
 from placement_checks.streams import report_stream
@@ -29,7 +29,6 @@ def command(
     """
     settings = asked_machine(gpus, machine, soft).within(config.load(Path.cwd()).settings)
     with report_stream() as stdout:
-        prepare([old, new])
         difference = compare(captured(old, settings), captured(new, settings))
         render = render_json if form == "json" else render_text
         stdout.write(render(difference) + "\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from placement_checks import config
-from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
+from placement_checks.cli.targets import asked_machine, captured, machine_options
 from placement_checks.errors import InputError, UsageError
 from placement_checks.logs import Record, text_of
 from placement_checks.placement import Placement
@@ -44,7 +44,6 @@ def command(
     call = asked_machine(gpus, machine, soft)
     settings = call.within(config.load(Path.cwd()).settings)
     with report_stream() as stdout:
-        prepare([target])
         placement = captured(target, settings)
         if placement.unplaced and not placement.refusals:
             raise InputError(target, placement.unplaced)

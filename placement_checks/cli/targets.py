@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,19 @@ def is_log(target: str) -> bool:
     return path.exists() and not path.is_dir() and path.suffix not in (".py", *GRAPH_SUFFIXES)
 
 
-def prepare(targets: Sequence[str | None]) -> None:
-    """Load TensorFlow, if any of the targets needs it."""
-    if not all(target is None or is_log(target) for target in targets):
+def captured(
+    target: str,
+    settings: Settings,
+    graph: str | None = None,
+    *,
+    unplaced: Callable[[Exception, Placement], Placement] | None = None,
+) -> Placement:
+    """The placement of a target; that of a log is joined with ``graph``, the program it is of.
+
+    Where the placer fails, ``unplaced`` is called with what the program asks for.
+    """
+    if not is_log(target) or (graph is not None and not is_log(graph)):
         capture.prepare()
-
-
-def captured(target: str, settings: Settings, graph: str | None = None) -> Placement:
-    """The placement of a target; that of a log is joined with ``graph``, the program it is of."""
     gpus = settings.gpus or 2
     machine = Machine.parse(settings.machine, gpus) if settings.machine else None
     if not is_log(target):
@@ -78,7 +84,13 @@ def captured(target: str, settings: Settings, graph: str | None = None) -> Place
             raise UsageError(
                 "--graph", f"is for placement logs, and {target} is none", "leave it out"
             )
-        return capture.place(target, gpus=gpus, machine=machine, soft=settings.soft)
+        program = capture.asked_on(target, gpus=gpus, machine=machine, soft=settings.soft)
+        try:
+            return program.placed()
+        except Exception as fault:
+            if unplaced is None:
+                raise
+            return unplaced(fault, replace(program.placement, machine=program.machine))
     asked = None if graph is None else capture.ask(graph, gpus=gpus)
     if machine is None and settings.gpus is not None:
         machine = Machine.local(settings.gpus)

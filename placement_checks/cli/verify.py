@@ -13,10 +13,10 @@ from rich.console import Console
 
 from placement_checks import config
 from placement_checks.cli import FAILED, say
-from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
+from placement_checks.cli.targets import asked_machine, captured, machine_options
 from placement_checks.config import Settings
 from placement_checks.equality import with_numbers
-from placement_checks.errors import InputError, PlacementError, UsageError
+from placement_checks.errors import PlacementError, UsageError, as_error
 from placement_checks.judging import Report, verify
 from placement_checks.placement import Placement
 from placement_checks.policy import known_rule, parse_setting, policy_errors
@@ -94,31 +94,45 @@ def command(
         )
     with report_stream() as stdout:
         outcome = _Outcome()
-        prepare([graph, *(target for target, _ in jobs)])
         for target, settings in jobs:
-            try:
-                placement = captured(target, settings, graph)
-                placement = outcome.compared(placement, target, settings)
-                outcome.reports.append(
-                    verify(
-                        placement, [settings.policy], only=settings.rules, without=settings.without
-                    )
-                )
-            except PlacementError as error:
-                outcome.errors.append(error)
+            outcome.judge(target, settings, graph)
         _write(outcome, form, output, stdout)
     return outcome.status(rules, require_all)
 
 
 @dataclass
 class _Outcome:
-    """What became of the targets of one run."""
+    """What became of the targets of one run; what goes wrong with one loses no other."""
 
     reports: list[Report] = field(default_factory=list)
     errors: list[PlacementError] = field(default_factory=list)
 
-    def compared(self, placement: Placement, target: str, settings: Settings) -> Placement:
-        """The placement with numbers, if a reference is named; an error loses nothing else."""
+    def judge(self, target: str, settings: Settings, graph: str | None) -> None:
+        """Judge one target by what is known of it, also where a stage fails."""
+        try:
+            placement = captured(target, settings, graph, unplaced=self._unplaced)
+            placement = self._compared(placement, target, settings)
+            report = verify(
+                placement, [settings.policy], only=settings.rules, without=settings.without
+            )
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as fault:  # also what user code may raise that is no Exception
+            self.errors.append(as_error(target, fault))
+        else:
+            self.reports.append(report)
+            self.errors += report.errors
+
+    def _unplaced(self, fault: Exception, asked: Placement) -> Placement:
+        """What a program asks for, where the placer failed; bad input has no more to say."""
+        error = as_error(asked.program, fault)
+        if error.kind != "internal":
+            raise error
+        self.errors.append(error)
+        return replace(asked, unplaced=str(error))
+
+    def _compared(self, placement: Placement, target: str, settings: Settings) -> Placement:
+        """The placement with numbers, if a reference is named."""
         if settings.reference is None:
             if settings.batch is not None:
                 raise UsageError(
@@ -137,7 +151,10 @@ class _Outcome:
                 only=settings.rules,
                 without=settings.without,
             )
-        except InputError as error:
+        except Exception as fault:
+            error = as_error(target, fault)
+            if error.kind not in ("input", "internal"):
+                raise
             self.errors.append(error)
             return replace(placement, unmeasured=str(error))
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, ClassVar, Literal
 
+from placement_checks.errors import PlacementError
 from placement_checks.placement import Op, Placement
 from placement_checks.wiring import wiring
 
@@ -51,6 +52,7 @@ class Verdict:
     Attributes:
         note: what a reader should know beside the state.
         figures: what was measured, as plain mappings for reports.
+        error: what ended the rule before it had an answer.
     """
 
     rule: str
@@ -60,6 +62,7 @@ class Verdict:
     findings: Sequence[Finding] = ()
     note: str | None = None
     figures: Sequence[Mapping[str, Any]] = ()
+    error: PlacementError | None = None
 
 
 @dataclass(frozen=True)

@@ -238,18 +238,3 @@ def test_all_errors_of_the_configuration_are_told_at_once(run: Run) -> None:
     for field in (".gpu:", ".soft:", ".programs[0]:", ".policy.variables-on-host.device:"):
         assert f"tool.placement_checks{field}" in ran.err
     assert ran.err.count("\n") == 1
-
-
-def test_a_bug_of_ours_is_a_line_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("a bug\nwith lines")
-
-    monkeypatch.setattr("placement_checks.capture.place", fail)
-
-    ran = run("verify", "builders.py:builds")
-
-    assert ran.status == 2
-    assert ran.err == (
-        "placement-checks: RuntimeError: a bug; "
-        "set PLACEMENT_CHECKS_DEBUG=1 for the traceback, and report it\n"
-    )
