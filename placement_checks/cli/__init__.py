@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import click
 
+from placement_checks.cli.output import standard_streams, tell
 from placement_checks.errors import DEBUG, PlacementError, UsageError, as_error
 
 FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
@@ -20,27 +21,33 @@ _COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain")
 
 def main() -> None:
     """Run the command; every error is one line on stderr, and status 2."""
-    arguments = sys.argv[1:]
+    with standard_streams():
+        status = _status(sys.argv[1:])
+    sys.exit(status)
+
+
+def _status(arguments: Sequence[str]) -> int:
     try:
-        # Not cli.main(), which ends the process with 1 where a pipe was closed.
-        with cli.make_context("placement-checks", arguments) as context:
-            status = cli.invoke(context)
-    except click.exceptions.Exit as done:  # --help, --version
-        status = done.exit_code
+        return _called(arguments)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        status = 130
+        return 130
     except click.ClickException as wrong:
         where = getattr(wrong, "ctx", None)
         cure = f"see {where.command_path} --help" if where else ""
-        status = _fail(UsageError("", wrong.format_message().rstrip("."), cure), arguments)
-    except PlacementError as wrong:
-        status = _fail(wrong, arguments)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the last flush does not fail
-        status = FAILED
+        return _fail(UsageError("", wrong.format_message().rstrip("."), cure), arguments)
     except BaseException as fault:
-        status = _fail(as_error("", fault), arguments)
-    sys.exit(status)
+        return _fail(as_error("", fault), arguments)
+
+
+def _called(arguments: Sequence[str]) -> int:
+    try:
+        # Not cli.main(), which ends the process with 1 where a pipe was closed.
+        with cli.make_context("placement-checks", list(arguments)) as context:
+            status: int = cli.invoke(context)
+    except click.exceptions.Exit as done:  # --help, --version
+        status = done.exit_code
+    sys.stdout.flush()
+    return status
 
 
 class _Commands(click.Group):
@@ -69,15 +76,15 @@ def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
         with contextlib.suppress(Exception):  # the line on stderr is told all the same
             from placement_checks.report.json import render
 
-            print(render([], [error]))
+            print(render([], [error]), flush=True)
     say(error, details=not as_json)
     return FAILED
 
 
 def say(error: PlacementError, *, details: bool = False) -> None:
     """Tell an error on stderr; ``details`` are a user's own frames."""
+    lines = error.details.splitlines() if details else []
     if DEBUG in os.environ and error.__cause__:
-        traceback.print_exception(error.__cause__)
-    if details and error.details:
-        print(error.details, file=sys.stderr)
-    print(f"placement-checks: {error}", file=sys.stderr)
+        lines = "".join(traceback.format_exception(error.__cause__)).splitlines()
+    for line in [*lines, f"placement-checks: {error}"]:
+        tell(line)

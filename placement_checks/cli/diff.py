@@ -10,7 +10,7 @@ from placement_checks import config
 from placement_checks.cli.targets import asked_machine, captured, machine_options
 from placement_checks.comparison import compare
 from placement_checks.report.diff import render_json, render_text
-from placement_checks.streams import report_stream
+from placement_checks.streams import report_alone
 
 
 @click.command("diff")
@@ -28,8 +28,8 @@ def command(
     The exit status is 0 where every op is on the same device in both, 1 where they differ.
     """
     settings = asked_machine(gpus, machine, soft).within(config.load(Path.cwd()).settings)
-    with report_stream() as stdout:
+    with report_alone():
         difference = compare(captured(old, settings), captured(new, settings))
-        render = render_json if form == "json" else render_text
-        stdout.write(render(difference) + "\n")
+    render = render_json if form == "json" else render_text
+    click.echo(render(difference))
     return 1 if difference else 0

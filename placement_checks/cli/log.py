@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
+from placement_checks.cli import FAILED
+from placement_checks.cli.output import tell
 from placement_checks.logs import Log, Source, processors, read_logs
 from placement_checks.report.log import render_json, render_lines, render_text, torn_and_reason
 
@@ -41,16 +42,12 @@ def command(files: tuple[str, ...], form: str) -> int:
         "json": render_json,
         "lines": render_lines,
     }
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be in no encoding
-        sys.stdout.reconfigure(errors="backslashreplace")
     sys.stdout.write(render[form](log))
-    sys.stdout.flush()
     troubles = list(log.troubles)
     if form == "lines":
         troubles += torn_and_reason(log)
-    for trouble in troubles:
-        print(f"placement-checks: {trouble}", file=sys.stderr)
-    return 0
+    told = [tell(f"placement-checks: {trouble}") for trouble in troubles]
+    return 0 if all(told) else FAILED
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from placement_checks import config
 from placement_checks.cli import FAILED, say
+from placement_checks.cli.files import written
 from placement_checks.cli.targets import asked_machine, captured, machine_options
 from placement_checks.config import Settings
 from placement_checks.equality import with_numbers
@@ -24,7 +25,7 @@ from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.report.lanes import picture
 from placement_checks.report.page import page
-from placement_checks.streams import report_stream
+from placement_checks.streams import report_alone
 
 
 @click.command("verify")
@@ -44,7 +45,7 @@ from placement_checks.streams import report_stream
     default="text",
     show_default=True,
 )
-@click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+@click.option("--output", metavar="FILE", help="Write the report to this file.")
 def command(
     targets: tuple[str, ...],
     gpus: int | None,
@@ -92,11 +93,14 @@ def command(
         raise UsageError(
             "", "there is nothing to verify", "name a target such as train.py:build_towers"
         )
-    with report_stream() as stdout:
-        outcome = _Outcome()
-        for target, settings in jobs:
-            outcome.judge(target, settings, graph)
-        _write(outcome, form, output, stdout)
+    outcome = _Outcome()
+    with written(output) as stream:
+        with report_alone():
+            for target, settings in jobs:
+                outcome.judge(target, settings, graph)
+        _write(outcome, form, stream)
+    for error in outcome.errors:
+        say(error, details=form == "text")
     return outcome.status(rules, require_all)
 
 
@@ -163,11 +167,7 @@ class _Outcome:
         return max([*statuses, *(FAILED for _ in self.errors)])
 
 
-def _write(outcome: _Outcome, form: str, output: str | None, stdout: TextIO) -> None:
-    try:
-        stream = open(output, "w", encoding="utf-8") if output else stdout  # noqa: SIM115
-    except OSError as reason:
-        raise UsageError(f"--output {output}", reason.strerror or "cannot be written") from None
+def _write(outcome: _Outcome, form: str, stream: TextIO) -> None:
     if form == "json":
         stream.write(json_report.render(outcome.reports, outcome.errors) + "\n")
     elif form == "html":
@@ -177,6 +177,3 @@ def _write(outcome: _Outcome, form: str, output: str | None, stdout: TextIO) -> 
         stream.write(page("placement_checks", write, pictures))
     elif outcome.reports:
         text_report.write(outcome.reports, Console(file=stream))
-    stream.flush()
-    for error in outcome.errors:
-        say(error, details=form == "text")
