@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from placement_checks.judging import Report, verify
 from placement_checks.placement import Placement
+from placement_checks.plain import printable
 from placement_checks.report.lines import finding_lines
 from placement_checks.rules import RULES, Rule, Verdict
 from placement_checks.words import counted
@@ -130,7 +131,9 @@ def _verdicts(report: Report) -> Sequence[Verdict]:
 def _refuse(placement: Placement, verdict: Verdict) -> NoReturn:
     """Nothing was looked at: that is no pass. Where no placer can answer here, it is a skip."""
     __tracebackhide__ = True
-    message = f"{verdict.rule} could not be checked on {placement.program}: {verdict.reason}"
+    message = printable(
+        f"{verdict.rule} could not be checked on {placement.program}: {verdict.reason}"
+    )
     if placement.unplaced and not placement.refusals:
         import pytest
 
@@ -147,4 +150,4 @@ def _message(placement: Placement, verdict: Verdict) -> str:
     lines = [headline, *finding_lines(verdict.findings)]
     if verdict.evidence == "executed" and placement.numbers and placement.numbers.saved:
         lines.append(f"  the rows and first values are kept: batch='{placement.numbers.saved}'")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from placement_checks.plain import printable
+
 DEBUG = "PLACEMENT_CHECKS_DEBUG"  # the variable that asks for tracebacks of our own faults
 
 
@@ -26,7 +28,7 @@ class PlacementError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.object}: {self.message}" if self.object else self.message
-        return f"{text}; {self.cure}" if self.cure else text
+        return printable(f"{text}; {self.cure}" if self.cure else text)
 
 
 class UsageError(PlacementError):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 
-def printable(text: str) -> str:
-    r"""A line with what is not printable in Python's escapes: ``\x1b``, ``\n``, ``\u202e``.
+
+def _in_python(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
+
+
+def printable(text: str, escape: Callable[[str], str] = _in_python) -> str:
+    r"""A line with what is not printable in escapes: ``\x1b``, ``\n``, ``\u202e``.
 
     Names come from graphs and logs that others wrote. An escape sequence in one could rewrite what
     stands above it, a mark for writing from right to left turn a line around, half of a surrogate
@@ -12,7 +18,4 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
+    return "".join(letter if letter.isprintable() else escape(letter) for letter in text)

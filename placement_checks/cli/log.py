@@ -12,6 +12,7 @@ import click
 from placement_checks.cli import FAILED
 from placement_checks.cli.output import tell
 from placement_checks.logs import Log, Source, processors, read_logs
+from placement_checks.plain import printable
 from placement_checks.report.log import render_json, render_lines, render_text, torn_and_reason
 
 _WORTH_A_BAR = 1 << 25  # bytes
@@ -58,11 +59,12 @@ def _bar(files: tuple[str, ...]) -> Iterator[Callable[[Source], None] | None]:
         yield None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     # Drawn by hand: a thread that does it would not go well with forking.
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        tasks = {file: progress.add_task(file, total=_STEPS) for file in files}
+        tasks = {file: progress.add_task(escape(printable(file)), total=_STEPS) for file in files}
         shown: dict[str, int] = {}
 
         def watch(source: Source) -> None:
