@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from placement_checks.devices import Device
-from placement_checks.errors import InputError
+from placement_checks.errors import InputError, UsageError
 from placement_checks.garbage import left_alone
 from placement_checks.machines import Machine, checked_gpus, local_gpus
 from placement_checks.placement import FOLLOWERS, Placement
@@ -27,7 +27,7 @@ def place(
     target: Target,
     *,
     gpus: int = 2,
-    machine: Machine | None = None,
+    machine: Machine | str | None = None,
     soft: bool | None = None,
     devices: str = "auto",
 ) -> Placement:
@@ -37,14 +37,15 @@ def place(
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or any of them
             as the command line names it (``train.py:build_towers``).
         gpus: how many GPUs the builder is asked for, and a host or worker has.
-        machine: the devices; by default the smallest machine that the graph's device names need.
+        machine: the devices, or their written form such as ``"worker*8: gpu*4"``; by default the
+            smallest machine that the graph's device names need.
         soft: whether the placer may go elsewhere than asked; by default what the program's
             session configuration says, else not (TensorFlow 1's default).
         devices: ``auto`` asks the placer of this machine's GPUs where these are the devices,
             ``real`` asks no other, ``simulated`` never does.
 
     Raises:
-        UsageError: ``gpus`` is below 1 or above 256.
+        UsageError: the target or machine is none, or ``gpus`` is below 1 or above 256.
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
@@ -68,10 +69,22 @@ class Asked:
 
 
 def asked_on(
-    target: Target, *, gpus: int = 2, machine: Machine | None = None, soft: bool | None = None
+    target: Target,
+    *,
+    gpus: int = 2,
+    machine: Machine | str | None = None,
+    soft: bool | None = None,
 ) -> Asked:
     """What `place` asks the placer; the arguments are its."""
     checked_gpus(gpus)
+    if isinstance(machine, str):
+        machine = Machine.parse(machine)
+    elif not isinstance(machine, Machine | None):
+        raise UsageError(
+            f"machine {machine!r:.60}",
+            "is no machine",
+            "write it like 'gpu*4' or 'worker*8: gpu*4'",
+        )
     _start_early()
     if machine is not None:
         gpus = machine.towers

@@ -63,10 +63,27 @@ class _Commands(click.Group):
         return command
 
 
-@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
 @click.version_option(package_name="placement_checks")
-def cli() -> None:
-    """Where TensorFlow puts every op of multi-GPU code, on GPUs that need not exist."""
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Where TensorFlow puts every op of multi-GPU code, on GPUs that need not exist.
+
+    Begin with: placement-checks verify train.py:build_towers
+
+    The exit status is 0 where all is well, 1 where a rule is broken, placements differ or towers
+    are too slow, and 2 where nothing could be said or anything failed: bad usage, configuration or
+    input, output that cannot be written, a fault of ours.
+    """
+    if context.invoked_subcommand is None:
+        for line in context.get_help().splitlines():
+            tell(line)
+        cure = "begin with: placement-checks verify train.py:build_towers"
+        raise UsageError("", "no command is given", cure)
 
 
 def _fail(error: PlacementError, arguments: Sequence[str]) -> int:

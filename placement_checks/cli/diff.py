@@ -25,7 +25,8 @@ def command(
 ) -> int:
     """Compare two placements: of programs, graphs or logs.
 
-    The exit status is 0 where every op is on the same device in both, 1 where they differ.
+    The exit status is 0 where every op is on the same device in both, 1 where they differ, and 2
+    where anything failed.
     """
     settings = asked_machine(gpus, machine, soft).within(config.load(Path.cwd()).settings)
     with report_alone():

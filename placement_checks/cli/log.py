@@ -35,6 +35,8 @@ def command(files: tuple[str, ...], form: str) -> int:
     or several, from wherever it was printed; gzip is unpacked, and - is standard input.
 
     --format lines prints one op a line, in TensorFlow's own words.
+
+    The exit status is 0, also where a log has no placements, and 2 where one cannot be read.
     """
     with _bar(files) as watch:
         log = read_logs(files, processes=processors(), watch=watch)

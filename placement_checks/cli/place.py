@@ -41,6 +41,8 @@ def command(
 
     One op a line, in TensorFlow's words: `name: (Op): device`. With --transfers, one line for
     each pair of devices: how many bytes one step copies from one to the other, in how many copies.
+
+    The exit status is 0, and 2 where the program cannot be placed as it asks, or anything failed.
     """
     if rows is not None and not shows_transfers:
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")

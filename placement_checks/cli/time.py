@@ -82,7 +82,7 @@ def command(
 
     Both programs take steps in turn on the same rows, on the GPUs here or on CPU devices of one
     core each. The exit status is 1 if a measured ratio is over --fail-over, and 2 if one could not
-    be measured there, because the machine was busy.
+    be measured there, because the machine was busy, or if anything failed.
     """
     call = Settings(gpus=gpus, reference=reference, batch=batch)
     settings = _settings(target, call)

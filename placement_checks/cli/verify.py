@@ -66,6 +66,11 @@ def command(
     TARGET is package.module:function, path/to/file.py:function, a graph file (.pb, .pbtxt, .meta),
     a SavedModel folder or a placement log; without one, the programs of [tool.placement_checks]
     in pyproject.toml.
+
+    The exit status is 0 where no rule is broken and at least one is kept, 1 where one is broken,
+    and 2 where nothing could be checked, a rule asked for with --rule could not, or anything
+    failed. With --require-all it is 1 where any rule could not be checked. Of several targets the
+    worst counts.
     """
     policy: dict[str, dict[str, Any]] = {}
     for rule, parameter, value in map(parse_setting, sets):

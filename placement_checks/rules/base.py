@@ -53,6 +53,7 @@ class Verdict:
         note: what a reader should know beside the state.
         figures: what was measured, as plain mappings for reports.
         error: what ended the rule before it had an answer.
+        alone: whether the rule compares towers, and there is one.
     """
 
     rule: str
@@ -63,6 +64,7 @@ class Verdict:
     note: str | None = None
     figures: Sequence[Mapping[str, Any]] = ()
     error: PlacementError | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class Rule:
         state: State = "broken" if findings else "kept"
         return Verdict(self.name, state, self.evidence, None, findings, note)
 
-    def not_checked(self, reason: str, note: str | None = None) -> Verdict:
-        return Verdict(self.name, "not-checked", None, reason, note=note)
+    def not_checked(self, reason: str, note: str | None = None, *, alone: bool = False) -> Verdict:
+        return Verdict(self.name, "not-checked", None, reason, note=note, alone=alone)
 
     def unplaced(self, placement: Placement) -> Verdict | None:
         """The verdict on a placement that no placer has answered for."""
@@ -132,7 +134,7 @@ class Rule:
                 f"the towers cannot be told apart: there are {losses} losses, and all ops that "
                 f"read variables on a GPU are asked for on {towers[0]}"
             )
-        return self.not_checked(f"there is one tower, on {towers[0]}")
+        return self.not_checked(f"there is one tower, on {towers[0]}", alone=True)
 
     def blended(self, placement: Placement) -> Verdict | None:
         """The verdict where the gradients of one tower are also those of another."""

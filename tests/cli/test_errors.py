@@ -238,3 +238,24 @@ def test_all_errors_of_the_configuration_are_told_at_once(run: Run) -> None:
     for field in (".gpu:", ".soft:", ".programs[0]:", ".policy.variables-on-host.device:"):
         assert f"tool.placement_checks{field}" in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_a_bare_call_shows_the_help_and_what_to_begin_with(run: Run) -> None:
+    ran = run()
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("Usage: placement-checks ")
+    assert ran.err.endswith(
+        "\nplacement-checks: no command is given; begin with: "
+        "placement-checks verify train.py:build_towers\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "command", ["", "verify", "time", "place", "log", "diff", "rules", "explain"]
+)
+def test_every_help_tells_the_exit_status(run: Run, command: str) -> None:
+    ran = run(*command.split(), "--help")
+
+    assert (ran.status, ran.err) == (0, "")
+    assert "The exit status" in ran.out
