@@ -64,8 +64,16 @@ def as_error(object: str, fault: BaseException) -> PlacementError:
     """
     if isinstance(fault, PlacementError):
         return fault
-    name, told = type(fault).__name__, str(fault).strip().splitlines()
+    name, told = type(fault).__name__, text_of(fault).splitlines()
     cure = f"set {DEBUG}=1 for the traceback, and report it"
     error = PlacementError(object, f"{name}: {told[0]}" if told else name, cure)
     error.__cause__ = fault
     return error
+
+
+def text_of(fault: BaseException) -> str:
+    """What an exception says; nothing, if not even that goes well."""
+    try:
+        return str(fault).strip()
+    except Exception:
+        return ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from placement_checks.capture.sources import is_users, shown
-from placement_checks.errors import InputError, PlacementError
+from placement_checks.errors import InputError, PlacementError, text_of
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line that tells in bold
 _AROUND = "Exception encountered when calling"  # Keras names the layer first
@@ -58,7 +58,7 @@ def _failed(
 def _deed(error: Exception | SystemExit) -> str:
     if isinstance(error, SystemExit):
         return f"called sys.exit({', '.join(map(repr, error.args))})"
-    reason = _reason(_COLOURS.sub("", str(error)))
+    reason = _reason(_COLOURS.sub("", text_of(error)))
     return f"raised {type(error).__name__}" + (f": {reason}" if reason else "")
 
 

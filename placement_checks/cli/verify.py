@@ -124,7 +124,7 @@ class _Outcome:
             report = verify(
                 placement, [settings.policy], only=settings.rules, without=settings.without
             )
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as fault:  # also what user code may raise that is no Exception
             self.errors.append(as_error(target, fault))
