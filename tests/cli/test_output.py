@@ -239,3 +239,5 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_run(
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == f"placement-checks: --output {path}: {reason}\n"
+    as_json = run("verify", "session.log", "--format", "json", "--output", path)
+    assert json.loads(as_json.out)["error"]["message"] == reason
