@@ -226,6 +226,28 @@ def test_a_report_that_cannot_be_made(
     assert told(ran) == [f"placement-checks: {said(fault)}; {CURE}"]
 
 
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [
+        ("verify outputlog", "placement_checks.config.load"),
+        ("log outputlog", "placement_checks.cli.log.render_text"),
+        ("place outputlog", "placement_checks.cli.place.text_of"),
+        ("diff outputlog outputlog", "placement_checks.cli.diff.compare"),
+        ("diff outputlog outputlog", "placement_checks.cli.diff.render_text"),
+        ("explain placeable", "placement_checks.cli.explain.known_rule"),
+    ],
+)
+def test_a_part_of_a_command_that_fails(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, part: str, fault: Exception
+) -> None:
+    monkeypatch.setattr(part, failing(fault))
+
+    ran = run(*command.split())
+
+    assert (ran.status, ran.out) == (2, "")
+    assert told(ran) == [f"placement-checks: {said(fault)}; {CURE}"]
+
+
 @pytest.mark.parametrize("command", ["place train.py:towers", "diff train.py:towers outputlog"])
 @pytest.mark.parametrize("stage", list(STAGES)[:3])
 def test_the_other_commands_fail_as_one(
