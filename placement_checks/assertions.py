@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
-from placement_checks.judging import verify
+from placement_checks.judging import Report, verify
 from placement_checks.placement import Placement
+from placement_checks.plain import printable
 from placement_checks.report.lines import finding_lines
 from placement_checks.rules import RULES, Rule, Verdict
 from placement_checks.words import counted
@@ -19,10 +20,15 @@ observers: list[Callable[[Placement, Verdict], None]] = []
 devices = "auto"
 
 
-def assert_rules(placement: Placement, *rules: str) -> None:
+def assert_rules(placement: Placement, *rules: str, alone: Collection[str] = ()) -> None:
     """Assert that a placement keeps the named rules, or all of them that can be checked.
 
     The program's own policy counts. A rule that is named and cannot be checked fails.
+
+    Args:
+        placement: what `place` made.
+        rules: their names.
+        alone: those of them that compare towers, and need not where there is one on purpose.
 
     Raises:
         AssertionError: a rule is broken, or a named one could not be checked.
@@ -30,13 +36,15 @@ def assert_rules(placement: Placement, *rules: str) -> None:
         ConfigError: the program's policy is wrong.
     """
     __tracebackhide__ = True
-    verdicts = verify(placement, only=rules).verdicts
-    for verdict in verdicts:
-        _observe(placement, verdict)
+    verdicts = _verdicts(verify(placement, only=rules))
     broken = [_message(placement, each) for each in verdicts if each.state == "broken"]
     if broken:
         raise AssertionError("\n\n".join(broken))
-    unchecked = [each for each in verdicts if each.state == "not-checked"]
+    unchecked = [
+        each
+        for each in verdicts
+        if each.state == "not-checked" and not (each.alone and each.rule in alone)
+    ]
     for verdict in unchecked:
         if verdict.rule in rules or len(unchecked) == len(verdicts):
             _refuse(placement, verdict)
@@ -101,23 +109,40 @@ def _assert(placement: Placement, rule: str, **parameters: Any) -> None:
     """Assert one rule; parameters that are not given are those of the program's policy."""
     __tracebackhide__ = True
     given = {name: value for name, value in parameters.items() if value is not None}
-    (verdict,) = verify(placement, [{rule: given}], only=[rule]).verdicts
-    _observe(placement, verdict)
+    (verdict,) = _verdicts(verify(placement, [{rule: given}], only=[rule]))
     if verdict.state == "not-checked":
         _refuse(placement, verdict)
     if verdict.state == "broken":
         raise AssertionError(_message(placement, verdict))
 
 
-def _observe(placement: Placement, verdict: Verdict) -> None:
-    for observer in observers:
-        observer(placement, verdict)
+def _verdicts(report: Report) -> Sequence[Verdict]:
+    """The verdicts, which observers are told; a rule that failed is no breach of the program's.
+
+    Raises:
+        PlacementError: a rule failed; what others say is broken is added.
+    """
+    __tracebackhide__ = True
+    for verdict in report.verdicts:
+        for observer in observers:
+            observer(report.placement, verdict)
+    if not report.errors:
+        return report.verdicts
+    error, *others = report.errors
+    for other in others:
+        error.add_note(str(other))
+    for verdict in report.verdicts:
+        if verdict.state == "broken":
+            error.add_note(_message(report.placement, verdict))
+    raise error
 
 
 def _refuse(placement: Placement, verdict: Verdict) -> NoReturn:
     """Nothing was looked at: that is no pass. Where no placer can answer here, it is a skip."""
     __tracebackhide__ = True
-    message = f"{verdict.rule} could not be checked on {placement.program}: {verdict.reason}"
+    message = printable(
+        f"{verdict.rule} could not be checked on {placement.program}: {verdict.reason}"
+    )
     if placement.unplaced and not placement.refusals:
         import pytest
 
@@ -134,4 +159,4 @@ def _message(placement: Placement, verdict: Verdict) -> str:
     lines = [headline, *finding_lines(verdict.findings)]
     if verdict.evidence == "executed" and placement.numbers and placement.numbers.saved:
         lines.append(f"  the rows and first values are kept: batch='{placement.numbers.saved}'")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from placement_checks.plain import printable
+
+DEBUG = "PLACEMENT_CHECKS_DEBUG"  # the variable that asks for tracebacks of our own faults
+
 
 class PlacementError(Exception):
     """Base of every error this package raises on purpose.
@@ -24,7 +28,7 @@ class PlacementError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.object}: {self.message}" if self.object else self.message
-        return f"{text}; {self.cure}" if self.cure else text
+        return printable(f"{text}; {self.cure}" if self.cure else text)
 
 
 class UsageError(PlacementError):
@@ -49,3 +53,27 @@ class PlacerError(PlacementError):
     """The placer process died, hung or could not be started."""
 
     kind = "internal"
+
+
+def as_error(object: str, fault: BaseException) -> PlacementError:
+    """What a user is told of an exception: itself if it was raised on purpose, else our fault.
+
+    Args:
+        object: what was being looked at.
+        fault: the exception; it becomes the cause of the error.
+    """
+    if isinstance(fault, PlacementError):
+        return fault
+    name, told = type(fault).__name__, text_of(fault).splitlines()
+    cure = f"set {DEBUG}=1 for the traceback, and report it"
+    error = PlacementError(object, f"{name}: {told[0]}" if told else name, cure)
+    error.__cause__ = fault
+    return error
+
+
+def text_of(fault: BaseException) -> str:
+    """What an exception says; nothing, if not even that goes well."""
+    try:
+        return str(fault).strip()
+    except Exception:
+        return ""

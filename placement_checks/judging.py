@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from placement_checks.errors import PlacementError, as_error
 from placement_checks.garbage import left_alone
 from placement_checks.placement import Placement
 from placement_checks.policy import Policy, policy_errors, rules_for
 from placement_checks.rules import Rule, Verdict
+from placement_checks.words import listed
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,26 @@ class Report:
     def count(self, state: str) -> int:
         return sum(verdict.state == state for verdict in self.verdicts)
 
+    @property
+    def errors(self) -> Sequence[PlacementError]:
+        """What ended rules before they had an answer: once, with all the rules that it ended."""
+        ended: dict[str, list[Verdict]] = defaultdict(list)
+        for verdict in self.verdicts:
+            if verdict.error is not None:
+                ended[str(verdict.error)].append(verdict)
+        return [_ending(alike) for alike in ended.values()]
+
     def status(self, *, asked: Collection[str] = (), require_all: bool = False) -> int:
         """The exit status: 0 for sound, 1 for a broken rule, 2 where nothing could be checked.
+
+        It is 2 also where a rule was ended by an error: the worst counts.
 
         Args:
             asked: rules that were asked for by name, and so must be checked.
             require_all: whether a rule that could not be checked is as bad as a broken one.
         """
+        if self.errors:
+            return 2
         unchecked = [each.rule for each in self.verdicts if each.state == "not-checked"]
         if self.count("broken"):
             return 1
@@ -61,13 +77,34 @@ def verify(
         return Report(placement, [_judged(rule, placement) for rule in rules])
 
 
+def _ending(verdicts: Sequence[Verdict]) -> PlacementError:
+    """The error that ended some rules, with their names."""
+    error = verdicts[0].error
+    assert error is not None
+    rules = listed(verdict.rule for verdict in verdicts)
+    message = f"{rules} could not be checked: {error.message}"
+    ending = type(error)(error.object, message, error.cure, details=error.details)
+    ending.__cause__ = error.__cause__
+    return ending
+
+
 def _judged(rule: Rule, placement: Placement) -> Verdict:
     """The verdict of a rule; what was read in part keeps none, nor breaks one by what it lacks."""
-    verdict = rule.check(placement)
+    verdict = _verdict(rule, placement)
     unproved = ("kept", "broken") if rule.by_absence else ("kept",)
     if placement.unread and verdict.state in unproved:
         return rule.not_checked(placement.unread, verdict.note)
     return verdict
+
+
+def _verdict(rule: Rule, placement: Placement) -> Verdict:
+    """What a rule says; one that fails has checked nothing, and the others are judged."""
+    try:
+        return rule.check(placement)
+    except Exception as fault:
+        error = as_error(placement.program, fault)
+        reason = f"{error.message}; {error.cure}"
+        return Verdict(rule.name, "not-checked", None, reason, error=error)
 
 
 def rules_of(

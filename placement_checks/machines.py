@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,8 @@ def checked_gpus(count: int) -> int:
     Raises:
         UsageError: it cannot.
     """
+    if isinstance(count, bool) or not isinstance(count, Integral):
+        raise UsageError(f"gpus={count!r:.60}", "is no number", "give a whole one, such as gpus=2")
     if not 1 <= count <= MOST_GPUS:
         raise UsageError(
             f"{count} GPUs",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from placement_checks.errors import InputError
+from placement_checks.errors import InputError, UsageError
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,18 @@ class Program:
 
     @staticmethod
     def of(build: Callable[..., object]) -> Program:
-        """The program of a function at hand, such as one a test has imported."""
+        """The program of a function at hand, such as one a test has imported.
+
+        Raises:
+            UsageError: it is no function.
+        """
+        if not callable(build):
+            raise UsageError(
+                _described(build),
+                "is no program",
+                "give the function that builds the graph, not what it returns; a tf.Graph, the "
+                "path of a saved graph, or a target such as 'train.py:build_towers'",
+            )
         name = getattr(build, "__qualname__", type(build).__qualname__)
         try:
             folder = Path(inspect.getfile(inspect.unwrap(build))).resolve().parent

@@ -224,7 +224,6 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
     """
     from placement_checks import capture, config, equality
     from placement_checks.assertions import assert_rules
-    from placement_checks.machines import Machine
 
     item = request.node
     marks = list(item.iter_markers("placement"))
@@ -237,16 +236,15 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
     for mark in reversed(marks):
         defaults |= _one_machine(mark.kwargs)
     rules = list(dict.fromkeys(rule for mark in marks for rule in mark.args))
+    alone = {rule for mark in marks if _is_of_one_gpu(mark) for rule in mark.args}
     devices = _devices(request.config)
 
     def call(target: Any, **keywords: Any) -> Placement:
         __tracebackhide__ = True
         options = {**defaults, **_one_machine(keywords)}
-        machine = options.pop("machine", None)
         reference, batch = options.pop("reference", None), options.pop("batch", None)
         placement = capture.place(
             target,
-            machine=Machine.parse(machine) if isinstance(machine, str) else machine,
             devices=devices,
             **options,
         )
@@ -255,7 +253,8 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
         if reference is not None:
             placement = equality.with_numbers(placement, target, reference, batch, devices=devices)
         if rules:
-            assert_rules(placement, *rules)
+            one = placement.machine is not None and placement.machine.towers == 1
+            assert_rules(placement, *rules, alone=alone if one else ())
         return placement
 
     return call
@@ -313,6 +312,11 @@ class _Untimed:
 def _one_machine(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of a call; a number of GPUs takes the place of an outer machine."""
     return {"machine": None, **keywords} if "gpus" in keywords else dict(keywords)
+
+
+def _is_of_one_gpu(mark: pytest.Mark) -> bool:
+    """Whether a mark asks for rules on one GPU, on which those that compare towers have no say."""
+    return mark.kwargs.get("gpus") == 1 or str(mark.kwargs.get("machine")) == "gpu*1"
 
 
 def _gpus_wanted(item: pytest.Item) -> int:

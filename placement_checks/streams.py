@@ -1,42 +1,31 @@
-"""Keeps the report apart from what user code and C++ print."""
+"""Leads elsewhere what Python, C or C++ write to a file descriptor."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import io
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import IO, BinaryIO, TextIO, cast
+from typing import IO, BinaryIO, cast
 
 
 @contextlib.contextmanager
-def report_stream() -> Iterator[TextIO]:
-    """A stream to the real standard output; meanwhile file descriptor 1 leads to stderr."""
-    stdout = sys.stdout
-    stdout.flush()
+def report_alone() -> Iterator[None]:
+    """Meanwhile what user code, TensorFlow or C++ print goes to standard error."""
+    with contextlib.suppress(OSError):
+        flush()
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
-        if _leads_to(1, stdout):
-            with os.fdopen(os.dup(kept), "w", encoding="utf-8") as stream:
-                yield stream
-        else:  # somebody has replaced it, such as a test
-            with contextlib.redirect_stdout(sys.stderr):
-                yield stdout
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
     finally:
-        stdout.flush()
+        with contextlib.suppress(OSError):
+            flush()
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _leads_to(descriptor: int, stream: TextIO) -> bool:
-    try:
-        return stream.fileno() == descriptor
-    except (io.UnsupportedOperation, AttributeError, ValueError):
-        return False
 
 
 @contextlib.contextmanager

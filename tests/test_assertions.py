@@ -6,6 +6,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import (
+    RULES,
     assert_no_fallback,
     assert_no_idle_device,
     assert_placeable,
@@ -14,7 +15,7 @@ from placement_checks import (
     assert_variables_shared,
     assertions,
 )
-from placement_checks.errors import ConfigError, UsageError
+from placement_checks.errors import ConfigError, PlacementError, UsageError
 from placement_checks.placement import Refusal
 
 ALL = [
@@ -218,3 +219,44 @@ def test_a_broken_rule_is_not_hidden_by_one_that_no_placer_answered_for():
 
     with pytest.raises(AssertionError, match="variables-shared is broken"):
         assert_rules(graph, "placeable", "variables-shared")
+
+
+def failing(monkeypatch, rule, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(RULES[rule], "check", fail)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a fault"), MemoryError(), RecursionError("deep")])
+def test_a_rule_that_fails_neither_passes_nor_breaks(monkeypatch, sound, error):
+    failing(monkeypatch, "placeable", error)
+
+    for assertion in (assert_rules, assert_placeable):
+        with pytest.raises(PlacementError) as raised:
+            assertion(sound)
+        assert raised.value.message == (
+            f"placeable could not be checked: {type(error).__name__}"
+            + (f": {error}" if str(error) else "")
+        )
+        assert raised.value.__cause__ is error
+    assert_rules(sound, "no-fallback")
+
+
+def test_a_rule_that_fails_is_no_skip_where_no_placer_answers(monkeypatch):
+    failing(monkeypatch, "placeable", RuntimeError("a fault"))
+
+    with pytest.raises(PlacementError, match="a fault"):
+        assert_placeable(placement(op("w", "VarHandleOp"), unplaced="there is no placer"))
+
+
+def test_what_is_broken_is_told_beside_a_rule_that_failed(monkeypatch, unsound):
+    failing(monkeypatch, "placeable", RuntimeError("a fault"))
+    failing(monkeypatch, "no-fallback", RuntimeError("another"))
+
+    with pytest.raises(PlacementError, match="placeable could not be checked") as raised:
+        assert_rules(unsound)
+
+    first, *others = raised.value.__notes__
+    assert first.startswith("train.py:build: no-fallback could not be checked: ")
+    assert {note.partition(" is broken by")[0] for note in others} >= {"variables-on-host"}

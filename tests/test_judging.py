@@ -6,7 +6,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import RULES, Verdict, verify
-from placement_checks.errors import ConfigError, UsageError
+from placement_checks.errors import ConfigError, UsageError, as_error
 from placement_checks.judging import Report
 
 KEPT, BROKEN, NOT_CHECKED = "kept", "broken", "not-checked"
@@ -35,6 +35,28 @@ def report(**states):
 )
 def test_status(states, asked, require_all, status):
     assert report(**states).status(asked=asked, require_all=require_all) == status
+
+
+@pytest.mark.parametrize("other", [KEPT, BROKEN, NOT_CHECKED])
+@pytest.mark.parametrize("require_all", [False, True])
+def test_a_rule_that_an_error_ended_is_the_worst(other, require_all):
+    error = as_error("train.py:build", RuntimeError("a fault"))
+    verdicts = [Verdict("a", other, None), Verdict("b", NOT_CHECKED, None, error=error)]
+
+    assert Report(placement(), verdicts).status(require_all=require_all) == 2
+
+
+def test_errors_are_told_once_with_the_rules_that_they_ended():
+    first, second, other = (as_error("p", RuntimeError(text)) for text in ("a\nb", "a", "c"))
+    verdicts = [
+        Verdict(rule, NOT_CHECKED, None, error=error)
+        for rule, error in (("x", first), ("y", other), ("z", second), ("kept", None))
+    ]
+
+    assert [str(error).partition(";")[0] for error in Report(placement(), verdicts).errors] == [
+        "p: x and z could not be checked: RuntimeError: a",
+        "p: y could not be checked: RuntimeError: c",
+    ]
 
 
 @pytest.mark.parametrize(("state", "count"), [(KEPT, 2), (BROKEN, 1), (NOT_CHECKED, 0)])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from placement_checks.devices import Device
-from placement_checks.errors import InputError
+from placement_checks.errors import InputError, UsageError
 from placement_checks.garbage import left_alone
 from placement_checks.machines import Machine, checked_gpus, local_gpus
 from placement_checks.placement import FOLLOWERS, Placement
@@ -27,7 +27,7 @@ def place(
     target: Target,
     *,
     gpus: int = 2,
-    machine: Machine | None = None,
+    machine: Machine | str | None = None,
     soft: bool | None = None,
     devices: str = "auto",
 ) -> Placement:
@@ -37,30 +37,62 @@ def place(
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or any of them
             as the command line names it (``train.py:build_towers``).
         gpus: how many GPUs the builder is asked for, and a host or worker has.
-        machine: the devices; by default the smallest machine that the graph's device names need.
+        machine: the devices, or their written form such as ``"worker*8: gpu*4"``; by default the
+            smallest machine that the graph's device names need.
         soft: whether the placer may go elsewhere than asked; by default what the program's
             session configuration says, else not (TensorFlow 1's default).
         devices: ``auto`` asks the placer of this machine's GPUs where these are the devices,
             ``real`` asks no other, ``simulated`` never does.
 
     Raises:
-        UsageError: ``gpus`` is below 1 or above 256.
+        UsageError: the target or machine is none, or ``gpus`` is below 1 or above 256.
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
+    return asked_on(target, gpus=gpus, machine=machine, soft=soft).placed(devices)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a program or graph asks for, and the machine that the placer is to put it on."""
+
+    placement: Placement
+    source: Source
+    machine: Machine
+
+    def placed(self, devices: str = "auto") -> Placement:
+        """Where the placer puts the ops; as for `place`."""
+        from placement_checks.capture.placing import place as place_on
+
+        with left_alone():
+            return place_on(self.placement, self.source, self.machine, devices)
+
+
+def asked_on(
+    target: Target,
+    *,
+    gpus: int = 2,
+    machine: Machine | str | None = None,
+    soft: bool | None = None,
+) -> Asked:
+    """What `place` asks the placer; the arguments are its."""
     checked_gpus(gpus)
     target = _checked(target)
+    if isinstance(machine, str):
+        machine = Machine.parse(machine)
+    elif not isinstance(machine, Machine | None):
+        raise UsageError(
+            f"machine {machine!r:.60}",
+            "is no machine",
+            "write it like 'gpu*4' or 'worker*8: gpu*4'",
+        )
     _start_early()
-    from placement_checks.capture.placing import place as place_on
-
     if machine is not None:
         gpus = machine.towers
     asked, source = _asked(target, gpus)
     if soft is not None:
         asked = replace(asked, soft=soft)
-    machine = machine or Machine.smallest(_requested(asked), gpus)
-    with left_alone():
-        return place_on(asked, source, machine, devices)
+    return Asked(asked, source, machine or Machine.smallest(_requested(asked), gpus))
 
 
 def ask(target: Target, *, gpus: int = 2) -> Placement:

@@ -14,8 +14,8 @@ from placement_checks.capture.behaviour import Behaviour
 from placement_checks.capture.gradients import noted
 from placement_checks.capture.graph import Source, of_live
 from placement_checks.capture.steps import told
-from placement_checks.capture.targets import failed
-from placement_checks.errors import InputError, PlacementError
+from placement_checks.capture.users_code import users_code
+from placement_checks.errors import InputError
 from placement_checks.program import Program, Step
 
 
@@ -29,15 +29,9 @@ def build(program: Program, num_gpus: int) -> tuple[Source, Step]:
     arguments = program.arguments(num_gpus)
     graph = tf.Graph()
     with _undisturbed(), graph.as_default(), noted(graph) as gradients:
-        try:
+        with users_code(program.name, "the builder", program.folder):
             returned = program.build(**arguments)
-        except KeyboardInterrupt:
-            raise
-        except PlacementError:
-            raise
-        except BaseException as error:
-            raise failed(program.name, "the builder", error, program.folder) from None
-    step = Step.of(returned, program.name)
+            step = Step.of(returned, program.name)  # a mapping of the user's own
     if not graph.get_operations():
         raise InputError(
             program.name,

@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
@@ -22,12 +21,14 @@ from types import ModuleType
 from typing import Any
 
 from placement_checks.capture.behaviour import own_behaviour
-from placement_checks.capture.sources import is_users, shown
-from placement_checks.errors import InputError, PlacementError
+from placement_checks.capture.sources import is_users
+from placement_checks.capture.users_code import users_code
+from placement_checks.errors import InputError
 from placement_checks.program import Program
 
 GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
 _LIMIT = 1 << 31  # bytes; protobuf reads no larger message
+_LOADING = "loading it"
 
 # The neighbours that the files of a folder have imported, by folder: two folders may each have
 # a model.py, and each of their programs must meet its own.
@@ -193,27 +194,30 @@ def _load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
+        with users_code(str(path), _LOADING, path.resolve().parent):
+            spec.loader.exec_module(module)
+    except BaseException:
         del sys.modules[name]
-        if isinstance(error, (KeyboardInterrupt, PlacementError)):
-            raise
-        raise _failed(str(path), error, path.resolve().parent) from None
+        raise
     return module
 
 
 def _import(name: str, target: str) -> ModuleType:
     sys.path.insert(0, "")
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise _no_module(name, target) from None
-        raise _failed(target, error, None) from None
-    except (Exception, SystemExit) as error:
-        raise _failed(target, error, None) from None
+        with users_code(target, _LOADING, None):
+            return _imported(name, target)
     finally:
         sys.path.remove("")
+
+
+def _imported(name: str, target: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise _no_module(name, target) from None
 
 
 def _is_found(package: str) -> bool:
@@ -238,7 +242,9 @@ def _no_module(name: str, target: str) -> InputError:
 def _attribute(module: ModuleType, name: str, target: str) -> Any:
     found: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        with users_code(target, _LOADING, None):  # a module's own __getattr__
+            present = hasattr(found, part)
+        if not present:
             names = [each for each, value in vars(module).items() if callable(value)]
             near = get_close_matches(name, names, n=1)
             raise InputError(
@@ -254,28 +260,6 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
             target, f"'{name}' is no function but {type(found).__name__}", "name a builder"
         )
     return found
-
-
-def failed(object: str, what: str, error: BaseException, folder: Path | None) -> InputError:
-    """The error that says that the user's own code raised, with the user's own frames."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if is_users(frame.filename, folder)
-    ]
-    first, *more = str(error).strip().splitlines() or [""]
-    reason = more[-1].strip() if first.endswith(":") and more else first  # "in user code:" …
-    lines = traceback.format_list(frames) + traceback.format_exception_only(error)
-    return InputError(
-        object,
-        f"{what} raised {type(error).__name__}" + (f": {reason}" if reason else ""),
-        f"look at {shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else "",
-        details="".join(lines).rstrip(),
-    )
-
-
-def _failed(target: str, error: BaseException, folder: Path | None) -> InputError:
-    return failed(target, "loading it", error, folder)
 
 
 def _incomplete(target: str) -> InputError:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
 
 import click
 
-from placement_checks.errors import PlacementError, UsageError
+from placement_checks.cli.output import standard_streams, tell
+from placement_checks.errors import DEBUG, PlacementError, UsageError, as_error
 
 FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
 _COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain")
@@ -18,31 +21,33 @@ _COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain")
 
 def main() -> None:
     """Run the command; every error is one line on stderr, and status 2."""
-    arguments = sys.argv[1:]
+    with standard_streams():
+        status = _status(sys.argv[1:])
+    raise SystemExit(status)  # the program under test may have replaced sys.exit
+
+
+def _status(arguments: Sequence[str]) -> int:
     try:
-        # Not cli.main(), which ends the process with 1 where a pipe was closed.
-        with cli.make_context("placement-checks", arguments) as context:
-            status = cli.invoke(context)
-    except click.exceptions.Exit as done:  # --help, --version
-        status = done.exit_code
+        return _called(arguments)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        status = 130
+        return 130
     except click.ClickException as wrong:
         where = getattr(wrong, "ctx", None)
         cure = f"see {where.command_path} --help" if where else ""
-        status = _fail(UsageError("", wrong.format_message().rstrip("."), cure), arguments)
-    except PlacementError as wrong:
-        status = _fail(wrong, arguments)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the last flush does not fail
-        status = FAILED
-    except Exception as bug:
-        if "PLACEMENT_CHECKS_DEBUG" in os.environ:
-            raise
-        message = f"{type(bug).__name__}: {bug}".splitlines()[0]
-        cure = "set PLACEMENT_CHECKS_DEBUG=1 for the traceback, and report it"
-        status = _fail(PlacementError("", message, cure), arguments)
-    sys.exit(status)
+        return _fail(UsageError("", wrong.format_message().rstrip("."), cure), arguments)
+    except BaseException as fault:
+        return _fail(as_error("", fault), arguments)
+
+
+def _called(arguments: Sequence[str]) -> int:
+    try:
+        # Not cli.main(), which ends the process with 1 where a pipe was closed.
+        with cli.make_context("placement-checks", list(arguments)) as context:
+            status: int = cli.invoke(context)
+    except click.exceptions.Exit as done:  # --help, --version
+        status = done.exit_code
+    sys.stdout.flush()
+    return status
 
 
 class _Commands(click.Group):
@@ -58,25 +63,45 @@ class _Commands(click.Group):
         return command
 
 
-@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
 @click.version_option(package_name="placement_checks")
-def cli() -> None:
-    """Where TensorFlow puts every op of multi-GPU code, on GPUs that need not exist."""
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Where TensorFlow puts every op of multi-GPU code, on GPUs that need not exist.
+
+    Begin with: placement-checks verify train.py:build_towers
+
+    The exit status is 0 where all is well, 1 where a rule is broken, placements differ or towers
+    are too slow, and 2 where nothing could be said or anything failed: bad usage, configuration or
+    input, output that cannot be written, a fault of ours.
+    """
+    if context.invoked_subcommand is None:
+        for line in context.get_help().splitlines():
+            tell(line)
+        cure = "begin with: placement-checks verify train.py:build_towers"
+        raise UsageError("", "no command is given", cure)
 
 
 def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
     """Tell an error that ended the command, also in JSON where that was asked for."""
     as_json = "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
     if as_json:
-        from placement_checks.report.json import render
+        with contextlib.suppress(Exception):  # the line on stderr is told all the same
+            from placement_checks.report.json import render
 
-        print(render([], [error]))
+            print(render([], [error]), flush=True)
     say(error, details=not as_json)
     return FAILED
 
 
 def say(error: PlacementError, *, details: bool = False) -> None:
     """Tell an error on stderr; ``details`` are a user's own frames."""
-    if details and error.details:
-        print(error.details, file=sys.stderr)
-    print(f"placement-checks: {error}", file=sys.stderr)
+    lines = error.details.splitlines() if details else []
+    if DEBUG in os.environ and error.__cause__:
+        lines = "".join(traceback.format_exception(error.__cause__)).splitlines()
+    for line in [*lines, f"placement-checks: {error}"]:
+        tell(line)

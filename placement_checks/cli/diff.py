@@ -8,10 +8,10 @@ import click
 
 from placement_checks import config
 from placement_checks.cli import FAILED
-from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
+from placement_checks.cli.targets import asked_machine, captured, check_all, machine_options
 from placement_checks.comparison import compare
 from placement_checks.report.diff import render_json, render_text
-from placement_checks.streams import report_stream
+from placement_checks.streams import report_alone
 
 
 @click.command("diff")
@@ -27,14 +27,15 @@ def command(
     """Compare two placements: of programs, graphs or logs.
 
     The exit status is 0 where every op is on the same device in both, 1 where they differ, and 2
-    where no difference is found and one of them is a log that could not be read in full.
+    where anything failed, or where no difference is found and one of them is a log that could not
+    be read in full.
     """
     settings = asked_machine(gpus, machine, soft).within(config.load(Path.cwd()).settings)
-    with report_stream() as stdout:
-        prepare([old, new])
+    check_all([old, new])
+    with report_alone():
         difference = compare(captured(old, settings), captured(new, settings))
-        render = render_json if form == "json" else render_text
-        stdout.write(render(difference) + "\n")
+    render = render_json if form == "json" else render_text
+    click.echo(render(difference))
     if difference:
         return 1
     return FAILED if difference.unread else 0

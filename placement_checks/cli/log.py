@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
+from placement_checks.cli import FAILED
+from placement_checks.cli.output import tell
 from placement_checks.logs import Log, Source, processors, read_logs
+from placement_checks.plain import printable
 from placement_checks.report.log import render_json, render_lines, render_text, torn_and_reason
 
 _WORTH_A_BAR = 1 << 25  # bytes
@@ -35,7 +37,7 @@ def command(files: tuple[str, ...], form: str, require_records: bool) -> int:
 
     --format lines prints one op a line, in TensorFlow's own words.
 
-    The status is 0 also for a log without records, whose likely reason is told, in JSON as
+    The exit status is 0 also for a log without records, whose likely reason is told, in JSON as
     "reason"; with --require-records it is 2, as it is where a file cannot be read.
     """
     with _bar(files) as watch:
@@ -47,16 +49,12 @@ def command(files: tuple[str, ...], form: str, require_records: bool) -> int:
         "json": render_json,
         "lines": render_lines,
     }
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be in no encoding
-        sys.stdout.reconfigure(errors="backslashreplace")
     sys.stdout.write(render[form](log))
-    sys.stdout.flush()
     troubles = list(log.troubles)
     if form == "lines":
         troubles += torn_and_reason(log)
-    for trouble in troubles:
-        print(f"placement-checks: {trouble}", file=sys.stderr)
-    return 0
+    told = [tell(f"placement-checks: {trouble}") for trouble in troubles]
+    return 0 if all(told) else FAILED
 
 
 @contextlib.contextmanager
@@ -67,11 +65,12 @@ def _bar(files: tuple[str, ...]) -> Iterator[Callable[[Source], None] | None]:
         yield None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     # Drawn by hand: a thread that does it would not go well with forking.
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        tasks = {file: progress.add_task(file, total=_STEPS) for file in files}
+        tasks = {file: progress.add_task(escape(printable(file)), total=_STEPS) for file in files}
         shown: dict[str, int] = {}
 
         def watch(source: Source) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from placement_checks import config
-from placement_checks.cli.targets import asked_machine, captured, machine_options, prepare
+from placement_checks.cli.targets import asked_machine, captured, machine_options
 from placement_checks.errors import InputError, UsageError
 from placement_checks.logs import Record, text_of
 from placement_checks.placement import Placement
+from placement_checks.plain import printable
 from placement_checks.rules.placeable import Placeable
-from placement_checks.streams import report_stream
+from placement_checks.streams import report_alone
 from placement_checks.wiring.transfers import copies, transfers
 
 
@@ -38,24 +41,29 @@ def command(
 
     One op a line, in TensorFlow's words: `name: (Op): device`. With --transfers, one line for
     each pair of devices: how many bytes one step copies from one to the other, in how many copies.
+
+    The exit status is 0, and 2 where the program cannot be placed as it asks, or anything failed.
     """
     if rows is not None and not shows_transfers:
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
     call = asked_machine(gpus, machine, soft)
     settings = call.within(config.load(Path.cwd()).settings)
-    with report_stream() as stdout:
-        prepare([target])
+    with report_alone():
         placement = captured(target, settings)
-        if placement.unplaced and not placement.refusals:
-            raise InputError(target, placement.unplaced)
-        if placement.refusals:
-            raise _refused(placement, target)
-        if shows_transfers:
-            stdout.writelines(f"{each}\n" for each in transfers(copies(placement, rows)))
-            return 0
-        for op in placement.ops.values():
-            if op.assigned is not None:
-                stdout.write(text_of(Record(op.name, op.type, str(op.assigned))) + "\n")
+    if placement.unplaced and not placement.refusals:
+        raise InputError(target, placement.unplaced)
+    if placement.refusals:
+        raise _refused(placement, target)
+    lines: Iterable[str] = (
+        map(str, transfers(copies(placement, rows)))
+        if shows_transfers
+        else (
+            text_of(Record(op.name, op.type, str(op.assigned)))
+            for op in placement.ops.values()
+            if op.assigned is not None
+        )
+    )
+    sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
     return 0
 
 

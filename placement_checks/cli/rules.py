@@ -9,7 +9,10 @@ from placement_checks.rules import RULES
 
 @click.command("rules")
 def command() -> int:
-    """List the rules."""
+    """List the rules.
+
+    The exit status is 0.
+    """
     width = 2 + max(map(len, RULES))
     for name, rule in RULES.items():
         click.echo(f"{name:<{width}}{rule.explanation().splitlines()[0]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from placement_checks import capture
 from placement_checks.capture.targets import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.clusters import TF_CONFIG
 from placement_checks.config import Settings
-from placement_checks.errors import InputError, UsageError
+from placement_checks.errors import UsageError
 from placement_checks.logs import STDIN, read_logs
 from placement_checks.machines import Machine, checked_gpus
 from placement_checks.placement import Placement
@@ -63,31 +64,17 @@ def is_log(target: str) -> bool:
     return is_other and kind_of(target) in ("file", "other")
 
 
-def is_sound(target: str) -> bool:
-    """Whether nothing is known to be wrong with a target before it is loaded."""
-    try:
-        if not is_log(target):
-            check(target)
-    except InputError:
-        return False
-    return True
-
-
-def prepare(
-    targets: Iterable[str | None], batch: str | None = None, *, placer: bool = True
-) -> None:
-    """Load TensorFlow, if any of the targets needs it, and the placer beside it.
+def check_all(targets: Iterable[str | None], batch: str | None = None) -> None:
+    """Say what is wrong with targets and a batch as far as it shows without TensorFlow.
 
     Raises:
-        InputError: a target or the batch can be told to be wrong before that.
+        InputError: one of them is not there, or of no kind that is known.
     """
-    programs = [target for target in targets if target is not None and not is_log(target)]
-    for target in programs:
-        check(target)
+    for target in targets:
+        if target is not None and not is_log(target):
+            check(target)
     if batch is not None:
         _check_batch(batch)
-    if programs:
-        capture.prepare(placer=placer)
 
 
 def _check_batch(batch: str) -> None:
@@ -99,8 +86,20 @@ def _check_batch(batch: str) -> None:
         check(batch)
 
 
-def captured(target: str, settings: Settings, graph: str | None = None) -> Placement:
-    """The placement of a target; that of a log is joined with ``graph``, the program it is of."""
+def captured(
+    target: str,
+    settings: Settings,
+    graph: str | None = None,
+    *,
+    unplaced: Callable[[Exception, Placement], Placement] | None = None,
+) -> Placement:
+    """The placement of a target; that of a log is joined with ``graph``, the program it is of.
+
+    Where the placer fails, ``unplaced`` is called with what the program asks for.
+    """
+    check_all([target, graph])
+    if not is_log(target) or (graph is not None and not is_log(graph)):
+        capture.prepare()
     gpus = settings.gpus or 2
     machine = Machine.parse(settings.machine, gpus) if settings.machine else None
     if not is_log(target):
@@ -108,7 +107,13 @@ def captured(target: str, settings: Settings, graph: str | None = None) -> Place
             raise UsageError(
                 "--graph", f"is for placement logs, and {target} is none", "leave it out"
             )
-        return capture.place(target, gpus=gpus, machine=machine, soft=settings.soft)
+        program = capture.asked_on(target, gpus=gpus, machine=machine, soft=settings.soft)
+        try:
+            return program.placed()
+        except Exception as fault:
+            if unplaced is None:
+                raise
+            return unplaced(fault, replace(program.placement, machine=program.machine))
     asked = None if graph is None else capture.ask(graph, gpus=gpus)
     if machine is None and settings.gpus is not None:
         machine = Machine.local(settings.gpus)

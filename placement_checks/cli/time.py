@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -13,9 +13,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from placement_checks import config
+from placement_checks import capture, config
 from placement_checks.cli import FAILED
-from placement_checks.cli.targets import prepare
+from placement_checks.cli.files import written
+from placement_checks.cli.output import tell
+from placement_checks.cli.targets import check_all
 from placement_checks.config import Settings
 from placement_checks.errors import InputError, UsageError
 from placement_checks.execute.threads import settle
@@ -24,7 +26,7 @@ from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome import chrome_trace
 from placement_checks.report.lanes import picture
 from placement_checks.report.page import page
-from placement_checks.streams import report_stream
+from placement_checks.streams import report_alone
 from placement_checks.timing import Timing
 from placement_checks.words import counted
 
@@ -63,7 +65,7 @@ _ROUNDS = 30
     "--format", "form", type=click.Choice(["text", "json", "html"]), default="text",
     show_default=True,
 )  # fmt: skip
-@click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+@click.option("--output", metavar="FILE", help="Write the report to this file.")
 def command(
     target: str,
     gpus: int | None,
@@ -81,43 +83,25 @@ def command(
 
     Both programs take steps in turn on the same rows, on the GPUs here or on CPU devices of one
     core each. The exit status is 1 if a measured ratio is over --fail-over, and 2 if one could not
-    be measured there, because the machine was busy.
+    be measured there, because the machine was busy, or if anything failed.
     """
     call = Settings(gpus=gpus, reference=reference, batch=batch)
     settings = _settings(target, call)
     before = _saved(against) if against else ()
     settle()
-    with (
-        report_stream() as stdout,
-        _opened(output, stdout) as stream,
-        _opened(timeline, StringIO()) as step,
-    ):
-        prepare([target, settings.reference], settings.batch, placer=False)
-        timings = _timed(target, settings, rows, rounds)
+    check_all([target, settings.reference], settings.batch)
+    with written(output) as stream, _timeline(timeline) as step:
+        with report_alone():
+            capture.prepare(placer=False)
+            timings = _timed(target, settings, rows, rounds)
         step.write(chrome_trace(timings[-1].trace.shortest, target))
         _write(timings, form, stream, lambda console: _compare(timings, before, against, console))
     return 0 if fail_over is None else _status(timings, fail_over)
 
 
-@contextmanager
-def _opened(path: str | None, otherwise: TextIO) -> Iterator[TextIO]:
-    """What is written to a file, or otherwise to a stream; the file changes when all is done.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    if path is None:
-        yield otherwise
-        return
-    try:
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115
-    except OSError as reason:
-        raise UsageError(path, reason.strerror or "cannot be written") from None
-    with file:
-        written = StringIO()
-        yield written
-        file.truncate(0)
-        file.write(written.getvalue())
+def _timeline(path: str | None) -> AbstractContextManager[TextIO]:
+    """What a step is written to; nothing that anybody sees where no file is named."""
+    return nullcontext(StringIO()) if path is None else written(path, "--timeline")
 
 
 def _settings(target: str, call: Settings) -> Settings:
@@ -205,7 +189,6 @@ def _write(
         stream.write(page(f"{timings[0].at.program}, timed", write, pictures))
     else:
         write(Console(file=stream))
-    stream.flush()
 
 
 def _compare(
@@ -240,9 +223,7 @@ def _status(timings: Sequence[Timing], most: float) -> int:
     for each in over:
         assert each.ratio is not None
         said = f"{each.ratio.median:.3f} is over {most:g}"
-        click.echo(
-            f"placement-checks: {counted(each.rows, 'row')}: the measured ratio {said}", err=True
-        )
+        tell(f"placement-checks: {counted(each.rows, 'row')}: the measured ratio {said}")
     if over:
         return 1
     return FAILED if any(each.unmeasured for each in timings) else 0

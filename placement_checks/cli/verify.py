@@ -13,16 +13,11 @@ from rich.console import Console
 
 from placement_checks import config
 from placement_checks.cli import FAILED, say
-from placement_checks.cli.targets import (
-    asked_machine,
-    captured,
-    is_sound,
-    machine_options,
-    prepare,
-)
+from placement_checks.cli.files import written
+from placement_checks.cli.targets import asked_machine, captured, check_all, machine_options
 from placement_checks.config import Settings
 from placement_checks.equality import with_numbers
-from placement_checks.errors import InputError, PlacementError, UsageError
+from placement_checks.errors import PlacementError, UsageError, as_error
 from placement_checks.judging import Report, verify
 from placement_checks.placement import Placement
 from placement_checks.policy import known_rule, parse_setting, policy_errors
@@ -30,7 +25,7 @@ from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.report.lanes import picture
 from placement_checks.report.page import page
-from placement_checks.streams import report_stream
+from placement_checks.streams import report_alone
 
 
 @click.command("verify")
@@ -50,7 +45,7 @@ from placement_checks.streams import report_stream
     default="text",
     show_default=True,
 )
-@click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+@click.option("--output", metavar="FILE", help="Write the report to this file.")
 def command(
     targets: tuple[str, ...],
     gpus: int | None,
@@ -71,6 +66,11 @@ def command(
     TARGET is package.module:function, path/to/file.py:function, a graph file (.pb, .pbtxt, .meta),
     a SavedModel folder or a placement log; without one, the programs of [tool.placement_checks]
     in pyproject.toml.
+
+    The exit status is 0 where no rule is broken and at least one is kept, 1 where one is broken,
+    and 2 where nothing could be checked, a rule asked for with --rule could not, or anything
+    failed. With --require-all it is 1 where any rule could not be checked. Of several targets the
+    worst counts.
     """
     policy: dict[str, dict[str, Any]] = {}
     for rule, parameter, value in map(parse_setting, sets):
@@ -98,35 +98,51 @@ def command(
         raise UsageError(
             "", "there is nothing to verify", "name a target such as train.py:build_towers"
         )
-    with report_stream() as stdout:
-        outcome = _Outcome()
-        # Of several targets one that is not there has its own error, beside the others' reports.
-        sound = [target for target, _ in jobs if is_sound(target)]
-        prepare([graph, reference, *sound], batch)
-        for target, settings in jobs:
-            try:
-                placement = captured(target, settings, graph)
-                placement = outcome.compared(placement, target, settings)
-                outcome.reports.append(
-                    verify(
-                        placement, [settings.policy], only=settings.rules, without=settings.without
-                    )
-                )
-            except PlacementError as error:
-                outcome.errors.append(error)
-        _write(outcome, form, output, stdout)
+    check_all([graph, reference], batch)
+    outcome = _Outcome()
+    with written(output) as stream:
+        with report_alone():
+            for target, settings in jobs:
+                outcome.judge(target, settings, graph)
+        _write(outcome, form, stream)
+    for error in outcome.errors:
+        say(error, details=form == "text")
     return outcome.status(rules, require_all)
 
 
 @dataclass
 class _Outcome:
-    """What became of the targets of one run."""
+    """What became of the targets of one run; what goes wrong with one loses no other."""
 
     reports: list[Report] = field(default_factory=list)
     errors: list[PlacementError] = field(default_factory=list)
 
-    def compared(self, placement: Placement, target: str, settings: Settings) -> Placement:
-        """The placement with numbers, if a reference is named; an error loses nothing else."""
+    def judge(self, target: str, settings: Settings, graph: str | None) -> None:
+        """Judge one target by what is known of it, also where a stage fails."""
+        try:
+            placement = captured(target, settings, graph, unplaced=self._unplaced)
+            placement = self._compared(placement, target, settings)
+            report = verify(
+                placement, [settings.policy], only=settings.rules, without=settings.without
+            )
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:  # also what user code may raise that is no Exception
+            self.errors.append(as_error(target, fault))
+        else:
+            self.reports.append(report)
+            self.errors += report.errors
+
+    def _unplaced(self, fault: Exception, asked: Placement) -> Placement:
+        """What a program asks for, where the placer failed; bad input has no more to say."""
+        error = as_error(asked.program, fault)
+        if error.kind != "internal":
+            raise error
+        self.errors.append(error)
+        return replace(asked, unplaced=str(error))
+
+    def _compared(self, placement: Placement, target: str, settings: Settings) -> Placement:
+        """The placement with numbers, if a reference is named."""
         if settings.reference is None:
             if settings.batch is not None:
                 raise UsageError(
@@ -145,7 +161,10 @@ class _Outcome:
                 only=settings.rules,
                 without=settings.without,
             )
-        except InputError as error:
+        except Exception as fault:
+            error = as_error(target, fault)
+            if error.kind not in ("input", "internal"):
+                raise
             self.errors.append(error)
             return replace(placement, unmeasured=str(error))
 
@@ -154,11 +173,7 @@ class _Outcome:
         return max([*statuses, *(FAILED for _ in self.errors)])
 
 
-def _write(outcome: _Outcome, form: str, output: str | None, stdout: TextIO) -> None:
-    try:
-        stream = open(output, "w", encoding="utf-8") if output else stdout  # noqa: SIM115
-    except OSError as reason:
-        raise UsageError(f"--output {output}", reason.strerror or "cannot be written") from None
+def _write(outcome: _Outcome, form: str, stream: TextIO) -> None:
     if form == "json":
         stream.write(json_report.render(outcome.reports, outcome.errors) + "\n")
     elif form == "html":
@@ -168,6 +183,3 @@ def _write(outcome: _Outcome, form: str, output: str | None, stdout: TextIO) -> 
         stream.write(page("placement_checks", write, pictures))
     elif outcome.reports:
         text_report.write(outcome.reports, Console(file=stream))
-    stream.flush()
-    for error in outcome.errors:
-        say(error, details=form == "text")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from placement_checks.capture.targets import resolve
-from placement_checks.errors import InputError
+from placement_checks.errors import InputError, UsageError
 from placement_checks.execute.cases import SUFFIX, Case
 from placement_checks.execute.feeding import BatchFunction
 from placement_checks.execute.programs import Unmeasurable
@@ -39,6 +39,7 @@ def batch_of(batch: Batch) -> BatchFunction | None:
 
     Raises:
         InputError: it names none.
+        UsageError: it is no function.
     """
     if isinstance(batch, str | Path) and Path(batch).suffix == SUFFIX:
         return Case.load(Path(batch))
@@ -49,4 +50,10 @@ def batch_of(batch: Batch) -> BatchFunction | None:
         return cast("BatchFunction", named.build)
     if isinstance(batch, Path):
         raise InputError(str(batch), "is no saved case", f"name a {SUFFIX} file that a run saved")
+    if batch is not None and not callable(batch):
+        raise UsageError(
+            f"batch {batch!r:.60}",
+            "is no function",
+            f"give batch(rng, n) itself, 'train.py:batch' or a {SUFFIX} file that a run saved",
+        )
     return batch

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from placement_checks.capture.details import dims
-from placement_checks.errors import InputError, PlacementError
+from placement_checks.capture.users_code import users_code
+from placement_checks.errors import InputError
 from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Runnable, Unmeasurable
 from placement_checks.words import counted, listed
@@ -125,23 +126,16 @@ class Feeding:
         wanted = {name for program in self._programs for each in program.inputs for name in each}
         if self._make is None:
             return {name: self._made_up(name, rng, rows) for name in sorted(wanted)}
-        try:
+        cure = "it is called with a numpy.random.Generator and the rows of the global batch"
+        with users_code(self._name, f"batch(rng, {rows})", None, cure):
             given = self._make(rng, rows)
-        except PlacementError:
-            raise
-        except Exception as error:
-            raise InputError(
-                self._name,
-                f"batch(rng, {rows}) raised {type(error).__name__}: {error}",
-                "it is called with a numpy.random.Generator and the rows of the global batch",
-            ) from None
-        if not isinstance(given, Mapping):
-            raise InputError(
-                self._name,
-                f"it returned {type(given).__name__}",
-                f"return arrays by the names of the inputs: {listed(sorted(wanted))}",
-            )
-        arrays = {str(name): self._array(str(name), value) for name, value in given.items()}
+            if not isinstance(given, Mapping):
+                raise InputError(
+                    self._name,
+                    f"it returned {type(given).__name__}",
+                    f"return arrays by the names of the inputs: {listed(sorted(wanted))}",
+                )
+            arrays = {str(name): self._array(str(name), value) for name, value in given.items()}
         for name in sorted(wanted - arrays.keys()):
             near = get_close_matches(name, arrays, n=1)
             raise InputError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+from placement_checks.report.json import written
 from placement_checks.timing import Timeline
 
 
@@ -29,4 +28,4 @@ def chrome_trace(timeline: Timeline, title: str) -> str:
             }
             for each in lane
         ]
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+    return written({"traceEvents": events, "displayTimeUnit": "ms"}, indent=None)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from placement_checks.comparison import Difference, Places
-from placement_checks.report.json import SCHEMA
+from placement_checks.plain import printable
+from placement_checks.report.json import SCHEMA, versions, written
 from placement_checks.words import counted
 
 _MOST = 20  # ops of a group that are listed
@@ -17,6 +17,7 @@ def render_json(difference: Difference) -> str:
     """One JSON document, its form fixed by ``"schema": 1``."""
     document = {
         "schema": SCHEMA,
+        "versions": versions(),
         "old": difference.old,
         "new": difference.new,
         "ops": difference.ops,
@@ -33,12 +34,12 @@ def render_json(difference: Difference) -> str:
         "added": [{"node": node, "op": kind} for node, kind in difference.added.items()],
         "unread": list(difference.unread),
     }
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    return written(document)
 
 
 def render_text(difference: Difference) -> str:
     """The ops in groups: those that went the same way, and those that only one has."""
-    return "\n".join((*_text(difference), *difference.unread))
+    return "\n".join(map(printable, (*_text(difference), *difference.unread)))
 
 
 def _text(difference: Difference) -> Iterator[str]:

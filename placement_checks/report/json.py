@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from placement_checks.plain import printable
 
 if TYPE_CHECKING:
     from placement_checks.errors import PlacementError
@@ -13,18 +15,48 @@ if TYPE_CHECKING:
     from placement_checks.rules import Verdict
 
 SCHEMA = 1
+# The distributions that hold it.
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-rocm")
 
 
 def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
     """The document: the programs that were judged, and the errors; ``error`` is the first."""
     document: dict[str, Any] = {"schema": SCHEMA}
     if reports or not errors:
+        document["versions"] = versions()
         document["programs"] = [_program(report) for report in reports]
     if errors:
         document["error"] = _error(errors[0])
     if len(errors) > 1:
         document["errors"] = [_error(error) for error in errors]
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    return written(document)
+
+
+def written(document: Mapping[str, Any], indent: int | None = 2) -> str:
+    """A document as text, in which no name drives the terminal that shows it."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    return "\n".join(printable(line, _escaped) for line in text.split("\n"))
+
+
+def _escaped(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def versions() -> dict[str, str | None]:
+    """What the document was made with; TensorFlow itself is not loaded for that."""
+    from importlib import metadata  # takes its time, and reading logs does without
+
+    def version(distribution: str) -> str | None:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            return None
+
+    return {
+        "placement_checks": version("placement_checks"),
+        "tensorflow": next(filter(None, map(version, _TENSORFLOWS)), None),
+    }
 
 
 def _error(error: PlacementError) -> dict[str, str]:

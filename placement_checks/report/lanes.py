@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from html import escape
 
-from placement_checks.report.page import Picture
+from placement_checks.report.page import Picture, shown
 from placement_checks.timing import Timeline, Trace
 from placement_checks.timing.timeline import Slice
 from placement_checks.words import counted
@@ -31,14 +30,14 @@ def lanes_svg(timeline: Timeline, title: str) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {_WIDTH} {height}" '
         f'font-family="system-ui, sans-serif" font-size="13">',
-        f"<title>{escape(title)}</title>",
+        f"<title>{shown(title)}</title>",
         *_axis(timeline.seconds, height),
     ]
     scale = (_WIDTH - _LABEL - _RIGHT) / (timeline.seconds or 1)
     for number, (device, lane) in enumerate(timeline.lanes.items()):
         top = _TOP + number * (_LANE + _GAP)
         label = f'<text x="0" y="{top + _LANE / 2 + 4}" fill="currentColor">'
-        lines.append(f"{label}{escape(device.short.removeprefix('/device:'))}</text>")
+        lines.append(f"{label}{shown(device.short.removeprefix('/device:'))}</text>")
         lines += _lane(lane, top, scale, _COLOURS[device.is_gpu])
     return "\n".join([*lines, "</svg>"])
 
@@ -50,7 +49,7 @@ def _lane(lane: Sequence[Slice], top: float, scale: float, colour: str) -> Itera
         yield (
             f'<rect x="{x:.2f}" y="{top}" width="{width:.2f}" height="{_LANE}" fill="{colour}" '
             f'stroke="white" stroke-width="{0.4 if width > 3 else 0}">'
-            f"<title>{escape(told)}: {_milliseconds(end - start)}</title></rect>"
+            f"<title>{shown(told)}: {_milliseconds(end - start)}</title></rect>"
         )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from placement_checks.devices import Device
 from placement_checks.logs import Log, Record, text_of
 from placement_checks.placement import VARIABLE_TYPES
-from placement_checks.report.json import SCHEMA
+from placement_checks.plain import printable
+from placement_checks.report.json import SCHEMA, written
 from placement_checks.words import counted
 
 _MOST_KINDS = 4
@@ -30,17 +30,19 @@ def render_json(log: Log) -> str:
         "reason": log.reason,
         "troubles": list(log.troubles),
     }
-    return json.dumps(document) + "\n"
+    return written(document, indent=None) + "\n"
 
 
 def render_lines(log: Log) -> str:
     """Every placement as one line, as often as it was made."""
-    return "".join(f"{text_of(record)}\n" * count for record, count in log.counts.items())
+    return "".join(
+        f"{printable(text_of(record))}\n" * count for record, count in log.counts.items()
+    )
 
 
 def render_text(log: Log) -> str:
     """What is on each device, and what was moved."""
-    return "\n".join(_text(log)) + "\n"
+    return "\n".join(map(printable, _text(log))) + "\n"
 
 
 def torn_and_reason(log: Log) -> Iterator[str]:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
+from placement_checks.plain import printable
+
 _WIDTH = 110
 # Of the page's own colours: foreground, background, and the eight of a terminal.
 _THEME = TerminalTheme(
@@ -64,9 +66,14 @@ def page(title: str, write: Callable[[Console], None], pictures: Sequence[Pictur
         write(console)
         html = console.export_html(theme=_THEME, code_format=_PAGE)
     figures = "\n".join(
-        f"<figure><figcaption>{escape(each.caption)}</figcaption>\n{each.svg}\n</figure>"
+        f"<figure><figcaption>{shown(each.caption)}</figcaption>\n{each.svg}\n</figure>"
         for each in pictures
     )
     # The first and the last of these words are the template's; others may stand in the report.
-    above, _, below = html.replace("@title@", escape(title), 1).rpartition("@pictures@")
+    above, _, below = html.replace("@title@", shown(title), 1).rpartition("@pictures@")
     return above + figures + below
+
+
+def shown(text: str) -> str:
+    """A text of others as HTML shows it."""
+    return escape(printable(text))

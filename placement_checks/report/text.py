@@ -10,6 +10,7 @@ from rich.text import Text
 
 from placement_checks.judging import Report
 from placement_checks.placement import Placement
+from placement_checks.report.console import show
 from placement_checks.report.lines import finding_lines
 from placement_checks.report.picture import picture
 from placement_checks.rules import Verdict
@@ -33,8 +34,8 @@ def write(reports: Sequence[Report], console: Console) -> None:
     """Print the verdicts of every program, its findings, and the count last."""
     for report in reports:
         for line in _program(report):
-            console.print(line, soft_wrap=True, highlight=False)
-    console.print(_count(reports), soft_wrap=True, highlight=False)
+            show(console, line)
+    show(console, _count(reports))
 
 
 def _program(report: Report) -> Iterator[Text]:

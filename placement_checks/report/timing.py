@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from placement_checks.report.json import SCHEMA
+from placement_checks.report.console import show
+from placement_checks.report.json import SCHEMA, versions, written
 from placement_checks.timing import Timing
 from placement_checks.timing.loops import Loop
 from placement_checks.words import counted
@@ -47,14 +47,11 @@ def write(timings: Sequence[Timing], console: Console) -> None:
 def write_table(timings: Sequence[Timing], console: Console) -> None:
     """Print the figures of one pair of programs, a column for each size of batch."""
     at = timings[0].at
-    console.print(
-        Text.assemble(
-            (at.program, "bold"), f", {counted(at.gpus, 'tower')}, beside ", (at.reference, "bold")
-        ),
-        soft_wrap=True,
-    )
+    towers = f", {counted(at.gpus, 'tower')}, beside "
+    show(console, Text.assemble((at.program, "bold"), towers, (at.reference, "bold")))
     on = f"{at.kind}, {counted(at.cores, 'core')}, oneDNN {at.onednn}"
-    console.print(f"on {on}, TensorFlow {at.tensorflow}\n", soft_wrap=True, highlight=False)
+    show(console, Text(f"on {on}, TensorFlow {at.tensorflow}"))
+    show(console, Text())
     columns = [["", *_CELLS]] + [
         [counted(each.rows, "row"), *(cell(each) for cell in _CELLS.values())] for each in timings
     ]
@@ -63,13 +60,13 @@ def write_table(timings: Sequence[Timing], console: Console) -> None:
         padded = (f"{cell:<{width}}" for cell, width in zip(cells, widths[1:], strict=True))
         line = Text.assemble((f"{name:<{widths[0]}}", "bold"), "   ", "   ".join(padded))
         line.rstrip()
-        console.print(line, soft_wrap=True, highlight=False)
-    console.print()
+        show(console, line)
+    show(console, Text())
     for each in timings:
         if each.unmeasured:
             said = f"{counted(each.rows, 'row')}: no ratio is measured, {each.unmeasured}"
-            console.print(Text(said, "yellow"), soft_wrap=True)
-            console.print()
+            show(console, Text(said, "yellow"))
+            show(console, Text())
 
 
 def write_legend(timing: Timing, console: Console) -> None:
@@ -77,7 +74,7 @@ def write_legend(timing: Timing, console: Console) -> None:
     rounds = counted(len(timing.single.wall), "round")
     for name, meaning in {**_CONTROLS[timing.at.devices], **_LEGEND}.items():
         line = Text.assemble((f"{name:<12}", "bold"), meaning.format(rounds=rounds), style="dim")
-        console.print(line, soft_wrap=True)
+        show(console, line)
 
 
 def _loop(timing: Timing, loop: Loop) -> str:
@@ -106,8 +103,8 @@ def _duration(seconds: float) -> str:
 
 def render(timings: Sequence[Timing]) -> str:
     """The JSON document; `placement-checks time --against` reads it again."""
-    document = {"schema": SCHEMA, "timings": [each.document() for each in timings]}
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    timed = [each.document() for each in timings]
+    return written({"schema": SCHEMA, "versions": versions(), "timings": timed})
 
 
 def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -125,11 +122,7 @@ def write_against(
     """Print what a saved run had for the same batches."""
     for each in timings:
         rows = counted(each.rows, "row")
-        console.print(
-            f"{rows} against {file}: {_against(each.document(), before)}",
-            soft_wrap=True,
-            highlight=False,
-        )
+        show(console, Text(f"{rows} against {file}: {_against(each.document(), before)}"))
 
 
 def _against(now: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, ClassVar, Literal
 
+from placement_checks.errors import PlacementError
 from placement_checks.placement import Op, Placement
 from placement_checks.wiring import wiring
 
@@ -51,6 +52,8 @@ class Verdict:
     Attributes:
         note: what a reader should know beside the state.
         figures: what was measured, as plain mappings for reports.
+        error: what ended the rule before it had an answer.
+        alone: whether the rule compares towers, and there is one.
     """
 
     rule: str
@@ -60,6 +63,8 @@ class Verdict:
     findings: Sequence[Finding] = ()
     note: str | None = None
     figures: Sequence[Mapping[str, Any]] = ()
+    error: PlacementError | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,8 @@ class Rule:
         state: State = "broken" if findings else "kept"
         return Verdict(self.name, state, self.evidence, None, findings, note)
 
-    def not_checked(self, reason: str, note: str | None = None) -> Verdict:
-        return Verdict(self.name, "not-checked", None, reason, note=note)
+    def not_checked(self, reason: str, note: str | None = None, *, alone: bool = False) -> Verdict:
+        return Verdict(self.name, "not-checked", None, reason, note=note, alone=alone)
 
     def unplaced(self, placement: Placement) -> Verdict | None:
         """The verdict on a placement that no placer has answered for."""
@@ -134,7 +139,7 @@ class Rule:
                 f"the towers cannot be told apart: there are {losses} losses, and all ops that "
                 f"read variables on a GPU are asked for on {towers[0]}"
             )
-        return self.not_checked(f"there is one tower, on {towers[0]}")
+        return self.not_checked(f"there is one tower, on {towers[0]}", alone=True)
 
     def blended(self, placement: Placement) -> Verdict | None:
         """The verdict where the gradients of one tower are also those of another."""

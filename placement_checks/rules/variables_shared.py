@@ -53,7 +53,8 @@ class VariablesShared(Rule):
         unsaved = [_unsaved(placement, variable) for variable in _not_global(placement)]
         if len(parts.all) < 2 and alone is None and not unsaved:
             where = f"on {parts.all[0].device.short} alone" if parts.all else "on no GPU"
-            return self.not_checked(f"variables are read {where}, and {_why_not(placement)}")
+            reason = f"variables are read {where}, and {_why_not(placement)}"
+            return self.not_checked(reason, alone=len(parts.all) == 1)
         known = {variable.name for variable in alone.variables} if alone else set()
         findings = {
             copy.variable: _doubled(placement, copy)

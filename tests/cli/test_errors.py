@@ -80,7 +80,7 @@ TARGETS = {
     "but int; name a builder",
     "builders.py:raises": "builders.py:raises: the builder raised KeyError: 'no such layer'; "
     "look at builders.py:8",
-    "builders.py:quits": "builders.py:quits: the builder raised SystemExit: 3; "
+    "builders.py:quits": "builders.py:quits: the builder called sys.exit(3); "
     "look at builders.py:16",
     "builders.py:nothing": "builders.py:nothing: the builder built nothing into the default "
     "graph; build there, without a tf.Graph().as_default() of its own and without eager code",
@@ -242,16 +242,22 @@ def test_all_errors_of_the_configuration_are_told_at_once(run: Run) -> None:
     assert ran.err.count("\n") == 1
 
 
-def test_a_bug_of_ours_is_a_line_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("a bug\nwith lines")
+def test_a_bare_call_shows_the_help_and_what_to_begin_with(run: Run) -> None:
+    ran = run()
 
-    monkeypatch.setattr("placement_checks.capture.place", fail)
-
-    ran = run("verify", "builders.py:builds")
-
-    assert ran.status == 2
-    assert ran.err == (
-        "placement-checks: RuntimeError: a bug; "
-        "set PLACEMENT_CHECKS_DEBUG=1 for the traceback, and report it\n"
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("Usage: placement-checks ")
+    assert ran.err.endswith(
+        "\nplacement-checks: no command is given; begin with: "
+        "placement-checks verify train.py:build_towers\n"
     )
+
+
+@pytest.mark.parametrize(
+    "command", ["", "verify", "time", "place", "log", "diff", "rules", "explain"]
+)
+def test_every_help_tells_the_exit_status(run: Run, command: str) -> None:
+    ran = run(*command.split(), "--help")
+
+    assert (ran.status, ran.err) == (0, "")
+    assert "The exit status" in ran.out

@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_timed(run: Run
         ran = run(*FIT, *PAIR, option, "missing/file")
 
         assert (ran.status, ran.out) == (2, "")
-        assert ran.err == "placement-checks: missing/file: No such file or directory\n"
+        assert ran.err == f"placement-checks: {option} missing/file: No such file or directory\n"
 
 
 def test_a_program_that_cannot_be_timed_says_why_and_loses_nothing(

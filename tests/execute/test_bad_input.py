@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -239,9 +241,10 @@ X, Y = (0, [4], np.float32), (0, [1], np.float32)
             "no row has rank 0",
         ),
         (
-            lambda _rng, _n: {}["x"],
-            "batch(rng, 16) raised KeyError: 'x'; it is called with a numpy.random.Generator and "
-            "the rows of the global batch",
+            lambda _rng: {},
+            "batch(rng, 16) raised TypeError: batch_of_mine() takes 1 positional argument but 2 "
+            "were given; it is called with a numpy.random.Generator and the rows of the global "
+            "batch",
         ),
     ],
 )
@@ -249,6 +252,26 @@ def test_what_a_batch_function_may_not_do(batch: Any, message: str) -> None:
     batch.__qualname__ = "batch_of_mine"
 
     assert refused(batch=batch) == f"InputError: batch_of_mine: {message}"
+
+
+class Unreadable:
+    def __array__(self, *_: object, **__: object) -> None:
+        raise RuntimeError("on another device")
+
+
+@pytest.mark.parametrize(
+    ("batch", "deed"),
+    [
+        (lambda _rng, _n: {}["x"], "raised KeyError: 'x'"),
+        (lambda _rng, _n: {"x": Unreadable()}, "raised RuntimeError: on another device"),
+        (lambda _rng, _n: sys.exit(0), "called sys.exit(0)"),
+    ],
+)
+def test_a_batch_function_that_raises_or_exits(batch: Any, deed: str) -> None:
+    said = refused(batch=batch)
+
+    assert said.startswith(f"InputError: <lambda>: batch(rng, 16) {deed}; look at ")
+    assert re.search(r"test_bad_input\.py:\d+$", said)
 
 
 def test_arrays_that_the_placeholders_do_not_take() -> None:

@@ -186,3 +186,94 @@ def test_configured(place):
     )
 
     project.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+def test_what_is_compared_between_towers_need_not_be_where_a_mark_asks_for_one(
+    project: pytest.Pytester,
+) -> None:
+    write(
+        project,
+        SOUND,
+        """
+import pytest
+from train import build_towers
+
+
+@pytest.mark.placement("variables-shared", "losses-apart", gpus=1)
+def test_kept(place):
+    place(build_towers)
+
+
+@pytest.mark.placement("variables-shared", machine="gpu*1")
+def test_written(place):
+    place(build_towers)
+
+
+@pytest.mark.placement("session-memory", gpus=1)
+def test_not_checked_for_another_reason(place):
+    place(build_towers)
+
+
+@pytest.mark.placement("variables-shared")
+def test_of_two(place):
+    place(build_towers, gpus=1)
+""",
+    )
+
+    result = project.runpytest_subprocess()
+
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "E *session-memory could not be checked on build_towers: *",
+            "E *variables-shared could not be checked on build_towers: variables are read on "
+            "/device:GPU:0 alone, and it was built for one GPU",
+            "rules: 0 kept, 0 broken, 5 not checked, *",
+        ]
+    )
+
+
+def test_what_is_no_program_or_machine(project: pytest.Pytester) -> None:
+    write(
+        project,
+        SOUND,
+        """
+import sys
+
+import pytest
+from train import build_towers
+
+from placement_checks.errors import InputError, UsageError
+
+CALLS = {
+    "5": lambda place: place(5),
+    "None": lambda place: place(None),
+    "machine 4": lambda place: place(build_towers, machine=4),
+    "machine 'gpuu'": lambda place: place(build_towers, machine="gpuu"),
+    "gpus='2'": lambda place: place(build_towers, gpus="2"),
+    "gpus=2.0": lambda place: place(build_towers, gpus=2.0),
+    "gpus=True": lambda place: place(build_towers, gpus=True),
+    "3": lambda place: place(build_towers, reference=3),
+    "batch [1]": lambda place: place(build_towers, reference=build_towers, batch=[1]),
+}
+
+
+@pytest.mark.parametrize("object", CALLS)
+def test_usage(place, object):
+    with pytest.raises(UsageError) as raised:
+        CALLS[object](place)
+    assert raised.value.object.startswith(object)
+    assert raised.value.cure
+
+
+def test_code_that_exits(place):
+    place(lambda: sys.exit(0))
+""",
+    )
+
+    result = project.runpytest_subprocess()
+
+    result.assert_outcomes(passed=9, failed=1)
+    result.stdout.fnmatch_lines(
+        ["E *InputError: *<lambda>: the builder called sys.exit(0); look at test_towers.py:*"]
+    )

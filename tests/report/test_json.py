@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from importlib import metadata
 
 import pytest
 from graphs import op, placement
 
 from placement_checks import verify
 from placement_checks.errors import ConfigError, InputError, PlacerError, UsageError
-from placement_checks.report.json import render
+from placement_checks.report.json import render, versions
 
 PROGRAM = {"program", "machine", "placer", "devices", "rules"}
 RULE = {"rule", "state", "evidence", "reason", "note", "findings"}
@@ -39,7 +42,7 @@ def report():
 
 def test_keys_are_those_of_the_schema(report):
     document = json.loads(render([report], []))
-    assert document.keys() == {"schema", "programs"}
+    assert document.keys() == {"schema", "versions", "programs"}
     assert document["schema"] == 1
     for program in document["programs"]:
         assert program.keys() == PROGRAM
@@ -113,7 +116,40 @@ def test_placement_that_was_only_requested():
 
 
 def test_no_programs():
-    assert json.loads(render([], [])) == {"schema": 1, "programs": []}
+    document = json.loads(render([], []))
+
+    assert document == {"schema": 1, "versions": versions(), "programs": []}
+
+
+def test_what_it_was_made_with_is_said_without_loading_it() -> None:
+    program = (
+        "import sys; from placement_checks.report.json import versions; v = versions(); "
+        "print(v['placement_checks'], v['tensorflow'], 'tensorflow' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    expected = (metadata.version("placement_checks"), metadata.version("tensorflow"), "False")
+    assert ran.stdout.split() == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("installed", "version"),
+    [({}, None), ({"tensorflow-cpu": "2.16.1"}, "2.16.1"), ({"tf-nightly": "2.22.0"}, "2.22.0")],
+)
+def test_tensorflow_comes_under_several_names(
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], version: str | None
+) -> None:
+    def of(distribution: str) -> str:
+        try:
+            return installed[distribution]
+        except KeyError:
+            raise metadata.PackageNotFoundError(distribution) from None
+
+    monkeypatch.setattr(metadata, "version", of)
+
+    assert versions() == {"placement_checks": None, "tensorflow": version}
 
 
 @pytest.mark.parametrize(

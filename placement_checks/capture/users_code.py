@@ -1,0 +1,76 @@
+"""Runs a user's own code: what it raises, and that it would end the process, is its own error."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import textwrap
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from placement_checks.capture.sources import is_users, shown
+from placement_checks.errors import InputError, PlacementError, text_of
+
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line that tells in bold
+_AROUND = "Exception encountered when calling"  # Keras names the layer first
+
+
+@contextlib.contextmanager
+def users_code(object: str, what: str, folder: Path | None, cure: str = "") -> Iterator[None]:
+    """Here a user's code runs.
+
+    Args:
+        object: the target or function that is named in the error.
+        what: what is run, such as "the builder".
+        folder: where the user's frames are looked for; None for anywhere outside libraries.
+        cure: what to do where no line of the user's is at fault.
+
+    Raises:
+        InputError: it raised, or called ``sys.exit``.
+    """
+    try:
+        yield
+    except PlacementError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(object, f"{what} {_deed(error)}", error, folder, cure) from None
+
+
+def _failed(
+    object: str, message: str, error: BaseException, folder: Path | None, cure: str
+) -> InputError:
+    """The error that says what a user's own code did, with the user's own frames."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if is_users(frame.filename, folder)
+    ]
+    lines = traceback.format_list(frames) + traceback.format_exception_only(error)
+    return InputError(
+        object,
+        message,
+        f"look at {shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else cure,
+        details="".join(lines).rstrip(),
+    )
+
+
+def _deed(error: Exception | SystemExit) -> str:
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({', '.join(map(repr, error.args))})"
+    reason = _reason(_COLOURS.sub("", text_of(error)))
+    return f"raised {type(error).__name__}" + (f": {reason}" if reason else "")
+
+
+def _reason(message: str) -> str:
+    """The line of a message that says what is wrong."""
+    first, *more = [line.rstrip() for line in message.strip().splitlines() if line.strip()] or [""]
+    if not more:
+        return first
+    if first == "in user code:":  # AutoGraph's: frames, and below them the error
+        lines = textwrap.dedent("\n".join(more)).splitlines()
+        told = [line for line in lines if not line.startswith(("File ", " "))]
+        return _reason("\n".join(told).partition(": ")[2])
+    if first.startswith(_AROUND):
+        return more[0]
+    return f"{first} {more[0].strip()}" if first.endswith(":") else first

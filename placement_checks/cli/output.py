@@ -1,0 +1,93 @@
+"""Standard output and error of a command: all that it says gets out, or it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from placement_checks.errors import UsageError
+from placement_checks.plain import printable
+
+
+@contextlib.contextmanager
+def standard_streams() -> Iterator[None]:
+    """See that standard output and error are there, and that no output is lost without a word.
+
+    Python's own stream would lose what is left of a text when a disk is full and
+    PYTHONUNBUFFERED is set, and tells of other failures only when the process has ended.
+    """
+    for descriptor in range(3):
+        _occupied(descriptor)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    stdout = sys.stdout
+    if stdout is not None and not _leads_to(1, stdout):  # somebody has replaced it, such as a test
+        yield
+        return
+    sys.stdout = stream(os.dup(1), "standard output")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(UsageError):
+            sys.stdout.close()
+        sys.stdout = stdout
+
+
+def _occupied(descriptor: int) -> None:
+    """Open what was closed before the start, lest a file of ours get its number.
+
+    Standard output and input cannot be used then; what is told on standard error is dropped, as
+    who closed it wants.
+    """
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        os.open(os.devnull, os.O_RDONLY if descriptor == 1 else os.O_WRONLY)
+
+
+def _leads_to(descriptor: int, stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == descriptor
+    except (io.UnsupportedOperation, AttributeError, ValueError):
+        return False
+
+
+def tell(line: str) -> bool:
+    """Write a line to standard error; False where that cannot be."""
+    try:
+        print(printable(line), file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # so that the last flush does not fail
+        return False
+    return True
+
+
+def stream(descriptor: int, name: str) -> TextIO:
+    """A stream to a descriptor, known as ``name`` in the error if it cannot be written."""
+    buffer = io.BufferedWriter(_Descriptor(descriptor, name))
+    return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace")
+
+
+class _Descriptor(io.FileIO):
+    """A file descriptor that is written: its failure is told once, and what follows is dropped."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        super().__init__(descriptor, "w")
+        self._called = name
+        self._lost = False
+
+    def write(self, data: Any) -> int:
+        if self._lost:
+            return len(data)
+        try:
+            while (written := super().write(data)) is None:  # it is set not to block
+                select.select([], [self], [])
+        except OSError as reason:
+            self._lost = True
+            raise UsageError(self._called, reason.strerror or "cannot be written") from None
+        return written

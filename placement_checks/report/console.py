@@ -1,0 +1,17 @@
+"""Lines on a console."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from placement_checks.plain import printable
+
+
+def show(console: Console, line: Text) -> None:
+    """Print a line as it stands: unbroken, and without what would drive the terminal.
+
+    One that holds such a thing loses its colours, so that nobody takes them for ours.
+    """
+    safe = line if line.plain.isprintable() else Text(printable(line.plain))
+    console.print(safe, soft_wrap=True, highlight=False)

@@ -1,0 +1,365 @@
+"""Whatever fails, in whichever stage: no run ends well, and what is known is reported."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from placement_checks.errors import PlacerError
+from placement_checks.rules.losses_apart import LossesApart
+from placement_checks.wiring.wiring import Wiring
+
+Run = Callable[..., Any]
+
+PROGRAM = """
+import sys
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def towers(num_gpus=2):
+    gradients, inputs = [], []
+    with tf.device("/cpu:0"):
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+    for i in range(num_gpus):
+        with tf.device(f"/gpu:{i}"), tf1.variable_scope("", reuse=i > 0):
+            x = tf1.placeholder(tf.float32, [None, 8])
+            inputs.append({"x": x})
+            with tf.device("/cpu:0"):
+                w = tf1.get_variable("w", [8, 1])
+            gradients.append(optimizer.compute_gradients(tf.reduce_mean(x @ w)))
+    with tf.device("/cpu:0"):
+        average = [
+            (tf.add_n([g for g, _ in each]) / num_gpus, each[0][1]) for each in zip(*gradients)
+        ]
+        return {"train_op": optimizer.apply_gradients(average), "inputs": inputs}
+
+
+def single():
+    return towers(1)
+
+
+def batch(rng, n):
+    return {"x": rng.normal(size=[n, 8])}
+
+
+def exits(*_):
+    sys.exit(0)
+
+
+class Odd(BaseException):
+    pass
+
+
+def odd():
+    raise Odd("no Exception")
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("not even this")
+
+
+def mute():
+    raise Mute()
+
+
+def replaces_exit():
+    sys.exit = lambda *_: None
+    return towers()
+"""
+NUMBERS = ("--reference", "train.py:single", "--batch", "train.py:batch")
+FAULTS = [RuntimeError("a fault\nof ours"), MemoryError(), RecursionError("too deep")]
+# Where each stage is; if the program is reported all the same, a rule that rests on the stage.
+STAGES = {
+    "placement_checks.capture.targets._load_file": None,
+    "placement_checks.capture.build.build": None,
+    "placement_checks.capture.placing.place": "placeable",
+    "placement_checks.equality._watched": "towers-overlap",
+    "placement_checks.execute.measuring.measure": "weights-equal",
+    "placement_checks.execute.pair.runnable": "gradients-equal",
+}
+WRITERS = {
+    "text": "placement_checks.report.text.write",
+    "json": "placement_checks.report.json.render",
+    "html": "placement_checks.cli.verify.page",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(PROGRAM)
+    Path("outputlog").write_bytes((fixtures / "logs/2.20.0/session.log").read_bytes())
+
+
+@pytest.fixture(params=FAULTS, ids=lambda fault: type(fault).__name__)
+def fault(request: pytest.FixtureRequest) -> Exception:
+    return request.param
+
+
+def said(fault: Exception) -> str:
+    told = f": {fault}".splitlines()[0] if str(fault) else ""
+    return f"{type(fault).__name__}{told}"
+
+
+def told(ran: Any) -> list[str]:
+    """The lines on stderr without those of TensorFlow's C++, such as that there is no GPU."""
+    return [line for line in ran.err.splitlines() if not re.search(r"\.cc:\d+\] ", line)]
+
+
+CURE = "set PLACEMENT_CHECKS_DEBUG=1 for the traceback, and report it"
+
+
+def failing(fault: BaseException) -> Callable[..., NoReturn]:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise type(fault)(*fault.args)
+
+    return fail
+
+
+def test_without_a_fault_the_program_is_sound(run: Run) -> None:
+    ran = run("verify", "train.py:towers", *NUMBERS)
+
+    assert (ran.status, told(ran)) == (0, [])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_that_fails_is_told_and_the_rest_is_reported(
+    run: Run, monkeypatch: pytest.MonkeyPatch, stage: str, fault: Exception
+) -> None:
+    monkeypatch.setattr(stage, failing(fault))
+
+    ran = run("verify", "train.py:towers", "outputlog", *NUMBERS[:2], "--format", "json")
+
+    document = json.loads(ran.out)
+    assert ran.status == 2
+    assert "Traceback" not in ran.err
+    assert any(line.endswith(f": {said(fault)}; {CURE}") for line in told(ran))
+    assert document["error"]["kind"] == "internal"
+    assert document["error"]["message"] == said(fault)
+    programs = {each["program"]: each["rules"] for each in document["programs"]}
+    assert list(programs) == ["train.py:towers"] * bool(STAGES[stage]) + ["outputlog"]
+    states = {rule["rule"]: rule["state"] for rule in programs.get("train.py:towers", ())}
+    if STAGES[stage]:
+        assert states["losses-apart"] == "kept"  # what is asked for is known
+        assert states[STAGES[stage]] == "not-checked"
+
+
+def test_a_log_reader_that_fails(
+    run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    monkeypatch.setattr("placement_checks.cli.targets.read_logs", failing(fault))
+    monkeypatch.setattr("placement_checks.cli.log.read_logs", failing(fault))
+
+    for command in ("verify", "log", "place"):
+        ran = run(command, "outputlog")
+        assert (ran.status, ran.out) == (2, "")
+        assert ran.err.endswith(f"{said(fault)}; {CURE}\n")
+
+
+def test_a_rule_that_fails_is_not_checked_and_the_others_are_judged(
+    run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    monkeypatch.setattr(LossesApart, "check", failing(fault))
+
+    ran = run("verify", "train.py:towers", "--format", "json")
+
+    (program,) = json.loads(ran.out)["programs"]
+    rules = {rule["rule"]: rule for rule in program["rules"]}
+    assert ran.status == 2
+    assert rules["losses-apart"]["state"] == "not-checked"
+    assert rules["losses-apart"]["reason"] == f"{said(fault)}; {CURE}"
+    assert rules["variables-on-host"]["state"] == "kept"
+    message = f"losses-apart could not be checked: {said(fault)}"
+    assert told(ran) == [f"placement-checks: train.py:towers: {message}; {CURE}"]
+    assert json.loads(ran.out)["error"] == {
+        "kind": "internal",
+        "object": "train.py:towers",
+        "message": message,
+        "cure": CURE,
+    }
+
+
+def test_a_fault_that_ends_several_rules_is_told_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    monkeypatch.setattr(Wiring, "__init__", failing(fault))
+
+    ran = run("verify", "train.py:towers")
+
+    assert ran.status == 2
+    assert "BROKEN" not in ran.out
+    assert "  KEPT         variables-on-host" in ran.out
+    (line,) = told(ran)
+    assert "losses-apart, " in line
+
+
+def test_a_broken_rule_is_shown_beside_one_that_failed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LossesApart, "check", failing(RuntimeError("a fault")))
+    device = ("--set", "variables-on-host.device=/gpu:0")
+
+    ran = run("verify", "train.py:towers", *device)
+
+    assert ran.status == 2
+    assert "  BROKEN       variables-on-host" in ran.out
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_a_report_that_cannot_be_made(
+    run: Run, monkeypatch: pytest.MonkeyPatch, form: str, fault: Exception
+) -> None:
+    monkeypatch.setattr(WRITERS[form], failing(fault))
+
+    ran = run("verify", "outputlog", "--format", form)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert told(ran) == [f"placement-checks: {said(fault)}; {CURE}"]
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [
+        ("verify outputlog", "placement_checks.config.load"),
+        ("log outputlog", "placement_checks.cli.log.render_text"),
+        ("place outputlog", "placement_checks.cli.place.text_of"),
+        ("diff outputlog outputlog", "placement_checks.cli.diff.compare"),
+        ("diff outputlog outputlog", "placement_checks.cli.diff.render_text"),
+        ("explain placeable", "placement_checks.cli.explain.known_rule"),
+    ],
+)
+def test_a_part_of_a_command_that_fails(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, part: str, fault: Exception
+) -> None:
+    monkeypatch.setattr(part, failing(fault))
+
+    ran = run(*command.split())
+
+    assert (ran.status, ran.out) == (2, "")
+    assert told(ran) == [f"placement-checks: {said(fault)}; {CURE}"]
+
+
+@pytest.mark.parametrize("command", ["place train.py:towers", "diff train.py:towers outputlog"])
+@pytest.mark.parametrize("stage", list(STAGES)[:3])
+def test_the_other_commands_fail_as_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, stage: str, fault: Exception
+) -> None:
+    monkeypatch.setattr(stage, failing(fault))
+
+    ran = run(*command.split())
+
+    assert (ran.status, ran.out) == (2, "")
+    assert told(ran) == [f"placement-checks: {said(fault)}; {CURE}"]
+
+
+def test_timing_fails_as_one(run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    monkeypatch.setattr("placement_checks.execute.pair.runnable", failing(fault))
+
+    ran = run("time", "train.py:towers", *NUMBERS, "--rounds", 3)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.endswith(f"placement-checks: {said(fault)}; {CURE}\n")
+
+
+def test_the_traceback_is_shown_to_who_asks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACEMENT_CHECKS_DEBUG", "1")
+    monkeypatch.setattr(LossesApart, "check", failing(RuntimeError("a fault")))
+    in_a_rule = run("verify", "train.py:towers")
+    monkeypatch.setattr("placement_checks.cli.targets.read_logs", failing(RuntimeError("another")))
+    in_a_command = run("place", "outputlog")
+
+    for ran, error in ((in_a_rule, "a fault"), (in_a_command, "another")):
+        assert ran.status == 2
+        lines = told(ran)
+        assert lines[0] == "Traceback (most recent call last):"
+        assert lines[-2] == f"RuntimeError: {error}"
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "deed"),
+    [
+        ("train.py:exits", (), "the builder called sys.exit(0)"),
+        ("train.py:towers", ("--reference", "train.py:exits"), "the builder called sys.exit(0)"),
+        (
+            "train.py:towers",
+            (*NUMBERS[:2], "--batch", "train.py:exits"),
+            "batch(rng, 16) called sys.exit(0)",
+        ),
+        ("leaves.py:build", (), "loading it called sys.exit(0)"),
+    ],
+)
+def test_user_code_that_exits_is_an_error_and_the_others_are_judged(
+    run: Run, target: str, options: tuple[str, ...], deed: str
+) -> None:
+    Path("leaves.py").write_text("import sys\nsys.exit(0)\n")
+
+    ran = run("verify", target, "outputlog", *options, "--format", "json")
+
+    document = json.loads(ran.out)
+    assert ran.status == 2
+    assert document["error"]["message"] == deed
+    assert document["error"]["kind"] == "input"
+    assert document["error"]["cure"].startswith("look at ")
+    assert document["programs"][-1]["program"] == "outputlog"
+
+
+@pytest.mark.parametrize("command", ["place train.py:exits", "diff outputlog train.py:exits"])
+def test_user_code_that_exits_ends_no_command_well(run: Run, command: str) -> None:
+    ran = run(*command.split())
+
+    assert (ran.status, ran.out) == (2, "")
+    assert "the builder called sys.exit(0); look at train.py:" in ran.err
+
+
+def test_timing_code_that_exits(run: Run) -> None:
+    ran = run("time", "train.py:towers", *NUMBERS[:2], "--batch", "train.py:exits")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert "called sys.exit(0); look at train.py:" in ran.err
+
+
+def test_user_code_may_raise_what_is_no_exception(run: Run) -> None:
+    ran = run("verify", "train.py:odd", "outputlog")
+
+    assert ran.status == 2
+    assert ran.out.startswith("outputlog on ")
+    assert f"placement-checks: train.py:odd: Odd: no Exception; {CURE}\n" in ran.err
+
+
+def test_an_exception_that_cannot_even_be_told(run: Run) -> None:
+    ran = run("verify", "train.py:mute", "outputlog")
+
+    assert ran.status == 2
+    assert ran.out.startswith("outputlog on ")
+    assert "placement-checks: train.py:mute: the builder raised Mute; look at train.py:" in ran.err
+
+
+def test_a_program_that_replaces_the_way_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "exit", sys.exit)
+    device = ("--set", "variables-on-host.device=/gpu:0")
+
+    assert run("verify", "train.py:replaces_exit", *device).status == 1
+
+
+def test_a_placer_that_died_leaves_what_is_asked_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = PlacerError("the placer", "died", "look at its log")
+    monkeypatch.setattr("placement_checks.capture.placing.place", failing(died))
+
+    ran = run("verify", "train.py:towers")
+
+    assert ran.status == 2
+    assert ran.out.startswith("train.py:towers on gpu*2, not placed\n")
+    assert "  NOT CHECKED  placeable             the placer: died; look at its log\n" in ran.out
+    assert "  KEPT         losses-apart" in ran.out
+    assert told(ran) == ["placement-checks: the placer: died; look at its log"]

@@ -1,0 +1,98 @@
+"""Names that would drive a terminal or a page, in every form of a report."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from graphs import op, placement
+from rich.console import Console
+from timings import timeline, timing
+
+from placement_checks import assert_rules, assert_variables_on_host, verify
+from placement_checks.comparison import compare
+from placement_checks.logs import Log, Record
+from placement_checks.report import diff, log, text
+from placement_checks.report import json as json_report
+from placement_checks.report import timing as timing_report
+from placement_checks.report.chrome import chrome_trace
+from placement_checks.report.lanes import lanes_svg
+from placement_checks.report.page import Picture, page
+
+HOSTILE = ["w\x1b[31mX", "a\nKEPT all is well", "gnp.\u202egpu", "b\x9b2J\x7f", "half\udcff"]
+PLAIN = "ü/中"
+NAMES = [*HOSTILE, PLAIN]
+HOST = "/job:localhost/replica:0/task:0/device"
+
+
+def graph(device: str, program: str = "train.py:\x1b[2Jbuild"):
+    return placement(
+        *(op(name, "VarHandleOp", "/gpu:0", device) for name in NAMES), program=program
+    )
+
+
+def console_text(write) -> str:
+    console = Console(file=StringIO())
+    write(console)
+    return console.file.getvalue()
+
+
+def drawn() -> str:
+    step = timeline({"/cpu:0": [(name, 0.0, 0.1) for name in NAMES]})
+    return lanes_svg(step, NAMES[0])
+
+
+def of_logs() -> str:
+    told = Log("\x1b[2J.log", {Record(n, "Add", f"{HOST}:CPU:0"): 1 for n in NAMES}, len(NAMES))
+    twice = {Record(n, "Add", f"{HOST}:GPU:{i}"): 1 for i in (0, 1) for n in NAMES}
+    moved = log.render_text(Log("a", twice, 2 * len(NAMES)))
+    return log.render_lines(told) + log.render_text(told) + moved
+
+
+FORMS = {
+    "text": lambda: console_text(lambda to: text.write([verify(graph("GPU:0"))], to)),
+    "diff": lambda: diff.render_text(compare(graph("GPU:0", "a\rb"), graph("CPU:0"))),
+    "log": of_logs,
+    "timing": lambda: console_text(
+        lambda to: timing_report.write_against([timing()], [], "\x1b]0;title\x07ü/中", to)
+    ),
+    "page": lambda: page(
+        "\x1b[2J", lambda to: text.write([verify(graph("GPU:0"))], to), [Picture(drawn(), "\x07")]
+    ),
+    "json": lambda: json_report.render([verify(graph("GPU:0"))], []),
+    "json of a difference": lambda: diff.render_json(compare(graph("GPU:0"), graph("CPU:0"))),
+    "chrome": lambda: chrome_trace(timeline({"/cpu:0": [(n, 0.0, 0.1) for n in NAMES]}), "\x7f"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_names_are_shown_and_do_nothing(form: str) -> None:
+    shown = FORMS[form]()
+
+    assert [line for line in shown.split("\n") if not line.isprintable()] == []
+    assert "\nKEPT all is well" not in shown
+    assert PLAIN in shown
+    shown.encode()
+
+
+def test_a_line_with_a_name_of_ours_keeps_its_colours() -> None:
+    console = Console(file=StringIO(), force_terminal=True)
+    text.write([verify(graph("GPU:0", "train.py:build"), only=["variables-on-host"])], console)
+
+    lines = console.file.getvalue().splitlines()
+    assert any("BROKEN" in line and "\x1b[1;31m" in line for line in lines)
+    assert any(r"w\x1b[31mX sits on" in line and "\x1b" not in line for line in lines)
+
+
+def test_assertions() -> None:
+    for assertion in (assert_variables_on_host, assert_rules):
+        with pytest.raises(AssertionError) as raised:
+            assertion(graph("GPU:0"))
+        message = str(raised.value)
+        assert [line for line in message.split("\n") if not line.isprintable()] == []
+        assert r"w\x1b[31mX" in message
+        assert "\nKEPT all is well" not in message
+
+    with pytest.raises(AssertionError) as raised:
+        assert_rules(placement(op("w", "VarHandleOp"), unasked="\x1b[2J"), "variables-shared")
+    assert str(raised.value).isprintable()
