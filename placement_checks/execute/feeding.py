@@ -216,7 +216,7 @@ def _checked(program: Runnable, mapping: Mapping[str, str], arrays: Batch) -> Ba
         if not shape.is_compatible_with(arrays[name].shape):
             raise InputError(
                 f"input '{name}' of {program.name}",
-                f"the array has shape {arrays[name].shape}, the placeholder {shape}",
+                f"the array has shape {arrays[name].shape}, the placeholder {dims(shape)}",
                 "let the batch function return what the placeholder takes",
             )
         dtype = program.graph.get_tensor_by_name(tensor).dtype

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pairs
 import pytest
 import tensorflow as tf
 
+from placement_checks.capture.behaviour import Behaviour
 from placement_checks.errors import InputError
 from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Unmeasurable
@@ -274,6 +276,15 @@ def test_a_batch_function_that_raises_or_exits(batch: Any, deed: str) -> None:
     assert re.search(r"test_bad_input\.py:\d+$", said)
 
 
+@pytest.fixture(params=[True, False], ids=["shapes of version 2", "of version 1"])
+def _shapes(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = Behaviour.now()
+    replace(before, v2_tensorshape=request.param).restore()
+    yield
+    before.restore()
+
+
+@pytest.mark.usefixtures("_shapes")
 def test_arrays_that_the_placeholders_do_not_take() -> None:
     assert refused(batch=array(x=(0, [5], np.float32), y=Y)) == (
         "InputError: input 'x' of towers: the array has shape (8, 5), the placeholder (None, 4); "
