@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from placement_checks import catch_log
+from placement_checks import assert_variables_on_host, catch_log
 from placement_checks.errors import InputError
 from placement_checks.logs import Record
 
@@ -44,6 +44,21 @@ def test_it_can_be_read_while_it_runs():
         assert caught.log().records == 1
         printed(ADD)
         assert caught.log().records == 2
+
+
+def test_what_was_caught_in_part_keeps_no_rule():
+    whole = "w: (VarHandleOp): /job:localhost/replica:0/task:0/device:CPU:0\n"
+    torn = "v: (VarHandleOp): /job:localhost/repl"
+    with catch_log() as caught:
+        printed(ADD + whole)
+    with catch_log() as caught_in_part:
+        printed(ADD + whole + torn)
+
+    assert_variables_on_host(caught.placement())
+    with pytest.raises(
+        AssertionError, match="could not be checked on the caught log: the log was"
+    ):
+        assert_variables_on_host(caught_in_part.placement())
 
 
 def test_everything_comes_out_where_it_would_have_gone(capfd):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement_checks.logs import Log, Record
@@ -313,6 +313,7 @@ def test_an_index_that_may_be_any_is_torn():
 
 
 @pytest.mark.parametrize("op", ["f.g", "f<lambda>", "f[x]", "förlust"])
+@settings(deadline=None)
 @given(data=st.data())
 def test_functions_of_any_name_are_put_together(op, data):
     records = [Record(f"x_{n}", op, f"{HOST}:GPU:{n}") for n in range(9)]
