@@ -66,11 +66,10 @@ def read_logs(
 def _tally(source: Source, watch: Watch | None = None) -> Tally:
     tally = Tally()
     unwrapper = Unwrapper()
-    block = b""
     try:
         for packed in source.blocks():
             block = unwrapper.unwrap(packed)
-            tally.add(block)
+            tally.add(block if source.ends else _uncut(block, source))
             if watch:
                 watch(source)
     except KeyboardInterrupt:
@@ -78,13 +77,20 @@ def _tally(source: Source, watch: Watch | None = None) -> Tally:
             raise
         source.troubles.append("it was interrupted")
     if rest := unwrapper.rest():
-        tally.add(b"\n" + rest)
-    last = rest or (b"" if source.ends else block)
-    if not source.troubles and is_cut(last[last.rfind(b"\n") + 1 :]):
-        source.troubles.append(_CUT)
+        tally.add(_uncut(b"\n" + rest, source))
     tally.look_beyond(unwrapper.unwrap(block) for block in source.beyond())
     tally.fold()
     return tally
+
+
+def _uncut(block: bytes, source: Source) -> bytes:
+    """The end of a log without its last line, if that ends in the middle of a record."""
+    end = block.rfind(b"\n")
+    if not is_cut(block[end + 1 :]):
+        return block
+    if not source.troubles:
+        source.troubles.append(_CUT)
+    return block[:end]
 
 
 class _Forked:

@@ -40,7 +40,7 @@ class Source:
         share: how much has been read, from 0 to 1; 0 for a pipe, whose end nobody knows.
         troubles: what was not read, sentence by sentence.
         sample: its beginning, unpacked.
-        ends: whether its last line has a line end, once all was read.
+        ends: whether a line end is behind the last block; behind all but the last of the log.
     """
 
     def __init__(

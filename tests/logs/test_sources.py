@@ -44,6 +44,13 @@ def test_gzip_that_is_cut_short_gives_what_there_is(log):
     assert f"{log}: its compressed data is cut short" in read.troubles[0]
 
 
+def test_a_log_of_a_part_of_a_record(log):
+    log.write_bytes(lines(1)[:-9])
+
+    with pytest.raises(InputError, match="has nothing that can be read: it ends in the middle of"):
+        read_logs([str(log)])
+
+
 def test_gzip_of_which_nothing_can_be_read(log):
     log.write_bytes(gzip.compress(lines(5))[:10] + b"\xff" * 99)
 
