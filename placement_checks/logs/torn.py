@@ -213,7 +213,7 @@ def _without_copy(
     """
     if not heads or len(heads) > _MOST_ALONE:
         return heads.total()
-    doubled = bool(logged) and plain.keys() <= logged.keys()
+    doubled = plain.keys() <= logged.keys()
     lacking = sorted(
         (text.encode(), record)
         for record in logged

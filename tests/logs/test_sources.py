@@ -44,6 +44,15 @@ def test_gzip_that_is_cut_short_gives_what_there_is(log):
     assert f"{log}: its compressed data is cut short" in read.troubles[0]
 
 
+def test_of_a_record_that_is_cut_with_all_behind_it_no_more_is_told(log):
+    log.write_bytes(gzip.compress(lines(5)[:-9])[:-4])
+
+    read = read_logs([str(log)])
+
+    assert (read.records, read.torn) == (4, 0)
+    assert read.troubles == (f"{log}: its compressed data is cut short; copy it again",)
+
+
 def test_a_log_of_a_part_of_a_record(log):
     log.write_bytes(lines(1)[:-9])
 

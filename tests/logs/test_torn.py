@@ -264,6 +264,11 @@ def test_nor_with_one_whose_other_copy_is_on_its_line():
         ),
         pytest.param(f"{DATED}x: (Add): /job:lo\nx: (Add): {HOST}:CPU:0\n", id="of stderr"),
         pytest.param(f"y/k: (Add): {HOST}:CPU:0\ny{WARNING}", id="a name, without copies"),
+        pytest.param(
+            f"{DATED}{Y}\n{Y}\nz: (Add): {HOST}:CPU:0\ny{WARNING}", id="a name, a copy is missing"
+        ),
+        pytest.param(f"{DATED}{Y}\n{Y}\n{Y}\ny: (Add): /job:lo{WARNING}", id="more than copies"),
+        pytest.param(f"{DATED}{Y}\n{DATED}y: (Add): /job:lo\n", id="of stderr alone"),
     ],
 )
 def test_a_head_without_a_whole_copy_is_lost(text):
@@ -275,6 +280,26 @@ def test_a_word_is_no_head_where_every_record_has_its_copy():
     log = read(f"ok{WARNING}{Y}\n{DATED}{Y}\n")
 
     assert (log.records, log.torn) == (2, 0)
+
+
+def test_no_more_is_made_of_a_head_than_one_record():
+    log = read(f"{DATED}{Y}\n{DATED}{Y}\ny: (Add): /job:lo{WARNING}")
+
+    assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 2}, 3, 0)
+
+
+def test_a_clear_head_comes_before_one_that_may_be_several():
+    copies = "".join(f"{DATED}x: ({op}): {HOST}:CPU:0\n" for op in ("Abs", "Add"))
+
+    log = read(f"x: (A{WARNING}x: (Abs{WARNING}{copies}")
+
+    assert (log.records, log.torn) == (4, 0)
+
+
+def test_a_word_is_no_eager_record():
+    log = read(f"Exec{WARNING}{DATED}Executing op Add in device {HOST}:CPU:0\n")
+
+    assert (log.records, log.torn) == (1, 0)
 
 
 def test_of_more_heads_than_copies_the_rest_is_lost():
