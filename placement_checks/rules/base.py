@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, ClassVar, Literal
@@ -64,7 +64,7 @@ class Verdict:
     note: str | None = None
     figures: Sequence[Mapping[str, Any]] = ()
     error: PlacementError | None = None
-    alone: bool = False
+    alone: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

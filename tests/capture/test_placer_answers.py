@@ -9,9 +9,11 @@ import tensorflow as tf
 
 from placement_checks import PlacementError, place
 from placement_checks.capture import placing
-from placement_checks.capture.placer import child
+from placement_checks.capture.placer import child, session
 from placement_checks.capture.placer.process import PlacerProcess
 from placement_checks.capture.placer.refusal import Failed
+from placement_checks.capture.placer.session import Session
+from placement_checks.logs import Log
 
 HOST = "/job:localhost/replica:0/task:0/device:"
 TASKS = [["localhost", 0, [["CPU", 1], ["GPU", 2]]]]
@@ -69,6 +71,34 @@ def test_where_the_placer_may_go_elsewhere_it_may(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(placing, "phantom", Softly("phantom", {}))
 
     assert place(build, soft=True).ops["x"].why_not
+
+
+def in_a_session() -> dict[str, str]:
+    with tf.Graph().as_default() as graph, tf.device(HOST + "CPU:0"):
+        tf.ones([2, 2], name="x")
+    data = graph.as_graph_def().SerializeToString()
+    return dict(Session().place(data, ["x"], [["localhost", 0, [["CPU", 1]]]], False, 1.0))
+
+
+def test_a_session_says_where_an_op_is() -> None:
+    assert in_a_session()["x"] == HOST + "CPU:0"
+
+
+def test_a_log_that_was_not_read_in_full_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "read_logs", lambda _: Log("log", {}, 1, torn=1))
+
+    with pytest.raises(Failed, match="the placer's log could not be read in full: 1 of 2"):
+        in_a_session()
+
+
+def test_a_gpu_without_memory_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+    monkeypatch.setattr(tf.compat.v1, "Session", exhausted)
+
+    with pytest.raises(Failed, match="no session could be run: no memory"):
+        in_a_session()
 
 
 class Answers:

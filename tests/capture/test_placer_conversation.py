@@ -145,7 +145,8 @@ def test_an_answer_that_is_none_is_an_error_and_the_next_request_gets_a_new_proc
         ask(placer, answer)
 
     assert str(caught.value) == (
-        f"the phantom placer: {said}; run it again: a new process is started each time"
+        f"the phantom placer: {said}; run it again, which starts a new process; "
+        "if that ends so too, report this graph"
     )
     assert caught.value.details == ("the pipe of the master burst" if answer == "failed" else "")
     assert ask(placer, "GPU:1") == {"GPU:1"}

@@ -231,7 +231,7 @@ def _error(kind: str, what: str, details: str = "") -> PlacerError:
     return PlacerError(
         f"the {kind} placer",
         what,
-        "run it again: a new process is started each time",
+        "run it again, which starts a new process; if that ends so too, report this graph",
         details=details,
     )
 

@@ -13,11 +13,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.capture.placer.refusal import Refused
+from placement_checks.capture.placer.refusal import Failed, Refused
 from placement_checks.logs import read_logs
 from placement_checks.streams import diverted
 
 _PROBE = "placement_checks_probe"
+# What the placer cannot have said: a GPU does not start, or its memory is taken.
+_NOT_ITS_WORD = (
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnavailableError,
+)
 
 
 class Session:
@@ -30,6 +38,7 @@ class Session:
 
         Raises:
             Refused: the placer's own error, or fewer devices here than ``tasks`` asks for.
+            Failed: there was no session, or its log could not be read in full.
         """
         ((_, _, devices),) = tasks
         wanted = dict(devices)
@@ -44,15 +53,16 @@ class Session:
             tf.import_graph_def(tf.compat.v1.GraphDef.FromString(graph), name="")
             probe = tf.no_op(name=_PROBE)
         with tempfile.NamedTemporaryFile() as file:
-            with (
-                diverted(1, file),
-                tf.compat.v1.Session(graph=live, config=config) as session,
-            ):
-                try:
+            try:
+                with diverted(1, file), tf.compat.v1.Session(graph=live, config=config) as session:
                     session.run(probe)
-                except tf.errors.OpError as error:
-                    raise Refused(error.message) from None
+            except _NOT_ITS_WORD as error:
+                raise Failed(f"no session could be run: {error.message}") from None
+            except tf.errors.OpError as error:
+                raise Refused(error.message) from None
             log = read_logs([file.name])
+        if log.unread:
+            raise Failed(f"the placer's log could not be read in full: {log.unread}")
         for record in log.counts:
             if record.node is not None:
                 yield record.node, record.device
