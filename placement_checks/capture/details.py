@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from placement_checks.capture.shapes import outputs_of
 from placement_checks.capture.sources import users_frames
 from placement_checks.placement import Body, Details, Frame, Tensor
 
@@ -36,11 +37,13 @@ class GraphDetails(Details):
         self._digests: dict[str, str] = {}
 
     def frames(self, op: str) -> Sequence[Frame]:
-        found = self._op(self._live, op)
+        found = self._op(op)
         return () if found is None else users_frames(found.traceback, self._folder)
 
     def outputs(self, op: str) -> Sequence[Tensor]:
-        found = self._op(self._live or self._imported, op)
+        if self._live is None:
+            return self._outputs.get(op, ())
+        found = self._op(op)
         if found is None:
             return ()
         return [Tensor(each.dtype.base_dtype.name, dims(each.shape)) for each in found.outputs]
@@ -106,7 +109,7 @@ class GraphDetails(Details):
         return (array.dtype.name, array.shape, *map(_comparable, array.ravel().tolist()))
 
     def forward(self, op: str) -> str:
-        found = self._op(self._live, op)
+        found = self._op(op)
         original = getattr(found, "_original_op", None)
         if original is None or op not in self.bodies:
             return original.name if original is not None else ""
@@ -137,26 +140,18 @@ class GraphDetails(Details):
         return self._nodes.get(op)
 
     @cached_property
-    def _imported(self) -> tf.Graph | None:
-        """The graph of a file, imported only if a shape is asked for; None if it cannot be."""
-        graph = tf.Graph()
-        if len(self._graph_def.node) > _MOST_IMPORTED:
-            return None
-        try:
-            with graph.as_default():
-                tf.graph_util.import_graph_def(self._graph_def, name="")
-        except Exception:  # ops of a library of one's own; or whatever a damaged graph raises
-            return None
-        return graph
+    def _outputs(self) -> Mapping[str, Sequence[Tensor]]:
+        """What the ops of a file yield; asked for only if a rule wants to know."""
+        return outputs_of(self._graph_def) if len(self._graph_def.node) <= _MOST_IMPORTED else {}
 
-    def _op(self, graph: tf.Graph | None, op: str) -> Any:
+    def _op(self, op: str) -> Any:
         """The live op; None for one that Python has not traced."""
-        if graph is None:
+        if self._live is None:
             return None
         try:
             if op in self.bodies:
-                return _in_body(graph, *self.bodies[op])
-            return self._live_ops[op] if graph is self._live else graph.get_operation_by_name(op)
+                return _in_body(self._live, *self.bodies[op])
+            return self._live_ops[op]
         except (KeyError, AttributeError, ValueError):
             return None
 

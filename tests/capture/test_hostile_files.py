@@ -339,6 +339,21 @@ def test_a_strange_graph_is_judged(graph: Any, kind: str) -> None:
         placement.details.value("constant")
 
 
+def test_shapes_that_end_the_process_that_infers_them() -> None:
+    """TensorFlow checks that a shape is of the type it is said to be, and aborts if not."""
+    with tf.Graph().as_default() as live:
+        x = tf1.placeholder(tf.float32, [4], name="x")
+        tf.reshape(x, tf.constant([2, 2], name="shape"), name="reshaped")
+    graph = live.as_graph_def()
+    assert ask(save(graph)).details.outputs("reshaped") == [("float32", (2, 2))]
+
+    node(graph, "shape").attr["value"].tensor.dtype = 1
+    asked = ask(save(graph))
+
+    assert asked.details.outputs("reshaped") == ()
+    verify(asked)
+
+
 @pytest.mark.parametrize("entry", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe"], ids=["noise", "no text"])
 @pytest.mark.parametrize("key", ["variables", "trainable_variables", "global_step"])
 def test_a_collection_that_cannot_be_read(graph: Any, key: str, entry: bytes) -> None:

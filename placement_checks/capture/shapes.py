@@ -1,0 +1,64 @@
+"""What the ops of a saved graph yield, told by a process of its own.
+
+Where a graph contradicts itself TensorFlow ends the process that infers its shapes (`CHECK`), and
+a file may hold anything. Run as ``python -m placement_checks.capture.shapes`` it reads a GraphDef
+and answers in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from placement_checks.placement import Tensor
+from placement_checks.processes import start
+
+_LIMIT = 300.0  # seconds; 200,000 ops take 30
+_QUIET = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
+    """The outputs of every op, by its name; empty if the graph cannot be imported."""
+    with open(os.devnull, "wb") as nowhere:
+        process = start(__spec__.name, environment=_QUIET, stderr=nowhere)
+    with process:
+        try:
+            answer, _ = process.communicate(graph_def.SerializeToString(), _LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return {}
+    if process.returncode:
+        return {}
+    return {
+        name: [Tensor(dtype, None if dims is None else tuple(dims)) for dtype, dims in outputs]
+        for name, outputs in json.loads(answer).items()
+    }
+
+
+def main() -> None:
+    """Answer on standard output, which nothing else is written to."""
+    with os.fdopen(os.dup(1), "w") as answer:
+        os.dup2(2, 1)
+        json.dump(_imported(sys.stdin.buffer.read()), answer)
+
+
+def _imported(data: bytes) -> dict[str, list[tuple[str, list[int | None] | None]]]:
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(tf.compat.v1.GraphDef.FromString(data), name="")
+    return {
+        op.name: [
+            (each.dtype.base_dtype.name, None if each.shape.rank is None else each.shape.as_list())
+            for each in op.outputs
+        ]
+        for op in graph.get_operations()
+    }
+
+
+if __name__ == "__main__":
+    main()

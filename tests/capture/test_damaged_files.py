@@ -1,0 +1,100 @@
+"""Graph files with random damage: each is judged, or told to be none; nothing else follows.
+
+A failure gives the seed that makes the file again.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutations import damage_bytes, damage_fields, of_kind, two_towers
+
+from placement_checks import place
+from placement_checks.capture import ask
+from placement_checks.errors import PlacementError
+from placement_checks.judging import verify
+
+META = two_towers()
+KINDS = pytest.mark.parametrize(
+    "suffix", [".pb", ".pbtxt", ".meta", ""], ids=["graph", "text", "meta", "saved model"]
+)
+SEEDS = st.integers(0, 1 << 32)
+
+
+@pytest.fixture
+def no_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are told by a process of its own, which takes seconds to start."""
+    monkeypatch.setattr("placement_checks.capture.details.outputs_of", lambda _: {})
+
+
+def content(message: Any, suffix: str) -> bytes:
+    if suffix == ".pbtxt":
+        return text_format.MessageToString(message).encode()
+    return message.SerializeToString()  # type: ignore[no-any-return]
+
+
+def judge(data: bytes, suffix: str, *, placed: bool = False) -> None:
+    """Read a file of this content, and judge it."""
+    with TemporaryDirectory() as folder, suppress(PlacementError):
+        path = Path(folder) / (f"graph{suffix}" if suffix else "saved_model.pb")
+        path.write_bytes(data)
+        target = path if suffix else Path(folder)
+        verify(place(target) if placed else ask(target))
+
+
+@KINDS
+def test_what_is_whole_is_judged(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / (f"graph{suffix}" if suffix else "saved_model.pb")
+    path.write_bytes(content(of_kind(META, suffix), suffix))
+
+    placement = place(path if suffix else tmp_path)
+
+    assert not placement.refusals
+    assert len(placement.variables) == 5
+    verify(placement)
+
+
+@KINDS
+@pytest.mark.usefixtures("no_shapes")
+@given(seed=SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_fields(suffix: str, seed: int) -> None:
+    random = Random(seed)
+    message = of_kind(META, suffix)
+    damage_fields(message, random, random.randint(1, 8))
+
+    judge(content(message, suffix), suffix)
+
+
+@KINDS
+@pytest.mark.usefixtures("no_shapes")
+@given(seed=SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_bytes(suffix: str, seed: int) -> None:
+    random = Random(seed)
+
+    judge(damage_bytes(WHOLE[suffix], random, random.randint(1, 4)), suffix)
+
+
+@pytest.mark.usefixtures("no_shapes")
+@given(seed=SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_the_placer_is_asked(seed: int) -> None:
+    random = Random(seed)
+    message = of_kind(META, ".pb")
+    damage_fields(message, random, random.randint(1, 3))
+
+    judge(content(message, ".pb"), ".pb", placed=True)
+
+
+WHOLE = {
+    suffix: content(of_kind(META, suffix), suffix) for suffix in (".pb", ".pbtxt", ".meta", "")
+}
