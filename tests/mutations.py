@@ -92,7 +92,7 @@ def damage_bytes(data: bytes, random: Random, times: int) -> bytes:
     for _ in range(times):
         at = random.randrange(len(changed))
         match random.randrange(6):
-            case 0:
+            case 0 if len(changed) > 8:
                 del changed[at : at + random.randrange(1, 9)]
             case 1:
                 changed[at:at] = changed[at : at + random.randrange(1, 65)]

@@ -414,7 +414,7 @@ def nested(levels: int) -> str:
 
 
 TEXTS = {
-    "deep": (nested(40), "Error parsing message with type 'tensorflow.GraphDef': "),
+    "deep": (nested(40), "Error parsing message"),
     "bottomless": (nested(2000), "it nests too deep"),
     "one long line": ("node { name: " + "9" * 10_000, "1:14 : 'node { name: 999"),
     "no text": (
