@@ -29,12 +29,6 @@ KINDS = pytest.mark.parametrize(
 SEEDS = st.integers(0, 1 << 32)
 
 
-@pytest.fixture
-def no_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are told by a process of its own, which takes seconds to start."""
-    monkeypatch.setattr("placement_checks.capture.details.outputs_of", lambda _: {})
-
-
 def content(message: Any, suffix: str) -> bytes:
     if suffix == ".pbtxt":
         return text_format.MessageToString(message).encode()

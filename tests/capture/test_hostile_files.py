@@ -325,6 +325,7 @@ STRANGE = {
 }
 
 
+@pytest.mark.usefixtures("no_shapes")
 @pytest.mark.parametrize("kind", STRANGE)
 def test_a_strange_graph_is_judged(graph: Any, kind: str) -> None:
     """By what it asks for, and by the placer, which says what it does not take."""
