@@ -82,10 +82,11 @@ class Flow:
         """
         found: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
         for here, producers in enumerate(self.values):
-            if len(producers) < 2 or self.types[here].startswith("Read"):
+            kind = self.types[here]
+            if len(producers) < 2 or kind.startswith("Read") or kind in _PASSES_RESOURCES:
                 continue
             into, *written = producers
-            if self.types[here] == "MakeIterator":  # the dataset comes first
+            if kind == "MakeIterator":  # the dataset comes first
                 into, *written = producers[::-1]
             holder = self.holder(into)
             if holder is not None:

@@ -4,6 +4,7 @@ import pytest
 from graphs import op
 from towers import (
     BLENDED,
+    NO_TRAIN_OP,
     blended,
     gradient,
     host,
@@ -257,6 +258,21 @@ def test_a_gradient_that_the_step_does_not_add_counts_only_if_it_adds_none(also,
     assert objects(graph) == broken
 
 
+def test_what_decides_whether_a_sum_of_gradients_is_taken_is_no_part_of_it():
+    """Whether the gradients of all towers are finite; those of one are summed up."""
+    graph = updated(
+        "total/read",
+        variable("total", "VariableV2"),
+        host("finite", "IsFinite", "sum/w"),
+        host("total/Switch", "RefSwitch", "total", "finite"),
+        host("add_0", "AssignAdd", "total/Switch:1", gradient(0)),
+        host("total/read", "Identity", "total"),
+        host("train", "NoOp", "^update/w", "^add_0"),
+    )
+
+    assert objects(graph) == ["w"]
+
+
 def test_gradients_that_are_added_up_by_steps_of_their_own_count():
     """Several small batches, and then a step that takes their sum and clears it."""
     graph = updated(
@@ -468,6 +484,13 @@ NOT_TRAINED = "no variable that towers read is updated by a gradient"
     [
         pytest.param(blended(), BLENDED, id="blended"),
         pytest.param(program(host("train", "NoOp", "^step/add")), NOT_TRAINED, id="no update"),
+        pytest.param(
+            program(
+                host("update/w", "AssignSubVariableOp", "w", "mean/w"), training={"train_op": ()}
+            ),
+            NO_TRAIN_OP,
+            id="no step is known",
+        ),
         pytest.param(
             program(
                 host("update/w", "AssignVariableOp", "w", "restored"),

@@ -201,7 +201,9 @@ def test_writers_change_what_a_holder_holds(kind, copy):
     graph = placement(
         op("state", kind),
         op("g", "MatMul"),
-        op("copy", copy, "", "", "state"),
+        op("pred", "Const"),
+        op("sum", "Add", "", "", "g", "pred"),
+        op("copy", copy, "", "", "state", "pred"),
         op("write", "AssignAdd", "", "", "copy", "g"),
         op("read", "ReadVariableOp", "", "", "state", "g"),
     )
@@ -230,3 +232,28 @@ def test_a_collective_whose_input_is_not_known_gives_nothing():
 
     assert given_to("one", graph) == ["g"]
     assert given_to("other", graph) == ["g"]
+
+
+def test_a_path_leads_only_through_what_may_be_entered():
+    graph = placement(
+        op("a", "Placeholder"),
+        op("b", "Neg", "", "", "a"),
+        op("c", "Neg", "", "", "b"),
+        op("long", "Neg", "", "", "a"),
+        op("way", "Neg", "", "", "long"),
+        op("round", "Neg", "", "", "way"),
+        op("d", "AddN", "", "", "c", "round"),
+    )
+    flow = Flow(graph)
+
+    def names(path):
+        return [flow.names[each] for each in path]
+
+    assert names(flow.path(6, lambda each: each == 0)) == ["d", "c", "b", "a"]
+    assert names(flow.path(6, lambda each: each == 0, lambda each: each != 1)) == [
+        "d",
+        "round",
+        "way",
+        "long",
+        "a",
+    ]
