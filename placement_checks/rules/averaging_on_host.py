@@ -42,7 +42,7 @@ class AveragingOnHost(Rule):
             return blended
         known = wiring(placement)
         meetings = [op for op in _meetings(placement) if known.ops[op].assigned]
-        if not meetings and any(known.backward.ops) and not contributions(placement).trained:
+        if any(known.backward.ops) and not contributions(placement).trained:
             return self.not_checked(
                 known.updates.unknown or "no variable is updated by a gradient"
             )

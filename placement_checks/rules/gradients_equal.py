@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isnan
+from math import isnan
 from typing import TYPE_CHECKING
 
 from placement_checks.errors import ConfigError
@@ -172,8 +172,7 @@ def _badness(difference: Difference | None) -> tuple[bool, float]:
     """What sorts the differences of one variable on several batches."""
     if difference is None:
         return False, -1.0
-    error = difference.error
-    return difference.state == "differs", inf if isnan(error) else error
+    return difference.state == "differs", difference.error
 
 
 def _finding(placement: Placement, measured: Measurement, each: Difference, why: Cause) -> Finding:

@@ -223,5 +223,5 @@ def _computes(kind: str) -> bool:
     return not _NO_READ.search(kind)
 
 
-def _by_parts(device: Device) -> tuple[str, int, str, int]:
-    return (device.job or "", device.task or 0, device.type or "", device.index or 0)
+def _by_parts(device: Device) -> tuple[str, int, int]:
+    return (device.job or "", device.task or 0, device.index or 0)

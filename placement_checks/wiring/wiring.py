@@ -51,13 +51,13 @@ class Wiring:
         """
         towers = self.parts.towers()
         trained = self.flow.behind(self.backward.numbers())
-        if self.updates.unknown or not any(trained):
+        if not any(trained):
             return towers
         at_work = {
             tower_device(self.ops[op])
             for readers in self.parts.readers.values()
             for op in readers
-            if (trained[op] or self.updates.steps[op]) and self.ops[op].requested.is_gpu
+            if trained[op] or self.updates.steps[op]
         }
         return [tower for tower in towers if not at_work.isdisjoint(tower.devices)] or towers
 

@@ -590,6 +590,10 @@ def test_a_factor_that_the_rate_makes_up_for(
     assert made_up_for(numbers) == pytest.approx(factor)
 
 
+def test_rounding_is_no_factor() -> None:
+    assert made_up_for(walked(batch({"w": 1.000001, "v": 1.000001}), course=both({}))) == 1
+
+
 @pytest.mark.parametrize("optimizers", [[ADAM], [SGD, ADAM], []])
 def test_equal_weights_show_no_factor_under_adam(optimizers: list[str]) -> None:
     numbers = walked(batch({"w": 2, "v": 2}), course=both({}), optimizers=frozenset(optimizers))

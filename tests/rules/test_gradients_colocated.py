@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from graphs import op, placement
 from towers import (
+    BLENDED,
     blended,
     gradient,
     host,
@@ -254,3 +255,30 @@ def test_not_checked(graph, reason):
 def test_a_loss_that_contains_another_towers_matters_only_where_something_is_found():
     """The forward op of a gradient is known all the same."""
     assert GradientsColocated().check(blended()).state == "kept"
+
+
+def test_colocation_with_an_op_that_is_gone_tells_of_no_forward_op():
+    assert objects(program(*adrift(ADRIFT, colocated=["gone"]))) == [ADRIFT]
+
+
+def test_a_forward_op_that_is_gone_is_none():
+    class Noted(Details):
+        def forward(self, op):
+            return "gone"
+
+    verdict = GradientsColocated().check(replace(program(), details=Noted()))
+
+    assert verdict.reason == "whose gradients the backward ops compute is not known"
+
+
+def test_where_losses_contain_other_towers_gradients_are_those_of_both():
+    total = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/w/MatMul")
+
+    assert GradientsColocated().check(program(total, *adrift(ADRIFT))).reason == BLENDED
+
+
+@pytest.mark.parametrize("kind", ["NoOp", "Identity", "ReadVariableOp", "VariableShape"])
+def test_what_computes_nothing_may_sit_anywhere(kind):
+    graph = program(op(ADRIFT, kind, "", "GPU:0", "tower_1/x"))
+
+    assert objects(graph) == []

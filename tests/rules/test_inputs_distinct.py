@@ -657,3 +657,25 @@ def test_queues_that_are_filled_alike_and_drawn_from_by_one_tower_each():
         ]
 
     assert objects(fed("batch_0", "batch_1", ops=ops)) == ["queue_1"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "Placeholder",
+        "IteratorGetNext",
+        "MultiDeviceIteratorGetNextFromShard",
+        "QueueDequeueManyV2",
+        "Unstage",
+        "ReaderReadV2",
+    ],
+)
+def test_a_batch_that_two_towers_compute_with_whatever_yields_it(kind):
+    assert objects(fed("batch", "batch", ops=[host("batch", kind)])) == ["batch"]
+
+
+@pytest.mark.parametrize(("kind", "found"), [("IteratorGetNext", ["batch"]), ("Placeholder", [])])
+def test_what_a_pipeline_yields_in_any_shape_is_examples_and_what_is_fed_a_scalar(kind, found):
+    graph = fed("batch", "batch", ops=[host("batch", kind)], outputs={"batch": None})
+
+    assert [each.object for each in InputsDistinct().check(graph).findings] == found

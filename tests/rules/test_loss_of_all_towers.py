@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from towers import (
+    gradient,
     host,
     joined,
     objects_of,
@@ -359,3 +362,21 @@ def test_of_merged_summaries_only_those_are_written(merged, found):
     )
 
     assert [each.object for each in LossOfAllTowers().check(graph).findings] == found
+
+
+def test_a_penalty_on_the_gradients_is_part_of_a_loss_of_all_towers():
+    penalised = host("loss", "AddN", "tower_0/loss", "tower_1/loss", gradient(0))
+
+    assert objects(program(penalised)) == []
+
+
+def test_of_losses_of_several_types_the_last_is_named():
+    graph = reported("tower_0/loss:0", "shown:0", gpus=(0, 1, 2))
+    shown = on(1, "shown", "Sum", "tower_1/w/MatMul")
+
+    (finding,) = (
+        LossOfAllTowers().check(replace(graph, ops={**graph.ops, "shown": shown})).findings
+    )
+
+    assert (finding.object, finding.op) == ("shown", "Sum")
+    assert finding.message.startswith("shown (Sum) reports the loss of the tower on /device:GPU:0")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from towers import (
     NO_LOSS_OF_SOME,
@@ -242,3 +244,10 @@ def test_the_other_tower_is_named_whatever_lies_between():
     (finding,) = LossesApart().check(graph).findings
 
     assert finding.found == "tower_0/w/MatMul of the tower on /device:GPU:0"
+
+
+def test_what_the_host_computes_with_a_shared_variable_is_no_towers():
+    graph = blended()
+    norm = host("norm", "L2Loss", "w")
+
+    assert objects(replace(graph, ops={**graph.ops, "norm": norm})) == ["tower_1/loss"]

@@ -402,3 +402,12 @@ def test_what_takes_a_value_computed_from_a_variable_is_not_bound_to_that():
     )
 
     assert objects(graph) == ["step", "print"]
+
+
+def test_what_is_bound_to_an_op_that_asks_for_nothing_is_named_itself():
+    graph = placement(
+        op("c", "Const", "", "CPU:0"),
+        fallen("add", "Add", bound=True, colocated=["c"]),
+    )
+
+    assert objects(graph) == ["add"]

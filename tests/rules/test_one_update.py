@@ -588,3 +588,20 @@ def adds(*names, **more):
 )
 def test_a_scalar_to_which_a_step_adds_one_more_than_once_is_a_counter(graph, found):
     assert objects(graph) == found
+
+
+def test_updates_by_gradients_that_the_host_computes_are_counted():
+    """A penalty on a variable that no tower reads, written out as subtractions."""
+    graph = program(
+        variable("v"),
+        host("penalty", "L2Loss", "v"),
+        host("gradients/penalty_grad/Mul", "Mul", "penalty", "two"),
+        *(
+            host(name, "AssignSubVariableOp", "v", "gradients/penalty_grad/Mul")
+            for name in ("one", "other")
+        ),
+        host("train", "NoOp", "^update/w", "^one", "^other"),
+        training={"objectives": ("tower_0/loss", "tower_1/loss", "penalty")},
+    )
+
+    assert objects(graph) == ["v"]

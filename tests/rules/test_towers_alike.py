@@ -160,11 +160,12 @@ def test_a_tower_that_uses_shared_weights_in_another_order_is_another_computatio
     ]
 
 
-def test_a_tower_that_has_a_variable_of_its_own_where_another_uses_a_shared_one_twice():
+@pytest.mark.parametrize("tower", [0, 1])
+def test_a_tower_that_has_a_variable_of_its_own_where_another_uses_a_shared_one_twice(tower):
     graph = program(
         variable("own"),
-        on(0, "tower_0/b/read", "ReadVariableOp", "a"),
-        on(1, "tower_1/b/read", "ReadVariableOp", "own"),
+        on(tower, f"tower_{tower}/b/read", "ReadVariableOp", "a"),
+        on(1 - tower, f"tower_{1 - tower}/b/read", "ReadVariableOp", "own"),
         variables=["a", "b"],
     )
 
@@ -334,7 +335,9 @@ def test_variables_of_their_own_and_of_one_shape_are_alike():
     assert objects(graph) == []
 
 
-@pytest.mark.parametrize("attribute", ["seed", "seed2", "shared_name", "container", "shape"])
+@pytest.mark.parametrize(
+    "attribute", ["seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"]
+)
 def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute):
     graph = program(
         attributes={"tower_0/w/MatMul": {attribute: 1}, "tower_1/w/MatMul": {attribute: 2}}

@@ -784,3 +784,37 @@ def test_a_constant_of_unknown_size_is_not_over_the_smallest_budget():
     )
 
     assert TransferBudget(constant_bytes=0).check(graph).state == "not-checked"
+
+
+def test_without_the_rows_what_a_tower_computes_of_each_has_no_known_size():
+    graph = program(
+        host("shown", "Mean", "tower_1/w/MatMul"),
+        host("train", "NoOp", "^update/w", "^step/add", "^shown"),
+        outputs={"tower_1/w/MatMul": (None, 4)},
+    )
+
+    assert "of unknown size" in str(TransferBudget().check(graph).note)
+    assert "/device:GPU:1 -> /device:CPU:0: 64 bytes" in str(
+        TransferBudget(rows=8).check(graph).note
+    )
+
+
+@pytest.mark.parametrize(("gpus", "more"), [(4, ""), (5, "; 1 more, see place --transfers")])
+def test_four_pairs_of_devices_are_listed(gpus, more):
+    graph = placement(
+        op("a", "MatMul", "/cpu:0", "CPU:0"),
+        *(op(f"b{i}", "Neg", f"/gpu:{i}", f"GPU:{i}", "a") for i in range(gpus)),
+        outputs={"a": (4,)},
+        machine=f"gpu*{gpus}",
+    )
+
+    note = str(TransferBudget().check(graph).note)
+
+    assert note.count("->") == 4
+    assert note.endswith(f"16 bytes in 1 copy{more}")
+
+
+def test_links_are_judged_where_the_machine_is_not_known():
+    graph = placement(op("a", "MatMul", "/cpu:0", "CPU:0"), machine=None)
+
+    assert TransferBudget(link_bytes=1).check(graph).state == "kept"

@@ -303,6 +303,7 @@ def test_variables_that_the_log_does_not_name_are_counted_apart():
     [
         ([op("w", "VarHandleOp")], "none of the graph's variables is named in the log"),
         ([op("a", "MatMul", "", "GPU:0")], "the log names no variable"),
+        ([op("a", "MatMul", "", "GPU:0"), op("b", "")], "the log names no variable"),
         (
             [op("a", "", "", "GPU:0")],
             "logs of TensorFlow before 0.12 have no op types; give the program with --graph",

@@ -404,8 +404,9 @@ def test_copies_are_told_once() -> None:
     ]
 
 
-def test_something_else() -> None:
-    taken = steps({"w": [[2, 1], [2, 4], [3, 6]]})
+@pytest.mark.parametrize("first", [[2, 1], [1.0005, 2.001]], ids=["elsewhere", "hardly further"])
+def test_something_else(first: Sequence[float]) -> None:
+    taken = steps({"w": [first, [2, 4], [3, 6]]})
 
     assert messages(taken) == {"w": "1: the step does something else with it"}
     assert checked(taken).findings[0].cure == ("compare the ops that update it in both programs")

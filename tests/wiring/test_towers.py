@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from graphs import op, placement
 
@@ -95,7 +97,7 @@ def looked_up(*more, trained=True):
             op(f"row_{i}", "ResourceGather", "/cpu:0", "", "first", "ids"),
             op(f"other_{i}", "ResourceGather", "/cpu:0", "", "second", "ids"),
             op(f"both_{i}", "ConcatV2", "/cpu:0", "", f"row_{i}", f"other_{i}"),
-            op(f"own_{i}", "Tanh", gpu, "", f"row_{i}"),
+            op(f"own_{i}", "Tanh", gpu, "", f"other_{i}"),
             op(f"loss_{i}", "Mean", gpu, "", f"both_{i}", f"own_{i}"),
         ]
         if trained:
@@ -108,12 +110,29 @@ def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it():
     """Every table that has a part in it; by the first ops alone, and no backward op."""
     graph = looked_up()
 
-    assert read_by(graph, "first") == ["row_0", "row_1", "own_0", "loss_0", "own_1", "loss_1"]
-    assert read_by(graph, "second") == ["other_0", "other_1", "loss_0", "loss_1"]
-    assert [each.reads for each in wiring(graph).parts.all] == [
-        {"first": "own_0", "second": "loss_0"},
-        {"first": "own_1", "second": "loss_1"},
+    assert read_by(graph, "first") == ["row_0", "row_1", "loss_0", "loss_1"]
+    assert read_by(graph, "second") == [
+        "other_0",
+        "other_1",
+        "own_0",
+        "loss_0",
+        "own_1",
+        "loss_1",
     ]
+    assert [each.reads for each in wiring(graph).parts.all] == [
+        {"first": "loss_0", "second": "own_0"},
+        {"first": "loss_1", "second": "own_1"},
+    ]
+
+
+def test_where_no_loss_is_known_all_that_the_host_looks_up_is_read():
+    graph = replace(looked_up(trained=False), training=Training())
+
+    assert [each.reads for each in wiring(graph).parts.all] == [
+        {"first": "loss_0", "second": "own_0"},
+        {"first": "loss_1", "second": "own_1"},
+    ]
+    assert wiring(graph).read == {"first", "second"}
 
 
 def test_a_gpu_that_takes_a_table_and_what_the_host_made_of_it_reads_it_once():
