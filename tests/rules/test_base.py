@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 from graphs import op, placement
+from towers import program
 
 from placement_checks.placement import Details, Frame
-from placement_checks.rules import RULES, NoFallback, Rule, Verdict
+from placement_checks.rules import RULES, NoFallback, Rule, TowersAlike, Verdict
 from placement_checks.rules.base import built_at
 
 
@@ -126,3 +127,13 @@ def test_the_parameters_and_their_defaults():
         "weights-equal.steps = 3",
         "weights-equal.tolerance = 32.0",
     }
+
+
+def test_towers_on_one_gpu_are_told_by_the_losses_that_are_reported_too():
+    losses = ["tower_0/loss", "tower_1/loss"]
+    graph = program(gpus=[0, 0], training={"objectives": (), "losses": losses})
+
+    assert TowersAlike().check(graph).reason == (
+        "the towers cannot be told apart: there are 2 losses, and all ops that read variables on "
+        "a GPU are asked for on /device:GPU:0"
+    )

@@ -517,3 +517,13 @@ def test_a_collective_yields_what_all_of_its_members_give(key, state):
     )
 
     assert EveryTowerCounts().check(graph).state == state
+
+
+def test_a_scalar_that_is_added_counts():
+    ops = [host("shift", "Mean", gradient(1)), host("shifted", "AddV2", gradient(0), "shift")]
+
+    assert objects(updated("shifted", *ops, outputs={"shift": (), gradient(0): (4,)})) == []
+
+
+def test_the_gradient_of_a_scalar_counts():
+    assert objects(program(shapes={"w": ()}, outputs={"sum/w": (), "share": ()})) == []

@@ -380,3 +380,14 @@ def test_of_losses_of_several_types_the_last_is_named():
 
     assert (finding.object, finding.op) == ("shown", "Sum")
     assert finding.message.startswith("shown (Sum) reports the loss of the tower on /device:GPU:0")
+
+
+@pytest.mark.parametrize(("merged", "found"), [("all", []), ("last", ["last"])])
+def test_of_summaries_some_of_which_are_merged_those_are_written(merged, found):
+    graph = program(
+        host("all", "ScalarSummary", "tag", "loss"),
+        host("last", "ScalarSummary", "tag", "tower_1/loss"),
+        host("merge", "MergeSummary", merged),
+    )
+
+    assert objects(graph) == found

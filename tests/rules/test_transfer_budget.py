@@ -818,3 +818,29 @@ def test_links_are_judged_where_the_machine_is_not_known():
     graph = placement(op("a", "MatMul", "/cpu:0", "CPU:0"), machine=None)
 
     assert TransferBudget(link_bytes=1).check(graph).state == "kept"
+
+
+def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first():
+    graph = placement(
+        op("whole", "Neg", "/cpu:0", "CPU:0"),
+        *(op(name, "Neg", "/cpu:0", "CPU:0") for name in ("half", "other")),
+        op("one", "Neg", "/gpu:0", "GPU:0", "whole"),
+        op("two", "Add", "/gpu:1", "GPU:1", "half", "other"),
+        outputs={"whole": (4,), "half": (2,), "other": (2,)},
+    )
+
+    assert TransferBudget().check(graph).note == (
+        "/device:CPU:0 -> /device:GPU:1: 16 bytes in 2 copies; "
+        "/device:CPU:0 -> /device:GPU:0: 16 bytes in 1 copy"
+    )
+
+
+@pytest.mark.parametrize(("shape", "size"), [((), 4), ((2,), 8), ((None,), 400)])
+def test_the_rows_are_those_of_an_unknown_first_dimension_alone(shape, size):
+    graph = placement(
+        op("a", "Neg", "/cpu:0", "CPU:0"),
+        op("b", "Neg", "/gpu:0", "GPU:0", "a"),
+        outputs={"a": shape},
+    )
+
+    assert f": {size} bytes in 1 copy" in str(TransferBudget(rows=100).check(graph).note)

@@ -637,3 +637,9 @@ def test_a_few_times_the_noise_is_no_difference() -> None:
 
     assert checked(steps({"w": found}, noise=1e-4)).state == "kept"
     assert checked(steps({"w": found}, noise=5e-5)).state == "broken"
+
+
+def test_what_differs_later_follows_the_first_whatever_their_names() -> None:
+    found = messages(steps({"w": [[2, 1]] * 3, "v": [[1, 2], [2, 9], [3, 9]]}))
+
+    assert found["v"] == "2: it follows w, which differs after 1 step"

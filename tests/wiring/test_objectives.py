@@ -20,6 +20,13 @@ def test_a_loss_on_the_host_belongs_to_the_tower_it_is_computed_from():
     assert losses(*ops, of=("loss_1", "loss_0")) == ([["loss_0"], ["loss_1"]], False)
 
 
+def test_a_penalty_that_the_host_computes_belongs_to_no_tower():
+    penalty = host("penalty", "L2Loss", "w")
+    each = ([["tower_0/loss"], ["tower_1/loss"]], False)
+
+    assert losses(penalty, of=("tower_0/loss", "tower_1/loss", "penalty")) == each
+
+
 def test_a_loss_of_several_towers_belongs_to_the_one_that_has_none():
     """The mistake that losses-apart finds."""
     both = host("both", "AddN", "tower_0/loss", "tower_1/loss")

@@ -41,11 +41,14 @@ def test_of_many_train_ops_three_are_named():
     )
 
 
-@pytest.mark.parametrize("inputs", [[], ["gone", "one"], ["tower_0/x", "one"], ["queue", "one"]])
+@pytest.mark.parametrize(
+    "inputs", [[], ["gone", "one"], ["tower_0/x", "one"], ["queue", "one"], ["alone", "one"]]
+)
 def test_an_assignment_to_what_is_no_variable_is_no_update(inputs):
     graph = program(
         host("queue", "FIFOQueueV2"),
         host("one", "Const"),
+        host("alone", "Identity"),
         host("set", "Assign", *inputs),
         host("train", "NoOp", "^set", "^step/add"),
     )
