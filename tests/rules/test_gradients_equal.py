@@ -802,3 +802,15 @@ def test_figures_are_plain() -> None:
 
     assert json.loads(json.dumps(figures, allow_nan=False)) == figures
     assert [each["variable"] for each in figures] == [*"abcd"]
+
+
+def test_all_that_leaves_nothing_to_compare_is_told() -> None:
+    values = {"v": np.ones(2), "w": np.zeros(2)}
+    trial = Trial(2, (), values, values, {"v": 1.0, "w": 0.0})
+
+    verdict = checked(measurement(trial))
+
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        "too noisy to compare: v; zero in the reference: w",
+    )

@@ -97,7 +97,8 @@ def looked_up(*more, trained=True):
             op(f"row_{i}", "ResourceGather", "/cpu:0", "", "first", "ids"),
             op(f"other_{i}", "ResourceGather", "/cpu:0", "", "second", "ids"),
             op(f"both_{i}", "ConcatV2", "/cpu:0", "", f"row_{i}", f"other_{i}"),
-            op(f"own_{i}", "Tanh", gpu, "", f"other_{i}"),
+            op(f"scaled_{i}", "Mul", "/cpu:0", "", f"other_{i}", "factor"),
+            op(f"own_{i}", "Tanh", gpu, "", f"scaled_{i}"),
             op(f"loss_{i}", "Mean", gpu, "", f"both_{i}", f"own_{i}"),
         ]
         if trained:

@@ -139,8 +139,24 @@ def test_a_backward_op_whose_forward_op_is_gone_has_none():
     assert wiring(graph).backward.forward == {}
 
 
-def test_what_is_fed_to_a_tower_on_its_gpu_is_that_towers():
-    graph = program(host("shown", "Mean", "tower_1/x"))
-    known = wiring(graph)
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param([host("shown", "Mean", "tower_1/x")], id="its input"),
+        pytest.param(
+            [on(1, "penalty", "L2Loss", "w"), host("shown", "Mean", "penalty")],
+            id="what it computes with a variable alone",
+        ),
+        pytest.param(
+            [
+                on(1, "gradients/tower_1/loss_grad/Fill", "Fill"),
+                host("shown", "Mean", "gradients/tower_1/loss_grad/Fill"),
+            ],
+            id="the first op of its backward pass",
+        ),
+    ],
+)
+def test_what_starts_in_a_tower_is_that_towers(ops):
+    known = wiring(program(*ops))
 
     assert list(known.towers_in(known.masks[known.flow.number["shown"]])) == [1]
