@@ -179,6 +179,7 @@ def test_a_tower_that_has_a_variable_of_its_own_where_another_uses_a_shared_one_
         ((b"SAME",), "SAME"),
         (tuple(range(100)), str(tuple(range(100)))[:60]),
         (1 / 3, "0.333333"),
+        (b"\xff", "\N{REPLACEMENT CHARACTER}"),
     ],
 )
 def test_an_attribute_is_told_in_short(value, said):

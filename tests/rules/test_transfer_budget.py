@@ -844,3 +844,9 @@ def test_the_rows_are_those_of_an_unknown_first_dimension_alone(shape, size):
     )
 
     assert f": {size} bytes in 1 copy" in str(TransferBudget(rows=100).check(graph).note)
+
+
+def test_an_op_that_was_not_placed_sends_nothing():
+    graph = placement(op("a", "Neg"), op("b", "Neg", "/gpu:0", "GPU:0", "a"), outputs={"a": (4,)})
+
+    assert TransferBudget().check(graph).note == "nothing is copied"
