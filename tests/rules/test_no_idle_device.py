@@ -307,3 +307,10 @@ def test_where_no_gpu_is_seen_to_be_idle_there_may_be_one_that_is_not_seen():
     assert NoIdleDevice().check(graph) == Verdict(
         "no-idle-device", "not-checked", None, "the log was cut"
     )
+
+
+def test_of_many_gpus_the_least_and_the_most_are_told():
+    """One of them has less to do than the others."""
+    graph = busy("/gpu:0", *(f"/gpu:{i}" for i in (1, 2, 3, 4) for _ in range(3)), machine="gpu*5")
+
+    assert NoIdleDevice().check(graph).note == "5 GPUs compute, with 1 to 3 ops each"
