@@ -93,6 +93,10 @@ def _of_other_clusters(asked: Placement) -> list[Refusal]:
     ]
 
 
+# What strategies name without a job; a part that stands twice is read by TensorFlow alone.
+_HERE = re.compile(r"/(?:replica|task):0(?=/|$)")
+
+
 def prepare(graph_def: Any, machine: Machine) -> None:
     """Make a GraphDef fit to be placed from outside: on one host every op names that host, in a
     cluster tasks have the names of `Preference`, and large constants that no shape depends on
@@ -102,7 +106,7 @@ def prepare(graph_def: Any, machine: Machine) -> None:
     renamed = cache(Preference(machine).device)
     for node in _all_nodes(graph_def):
         if prefix and "/job:" not in node.device:
-            node.device = prefix + node.device
+            node.device = prefix + _HERE.sub("", node.device)
         elif not prefix and node.device:
             node.device = renamed(node.device)
         if node.op == "Const":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -9,11 +10,10 @@ import tensorflow as tf
 
 from placement_checks import PlacementError, place
 from placement_checks.capture import placing
-from placement_checks.capture.placer import child, session
+from placement_checks.capture.placer import child
 from placement_checks.capture.placer.process import PlacerProcess
-from placement_checks.capture.placer.refusal import Failed
+from placement_checks.capture.placer.refusal import Failed, Refused
 from placement_checks.capture.placer.session import Session
-from placement_checks.logs import Log
 
 HOST = "/job:localhost/replica:0/task:0/device:"
 TASKS = [["localhost", 0, [["CPU", 1], ["GPU", 2]]]]
@@ -63,6 +63,20 @@ def test_an_answer_that_does_not_fit_the_request_is_an_error(
     )
 
 
+def test_a_device_of_this_task_without_a_job_is_strictly_placed_and_refused() -> None:
+    """As the strategies of TensorFlow name theirs."""
+
+    def build_some() -> None:
+        with tf.device("/replica:0/task:0/device:GPU:1"):
+            tf.ones([2, 2], name="x")
+            tf.strings.lower("A", name="y")
+
+    placement = place(build_some)
+
+    assert {refusal.op for refusal in placement.refusals} == {"y", "y/input"}
+    assert str(placement.ops["x"].assigned) == HOST + "GPU:1"
+
+
 def test_where_the_placer_may_go_elsewhere_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     class Softly(PlacerProcess):
         def place(self, *args: object, **options: object) -> list[str]:
@@ -73,32 +87,58 @@ def test_where_the_placer_may_go_elsewhere_it_may(monkeypatch: pytest.MonkeyPatc
     assert place(build, soft=True).ops["x"].why_not
 
 
-def in_a_session() -> dict[str, str]:
+def in_a_session(monkeypatch: pytest.MonkeyPatch, said: bytes | Exception) -> dict[str, str]:
+    """What is made of what a local session prints; a real one would settle this process's devices.
+
+    It is compared with real ones where each node is looked at (`test_placing_oracle`).
+    """
+
+    class Stands:
+        def __init__(self, **_: object) -> None:
+            if isinstance(said, Exception):
+                raise said
+
+        def __enter__(self) -> Stands:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def run(self, _probe: object) -> None:
+            assert isinstance(said, bytes)
+            os.write(1, said)
+
+    monkeypatch.setattr(tf.compat.v1, "Session", Stands)
     with tf.Graph().as_default() as graph, tf.device(HOST + "CPU:0"):
         tf.ones([2, 2], name="x")
     data = graph.as_graph_def().SerializeToString()
     return dict(Session().place(data, ["x"], [["localhost", 0, [["CPU", 1]]]], False, 1.0))
 
 
-def test_a_session_says_where_an_op_is() -> None:
-    assert in_a_session()["x"] == HOST + "CPU:0"
+RECORD = f"x: (Const): {HOST}CPU:0\n".encode()
+
+
+def test_a_session_says_where_an_op_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert in_a_session(monkeypatch, RECORD) == {"x": HOST + "CPU:0"}
 
 
 def test_a_log_that_was_not_read_in_full_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "read_logs", lambda _: Log("log", {}, 1, torn=1))
-
-    with pytest.raises(Failed, match="the placer's log could not be read in full: 1 of 2"):
-        in_a_session()
+    with pytest.raises(Failed, match=r"not be read in full: .* ends in the middle of a record"):
+        in_a_session(monkeypatch, RECORD + b"y: (MatM")
 
 
 def test_a_gpu_without_memory_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exhausted(*_: object, **__: object) -> None:
-        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
-
-    monkeypatch.setattr(tf.compat.v1, "Session", exhausted)
+    full = tf.errors.ResourceExhaustedError(None, None, "no memory")
 
     with pytest.raises(Failed, match="no session could be run: no memory"):
-        in_a_session()
+        in_a_session(monkeypatch, full)
+
+
+def test_what_the_placer_says_in_a_session_is_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_kernel = tf.errors.InvalidArgumentError(None, None, "no kernel for x")
+
+    with pytest.raises(Refused, match="no kernel for x"):
+        in_a_session(monkeypatch, no_kernel)
 
 
 class Answers:

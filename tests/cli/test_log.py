@@ -122,7 +122,7 @@ def test_records_that_are_required_and_there(run, session):
 def test_the_help_says_what_the_status_means(run):
     said = " ".join(run("log", "--help").out.split())
 
-    assert "The status is 0 also for a log without records" in said
+    assert "The exit status is 0 also for a log without records" in said
     assert "--require-records" in said
 
 
