@@ -166,6 +166,18 @@ def test_a_graph_that_is_refused_is_answered_and_the_process_goes_on(
     assert placer.pid == first
 
 
+def test_a_process_that_fails_while_it_starts_is_an_error_each_time(
+    placer: PlacerProcess, tmp_path: Path
+) -> None:
+    said = '{"number": 0, "failed": "found that another process had connected"}'
+    script = ECHO.replace('{"number": 0}', said)
+    (tmp_path / "echo.py").write_text(textwrap.dedent(script))
+
+    for _ in range(2):
+        with pytest.raises(PlacerError, match="found that another process had connected"):
+            ask(placer, "GPU:0")
+
+
 def test_nothing_is_left_open(placer: PlacerProcess) -> None:
     def open_files() -> int:
         return len(os.listdir("/proc/self/fd"))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import grpc
 import pytest
 import tensorflow as tf
 
@@ -73,67 +69,6 @@ def test_a_process_that_hangs_is_ended_after_the_limit(monkeypatch: pytest.Monke
     assert time.monotonic() - begin < 5
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-def test_nobody_can_connect_to_the_master() -> None:
-    place(build)
-    pid = child_of(placing.phantom).pid
-    # Of the one connection to the master, and it may be still of one of the master's to a worker.
-    ports = ports_of(pid, ESTABLISHED) - ports_of(pid, LISTENING)
-    assert ports
-    with socket.create_server(("0.0.0.0", 0)) as open_to_all:
-        for host in filter(None, ("127.0.0.1", own_address())):
-            assert answers(host, open_to_all.getsockname()[1])
-            assert not any(answers(host, port) for port in ports)
-    assert devices(place(build)) == {"/device:GPU:1"}
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_can_connect_to_no_more_than_a_worker() -> None:
-    place(build)
-    pid = child_of(placing.phantom).pid
-    ports = ports_of(pid, ESTABLISHED) | ports_of(pid, LISTENING)
-
-    reached = {port for port in ports if as_nobody(lambda port=port: answers("127.0.0.1", port))}
-
-    assert reached == ports_of(pid, LISTENING)
-    assert len(reached) == 1
-
-
-def test_a_graph_that_somebody_else_sends_is_not_taken_for_the_master_s() -> None:
-    """The workers answer every user of this machine, since TensorFlow's master has no password."""
-    place(build)
-    with tf.Graph().as_default() as graph:
-        build()
-    forged = graph.as_graph_def()
-    for node in forged.node:
-        node.device = "/job:localhost/replica:0/task:0/device:CPU:0"
-    # RegisterGraphRequest of worker.proto: session_handle = 1, graph_def = 2.
-    size = len(data := forged.SerializeToString())
-    assert size < 1 << 14
-    message = b"\x0a\x05guess\x12" + bytes((size & 0x7F | 0x80, size >> 7)) + data
-    (worker,) = ports_of(child_of(placing.phantom).pid, LISTENING)
-    refused = []
-    done = threading.Event()
-
-    def send() -> None:
-        with grpc.insecure_channel(f"127.0.0.1:{worker}") as channel:
-            register = channel.unary_unary("/tensorflow.WorkerService/RegisterGraph")
-            while not done.is_set():
-                with pytest.raises(grpc.RpcError) as caught:
-                    register(message, timeout=10)
-                refused.append(caught.value.code())
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        found = [devices(place(build)) for _ in range(10)]
-    finally:
-        done.set()
-        sender.join()
-
-    assert found == [{"/device:GPU:1"}] * 10
-    assert set(refused) == {grpc.StatusCode.ABORTED}
 
 
 def test_a_forked_child_starts_a_process_of_its_own() -> None:
@@ -234,54 +169,3 @@ def test_a_hundred_placements_leak_neither_memory_nor_files(fixtures: Path) -> N
 
     assert used()[1] <= files + 2
     assert used()[0] < resident * 1.1
-
-
-ESTABLISHED, LISTENING = "01", "0A"
-
-
-def ports_of(pid: int, state: str) -> set[int]:
-    """The local TCP ports of a process's sockets in a state."""
-    inodes = set()
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(each))
-            inodes.add(match[1] if match else "")
-    rows = [
-        row.split()
-        for table in ("/proc/net/tcp", "/proc/net/tcp6")
-        if Path(table).exists()
-        for row in Path(table).read_text().splitlines()[1:]
-    ]
-    return {
-        int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == state and row[9] in inodes
-    }
-
-
-def as_nobody(holds: Callable[[], bool]) -> bool:
-    """What a process of another user finds, one without any rights."""
-    process = os.fork()
-    if process == 0:
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-        os._exit(int(not holds()))
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
-
-
-def own_address() -> str | None:
-    """An address of this machine that is not loopback; a UDP socket tells without sending."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return None
-        address = str(probe.getsockname()[0])
-    return None if address.startswith("127.") else address
-
-
-def answers(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=2):
-            return True
-    except OSError:
-        return False

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from placement_checks.capture.placer import port
+from placement_checks.capture.placer.refusal import Failed
 
 
 def test_connections_go_on_and_no_new_one_is_made() -> None:
@@ -49,7 +50,7 @@ def test_another_process_that_was_quicker_is_told() -> None:
             ]
         )
         try:
-            with server.accept()[0], pytest.raises(OSError, match="another process has connected"):
+            with server.accept()[0], pytest.raises(Failed, match="another process had connected"):
                 port.close(address[1])
         finally:
             stranger.kill()

@@ -17,16 +17,19 @@ import threading
 import time
 from typing import Any
 
-from placement_checks.capture.placer import frames
+from placement_checks.capture.placer import frames, network
 from placement_checks.capture.placer.refusal import Failed, Refused
 
 # Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
 _LOWERED = re.compile(r"/_\d+(?=/)")
+SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # set: do not move to a network of its own
 _GRACE = 30  # seconds after which a request is late that the parent ought to have ended
 
 
 def main() -> None:
     kind, parent = sys.argv[1:]
+    if kind == "phantom" and SHARED_NETWORK not in os.environ:
+        network.leave_shared()  # before any thread starts; where it fails the port is closed later
     threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests = os.fdopen(os.dup(0), "rb")
@@ -36,6 +39,9 @@ def main() -> None:
         placer = _placer(kind)
     except _Unusable as reason:
         frames.write(replies, {"number": 0, "unusable": str(reason)})
+        return
+    except Failed as failure:
+        frames.write(replies, {"number": 0, "failed": str(failure)})
         return
     frames.write(replies, {"number": 0})
     while True:

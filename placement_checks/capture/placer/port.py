@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from placement_checks.capture.placer.refusal import Failed
+
 _ESTABLISHED, _LISTEN = "01", "0A"
 
 
@@ -34,7 +36,8 @@ def close(port: int) -> None:
     """Let nobody connect to ``port``, on which this process listens; its own connection stays.
 
     Raises:
-        OSError: no such socket, or somebody else was quicker.
+        OSError: no such socket.
+        Failed: somebody else was quicker, and may use this process until it ends.
     """
     for listener in _listeners(port):
         listener.shutdown(socket.SHUT_RDWR)
@@ -43,7 +46,7 @@ def close(port: int) -> None:
     own = {each.local for each in connections if each.inode in inodes}
     for each in connections:
         if each.state == _ESTABLISHED and each.local.port == port and each.remote not in own:
-            raise OSError(f"another process has connected to port {port}")
+            raise Failed(f"found that another process had connected to its port {port}")
 
 
 class _Address(NamedTuple):

@@ -1,0 +1,175 @@
+"""Who can reach the placer process, with a network of its own and without."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import tensorflow as tf
+
+from placement_checks import place
+from placement_checks.capture import placing
+from placement_checks.capture.placer import child, network
+from placement_checks.capture.placer.process import PlacerProcess
+
+
+def build() -> None:
+    with tf.device("/gpu:1"):
+        tf.matmul(tf.ones([2, 2]), tf.ones([2, 2]), name="product")
+
+
+def placed() -> set[str]:
+    """Where the placer puts all ops of `build`."""
+    return {op.assigned.short for op in place(build).ops.values() if op.assigned}
+
+
+def pid() -> int:
+    """The placer's process."""
+    place(build)
+    assert placing.phantom.pid is not None
+    return placing.phantom.pid
+
+
+def leaves_the_shared_network() -> bool:
+    """Whether this system lets a process have a network of its own."""
+    process = os.fork()
+    if process == 0:
+        os._exit(int(not network.leave_shared()))
+    return os.waitpid(process, 0)[1] == 0
+
+
+def test_the_process_has_a_network_of_its_own() -> None:
+    if not leaves_the_shared_network():
+        pytest.skip("this system lets no process have one")
+    ports = ports_of(ESTABLISHED) | ports_of(LISTENING)
+
+    assert ports
+    assert not any(answers("127.0.0.1", port) for port in ports)
+
+
+@pytest.fixture(scope="module")
+def _shared_network() -> Iterator[None]:
+    """A placer as on a system that allows no other network."""
+    environment = {**placing.phantom._environment, child.SHARED_NETWORK: "1"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placing, "phantom", PlacerProcess("phantom", environment))
+        yield
+        placing.phantom.stop()
+
+
+@pytest.mark.usefixtures("_shared_network")
+def test_nobody_can_connect_to_the_master_in_a_shared_network() -> None:
+    # Of the one connection to the master, and it may be still of one of the master's to a worker.
+    ports = ports_of(ESTABLISHED) - ports_of(LISTENING)
+    assert ports
+    with socket.create_server(("0.0.0.0", 0)) as open_to_all:
+        for host in filter(None, ("127.0.0.1", own_address())):
+            assert answers(host, open_to_all.getsockname()[1])
+            assert not any(answers(host, port) for port in ports)
+    assert placed() == {"/device:GPU:1"}
+
+
+@pytest.mark.usefixtures("_shared_network")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_can_connect_to_no_more_than_a_worker_in_a_shared_network() -> None:
+    ports = ports_of(ESTABLISHED) | ports_of(LISTENING)
+
+    reached = {port for port in ports if as_nobody(lambda port=port: answers("127.0.0.1", port))}
+
+    assert reached == ports_of(LISTENING)
+    assert len(reached) == 1
+
+
+@pytest.mark.usefixtures("_shared_network")
+def test_a_graph_that_somebody_else_sends_is_not_taken_for_the_master_s() -> None:
+    """The workers answer every user of this machine, since TensorFlow's master has no password."""
+    with tf.Graph().as_default() as graph:
+        build()
+    forged = graph.as_graph_def()
+    for node in forged.node:
+        node.device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    # RegisterGraphRequest of worker.proto: session_handle = 1, graph_def = 2.
+    size = len(data := forged.SerializeToString())
+    assert size < 1 << 14
+    message = b"\x0a\x05guess\x12" + bytes((size & 0x7F | 0x80, size >> 7)) + data
+    (worker,) = ports_of(LISTENING)
+    refused = []
+    done = threading.Event()
+
+    def send() -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{worker}") as channel:
+            register = channel.unary_unary("/tensorflow.WorkerService/RegisterGraph")
+            while not done.is_set():
+                with pytest.raises(grpc.RpcError) as caught:
+                    register(message, timeout=10)
+                refused.append(caught.value.code())
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        found = [placed() for _ in range(10)]
+    finally:
+        done.set()
+        sender.join()
+
+    assert found == [{"/device:GPU:1"}] * 10
+    assert set(refused) == {grpc.StatusCode.ABORTED}
+
+
+ESTABLISHED, LISTENING = "01", "0A"
+
+
+def ports_of(state: str) -> set[int]:
+    """The local TCP ports of the placer's sockets in a state."""
+    home = Path(f"/proc/{pid()}")
+    inodes = set()
+    for each in (home / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(each))
+            inodes.add(match[1] if match else "")
+    rows = [
+        row.split()
+        for table in (home / "net/tcp", home / "net/tcp6")
+        if table.exists()
+        for row in table.read_text().splitlines()[1:]
+    ]
+    return {
+        int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == state and row[9] in inodes
+    }
+
+
+def as_nobody(holds: Callable[[], bool]) -> bool:
+    """What a process of another user finds, one without any rights."""
+    process = os.fork()
+    if process == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        os._exit(int(not holds()))
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+
+
+def own_address() -> str | None:
+    """An address of this machine that is not loopback; a UDP socket tells without sending."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        address = str(probe.getsockname()[0])
+    return None if address.startswith("127.") else address
+
+
+def answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=2):
+            return True
+    except OSError:
+        return False
