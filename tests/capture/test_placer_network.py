@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from placement_checks import place
 from placement_checks.capture import placing
-from placement_checks.capture.placer import child, network
+from placement_checks.capture.placer import child, network, phantom
 from placement_checks.capture.placer.process import PlacerProcess
+from placement_checks.errors import PlacerError
 
 
 def build() -> None:
@@ -85,6 +86,44 @@ def test_another_user_can_connect_to_no_more_than_a_worker_in_a_shared_network()
 
     assert reached == ports_of(LISTENING)
     assert len(reached) == 1
+
+
+def test_somebody_else_who_was_quicker_is_a_failure_and_no_lack_of_a_placer(
+    tmp_path: Path,
+) -> None:
+    """Or any user of this machine could have the rules on placement left out."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from placement_checks.capture.placer import port\n"
+        "from placement_checks.capture.placer.refusal import Failed\n"
+        "def take(number, limit):\n"
+        "    raise Failed('found that another process had connected')\n"
+        "port.take = take\n"
+    )
+    process = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
+
+    with pytest.raises(PlacerError, match="found that another process had connected"):
+        process.place(b"", ["a"], [], [], soft=False)
+
+
+def test_the_master_answers_nobody_before_its_port_is_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who is quicker than we are may connect, and is not served."""
+    refused = []
+
+    def take(number: int, _limit: float) -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{number}") as channel:
+            create = channel.unary_unary("/tensorflow.MasterService/CreateSession")
+            with pytest.raises(grpc.RpcError) as caught:
+                create(b"", timeout=1)
+        refused.append(caught.value.code())
+        raise OSError("somebody was quicker")
+
+    monkeypatch.setattr(phantom.port, "take", take)
+    with pytest.raises(OSError, match="somebody was quicker"):
+        phantom.Phantom()
+
+    assert refused == [grpc.StatusCode.DEADLINE_EXCEEDED]
 
 
 @pytest.mark.usefixtures("_shared_network")

@@ -39,22 +39,51 @@ def test_an_ipv6_socket_that_takes_ipv4_too_is_closed_for_both() -> None:
                     socket.create_connection((host, address[1]), timeout=5)
 
 
-def test_another_process_that_was_quicker_is_told() -> None:
+def test_a_port_that_is_taken_is_kept_for_the_connection_that_is_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address) as client:
+            port.take(address[1], limit=5)
+
+            with pytest.raises(TimeoutError):
+                socket.create_connection(address, timeout=0.5)
+            with server.accept()[0] as accepted:
+                client.send(b"asked")
+                assert accepted.recv(9) == b"asked"
+                accepted.send(b"answered")
+                assert client.recv(9) == b"answered"
+
+
+@pytest.mark.parametrize("end", ["", "s.shutdown(socket.SHUT_WR); "])
+def test_another_process_that_was_quicker_is_told(end: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         stranger = subprocess.Popen(
             [
                 sys.executable,
                 "-Sc",
-                f"import socket; s = socket.create_connection({address}); s.recv(1)",
-            ]
+                f"import socket; s = socket.create_connection({address}); {end}"
+                "print(flush=True); s.recv(1)",
+            ],
+            stdout=subprocess.PIPE,
         )
         try:
-            with server.accept()[0], pytest.raises(Failed, match="another process had connected"):
-                port.close(address[1])
+            assert stranger.stdout is not None
+            stranger.stdout.readline()
+            with socket.create_connection(address):
+                with pytest.raises(Failed, match="another process had connected"):
+                    port.take(address[1], limit=5)
+                with server.accept()[0], pytest.raises(Failed, match="another process had"):
+                    port.close(address[1])
         finally:
             stranger.kill()
-            stranger.wait()
+            stranger.communicate()
+
+
+def test_a_port_to_which_nobody_connects_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with pytest.raises(Failed, match="could not connect to its own port"):
+            port.take(server.getsockname()[1], limit=0)
 
 
 def test_a_port_on_which_nobody_here_listens_is_told() -> None:

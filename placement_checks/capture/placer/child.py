@@ -94,7 +94,7 @@ def _placer(kind: str) -> Any:
     try:
         return phantom.Phantom()
     except OSError as error:
-        raise _Unusable(
+        raise Failed(
             f"the port of the placer could not be closed to other users ({error}); "
             f"{phantom.OPEN_PORT}=1 does without on a machine of your own"
         ) from None

@@ -61,13 +61,23 @@ class Phantom:
     def __init__(self) -> None:
         hidden = config_pb2.ConfigProto(device_count={"GPU": 0})
         self._server = tf.distribute.Server(
-            {_BOOT_JOB: ["127.0.0.1:0"]}, job_name=_BOOT_JOB, task_index=0, config=hidden
+            {_BOOT_JOB: ["127.0.0.1:0"]},
+            job_name=_BOOT_JOB,
+            task_index=0,
+            config=hidden,
+            start=False,
         )
         self._master = self._server.target.removeprefix("grpc://")
         self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _ONCE)
-        grpc.channel_ready_future(self._channel).result(timeout=_CONNECT_LIMIT)
-        if OPEN_PORT not in os.environ:
-            port.close(int(self._master.rpartition(":")[2]))
+        ready = grpc.channel_ready_future(self._channel)
+        number = int(self._master.rpartition(":")[2])
+        is_shared = OPEN_PORT in os.environ
+        if not is_shared:
+            port.take(number, _CONNECT_LIMIT)
+        self._server.start()  # only now, when the port is ours, does it answer
+        ready.result(timeout=_CONNECT_LIMIT)
+        if not is_shared:
+            port.close(number)
         self._workers: dict[Devices, _Worker] = {}
 
     def place(

@@ -3,23 +3,29 @@
 ``tf.distribute.Server`` listens on all interfaces and has no option against it, and asks nobody
 who he is: whoever reaches the port can run graphs here, which read and write files. Binding the
 listening socket to the loopback *device* ends that for other machines (``SO_BINDTODEVICE``,
-socket(7); no privileges are needed on Linux 5.7 and later), shutting it down for everybody.
-Connections that were made before go on.
+socket(7); no privileges are needed on Linux 5.7 and later), a filter that takes no packet, or
+shutting it down, for everybody. Connections that were made before go on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import socket
+import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from placement_checks.capture.placer.refusal import Failed
 
-_ESTABLISHED, _LISTEN = "01", "0A"
+_ESTABLISHED, _CLOSE_WAIT, _LISTEN = "01", "08", "0A"
+_ATTACH_FILTER = 26  # SO_ATTACH_FILTER of asm-generic/socket.h, to which Python gives no name
+_TAKE_NOTHING = struct.pack("HBBI", 6, 0, 0, 0)  # a program for packets: BPF_RET, 0 bytes
+_LOOK_EVERY = 0.005  # seconds
 
 
 def close_to_others(port: int) -> None:
@@ -32,6 +38,32 @@ def close_to_others(port: int) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
 
 
+def take(port: int, limit: float) -> None:
+    """Keep ``port``, on which this process listens, for the connection that it is making to it.
+
+    What comes later is dropped, where the kernel lets this process say so.
+
+    Args:
+        port: of a server that answers nobody yet.
+        limit: seconds until the connection must be there.
+
+    Raises:
+        OSError: no such socket.
+        Failed: there is no such connection, or somebody else was quicker.
+    """
+    late = time.monotonic() + limit
+    while not any(each.remote.port == port for each in _own_connections()):
+        if time.monotonic() > late:
+            raise Failed(f"could not connect to its own port {port} within {limit:.0f} s")
+        time.sleep(_LOOK_EVERY)
+    program = ctypes.create_string_buffer(_TAKE_NOTHING)
+    nothing = struct.pack("HP", 1, ctypes.addressof(program))
+    for listener in _listeners(port):
+        with contextlib.suppress(PermissionError):  # a hardened kernel: `close` looks again
+            listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, nothing)
+    _look_for_others(port)
+
+
 def close(port: int) -> None:
     """Let nobody connect to ``port``, on which this process listens; its own connection stays.
 
@@ -41,11 +73,13 @@ def close(port: int) -> None:
     """
     for listener in _listeners(port):
         listener.shutdown(socket.SHUT_RDWR)
-    connections = list(_connections())
-    inodes = _own_sockets()
-    own = {each.local for each in connections if each.inode in inodes}
-    for each in connections:
-        if each.state == _ESTABLISHED and each.local.port == port and each.remote not in own:
+    _look_for_others(port)
+
+
+def _look_for_others(port: int) -> None:
+    own = {each.local for each in _own_connections()}
+    for each in _connections():
+        if each.is_connected and each.local.port == port and each.remote not in own:
             raise Failed(f"found that another process had connected to its port {port}")
 
 
@@ -64,6 +98,10 @@ class _Connection(NamedTuple):
     state: str
     inode: str
 
+    @property
+    def is_connected(self) -> bool:
+        return self.state in (_ESTABLISHED, _CLOSE_WAIT)
+
 
 def _listeners(port: int) -> Iterator[socket.socket]:
     """This process's sockets that listen on ``port``; there is one at least, or OSError."""
@@ -76,6 +114,12 @@ def _listeners(port: int) -> Iterator[socket.socket]:
     for name in found.values():
         with socket.socket(fileno=os.dup(int(name))) as listener:
             yield listener
+
+
+def _own_connections() -> list[_Connection]:
+    """The connected sockets of this process."""
+    inodes = _own_sockets()
+    return [each for each in _connections() if each.inode in inodes and each.is_connected]
 
 
 def _own_sockets() -> dict[str, str]:
