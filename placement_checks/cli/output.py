@@ -33,7 +33,7 @@ def standard_streams() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(UsageError):
+        with contextlib.suppress(UsageError, OSError):  # told before, or closed by user code
             sys.stdout.close()
         sys.stdout = stdout
 

@@ -70,6 +70,16 @@ def test_standard_output_that_is_closed_or_not_buffered(command: str) -> None:
     assert unbuffered.stderr == "placement-checks: standard output: No space left on device\n"
 
 
+def test_a_program_that_closes_what_is_not_its_own() -> None:
+    Path("train.py").write_text("import os\n\ndef build():\n    os.closerange(3, 1024)\n")
+
+    ran = shell("% verify train.py:build")
+
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "placement-checks: " in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_disk_that_is_full_after_a_part(unbuffered: str) -> None:
     """Python's own stream loses the rest without a word where it does not buffer."""
