@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,3 +35,16 @@ def start(
         process_group=0,
         env={**os.environ, "PYTHONPATH": path, **environment},
     )
+
+
+def end_with(parent: int) -> None:
+    """End this process when the process ``parent`` is gone, whatever it does then: its input may
+    be held open by processes that were forked from the parent.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,8 +1,8 @@
 """What the ops of a saved graph yield, told by a process of its own.
 
 Where a graph contradicts itself TensorFlow ends the process that infers its shapes (`CHECK`), and
-a file may hold anything. Run as ``python -m placement_checks.capture.shapes`` it reads a GraphDef
-and answers in JSON.
+a file may hold anything. Run as ``python -m placement_checks.capture.shapes PARENT`` it reads a
+GraphDef and answers in JSON; it ends when the process PARENT is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement_checks.placement import Tensor
-from placement_checks.processes import start
+from placement_checks.processes import end_with, start
 
 _LIMIT = 300.0  # seconds; 200,000 ops take 30
 _QUIET = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -24,13 +24,16 @@ _QUIET = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
     """The outputs of every op, by its name; empty if the graph cannot be imported."""
     with open(os.devnull, "wb") as nowhere:
-        process = start(__spec__.name, environment=_QUIET, stderr=nowhere)
+        process = start(__spec__.name, str(os.getpid()), environment=_QUIET, stderr=nowhere)
     with process:
         try:
             answer, _ = process.communicate(graph_def.SerializeToString(), _LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
             return {}
+        except BaseException:  # Ctrl-C, or an alarm: nobody waits for it any longer
+            process.kill()
+            raise
     if process.returncode:
         return {}
     return {
@@ -41,6 +44,7 @@ def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
 
 def main() -> None:
     """Answer on standard output, which nothing else is written to."""
+    end_with(int(sys.argv[1]))
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)
         json.dump(_imported(sys.stdin.buffer.read()), answer)

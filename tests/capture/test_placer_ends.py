@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -172,3 +173,40 @@ def test_it_needs_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch)
     placer = PlacerProcess("phantom", {})
     placer.start()
     placer.stop()
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_what_infers_shapes_ends_with_the_process_that_waits_for_it(
+    tmp_path: Path, end: signal.Signals
+) -> None:
+    """That of a graph from a file, which may keep TensorFlow busy for ever."""
+    parent, child = started(
+        """
+        import signal, threading, time
+        import psutil
+        from placement_checks.capture import shapes
+
+        class Graph:
+            def SerializeToString(self):
+                threading.Thread(target=tell, daemon=True).start()
+                return b""
+
+        def tell():
+            time.sleep(2)
+            print(psutil.Process().children()[0].pid, flush=True)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        shapes.outputs_of(Graph())
+        """,
+        tmp_path,
+        "import time; time.sleep(1000)",
+    )
+    try:
+        os.kill(parent, end)
+
+        assert eventually(lambda: is_gone(parent) and is_gone(child))
+    finally:
+        for pid in (child, parent):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        os.waitpid(parent, 0)

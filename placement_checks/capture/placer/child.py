@@ -13,12 +13,11 @@ import os
 import re
 import signal
 import sys
-import threading
-import time
 from typing import Any
 
 from placement_checks.capture.placer import frames, network
 from placement_checks.capture.placer.refusal import Failed, Refused
+from placement_checks.processes import end_with
 
 # Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
 _LOWERED = re.compile(r"/_\d+(?=/)")
@@ -30,7 +29,7 @@ def main() -> None:
     kind, parent = sys.argv[1:]
     if kind == "phantom" and SHARED_NETWORK not in os.environ:
         network.leave_shared()  # before any thread starts; where it fails the port is closed later
-    threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
+    end_with(int(parent))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb")
@@ -61,15 +60,6 @@ def main() -> None:
             frames.write(replies, {**number, "failed": str(failure)})
             return
         signal.alarm(0)
-
-
-def _end_with(parent: int) -> None:
-    """End when the parent is gone, whatever this process does: its input may be held open by
-    processes that were forked from the parent.
-    """
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 class _Unusable(Exception):
