@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from placement_checks.capture.shapes import outputs_of
 from placement_checks.capture.sources import users_frames
+from placement_checks.errors import PlacerError
 from placement_checks.placement import Body, Details, Frame, Tensor
 
 _MOST_IMPORTED = 200_000  # ops of a file; a million would take 4 GB for their shapes
@@ -42,6 +43,8 @@ class GraphDetails(Details):
 
     def outputs(self, op: str) -> Sequence[Tensor]:
         if self._live is None:
+            if isinstance(self._outputs, PlacerError):
+                raise self._outputs
             return self._outputs.get(op, ())
         found = self._op(op)
         if found is None:
@@ -140,9 +143,14 @@ class GraphDetails(Details):
         return self._nodes.get(op)
 
     @cached_property
-    def _outputs(self) -> Mapping[str, Sequence[Tensor]]:
-        """What the ops of a file yield; asked for only if a rule wants to know."""
-        return outputs_of(self._graph_def) if len(self._graph_def.node) <= _MOST_IMPORTED else {}
+    def _outputs(self) -> Mapping[str, Sequence[Tensor]] | PlacerError:
+        """What the ops of a file yield; asked for once, and only if a rule wants to know."""
+        if len(self._graph_def.node) > _MOST_IMPORTED:
+            return {}
+        try:
+            return outputs_of(self._graph_def)
+        except PlacerError as error:
+            return error
 
     def _op(self, op: str) -> Any:
         """The live op; None for one that Python has not traced."""

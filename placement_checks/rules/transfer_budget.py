@@ -82,6 +82,10 @@ class TransferBudget(Rule):
             return self.not_checked("no budget is set (--set transfer-budget.bytes=N)", note)
         if (self.bytes, self.copies) == (None, None) and _is_one_host(placement):
             return self.not_checked("the machine is one host, without links between tasks", note)
+        if lost := _constants_of_unknown_size(placement, found):
+            return self.not_checked(
+                f"the size of {counted(lost, 'constant')} that other tasks read is not known", note
+            )
         judged = found if self.bytes is not None else _over_the_network(found)
         unknown = sum(copy.bytes is None for copy in judged)
         if (self.bytes is not None or self.link_bytes is not None) and unknown:
@@ -173,6 +177,11 @@ def _size(copy: Copy) -> int:
 
 def _over_the_network(found: list[Copy]) -> list[Copy]:
     return [copy for copy in found if copy.source.task_device != copy.to.task_device]
+
+
+def _constants_of_unknown_size(placement: Placement, found: list[Copy]) -> int:
+    sent = {producer_of(copy.tensor) for copy in _over_the_network(found) if copy.bytes is None}
+    return sum(placement.ops[name].type == "Const" for name in sent)
 
 
 def _over_budget(size: int, number: int, most: int | None, most_copies: int | None) -> bool:
