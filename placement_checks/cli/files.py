@@ -37,6 +37,8 @@ def written(path: str | None, option: str = "--output") -> Iterator[TextIO]:
         return
     name, file = f"{option} {path}", Path(os.path.realpath(path))
     with _refused_as(name):
+        with contextlib.suppress(FileNotFoundError):
+            Path(path).stat()  # the kernel may not follow somebody else's link; nor do we
         direct = file.exists() and not file.is_file()
         if direct:
             descriptor = os.open(path, os.O_WRONLY)
