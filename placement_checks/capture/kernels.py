@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import dtypes, kernels, op_def_registry
+from tensorflow.python.framework import dtypes, kernels
 
 from placement_checks.devices import Device
 from placement_checks.machines import Machine
@@ -31,32 +30,6 @@ def why_not(op: Op, node: Any, machine: Machine) -> str:
         types = sorted({_shown(node, name) for name in _constrained(usable, node)})
         return f"the {wanted.type} kernel of {op.type} does not take {', '.join(types)}"
     return ""
-
-
-_RESOURCE: int = types_pb2.DT_RESOURCE
-_FIRST_REF: int = types_pb2.DT_FLOAT_REF
-
-
-def follows_resource(node: Any) -> bool:
-    """Whether an op takes or gives a resource or a reference.
-
-    The placer puts it on the device of what it is led to, even strictly, wherever it asks to be.
-    """
-    types = (each for value in node.attr.values() for each in (value.type, *value.list.type))
-    return _has_resource(node.op) or any(map(_is_resource, types))
-
-
-@lru_cache(maxsize=4096)
-def _has_resource(op_type: str) -> bool:
-    registered = op_def_registry.get(op_type)
-    return registered is not None and any(
-        argument.is_ref or _is_resource(argument.type)
-        for argument in (*registered.input_arg, *registered.output_arg)
-    )
-
-
-def _is_resource(dtype: int) -> bool:
-    return dtype == _RESOURCE or dtype >= _FIRST_REF
 
 
 BOUND = "bound to another op, by colocation or by a reference"

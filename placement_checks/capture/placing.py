@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from tensorflow.core.framework import types_pb2
 
 from placement_checks import machines
+from placement_checks.capture.answers import check
 from placement_checks.capture.graph import Source
-from placement_checks.capture.kernels import BOUND, follows_resource, why_not
+from placement_checks.capture.kernels import BOUND, why_not
 from placement_checks.capture.placer.process import PlacerProcess, Unusable, phantom, session
 from placement_checks.capture.placer.refusal import Refused
 from placement_checks.capture.preference import Preference
@@ -167,58 +168,8 @@ def _ask(process: PlacerProcess, source: Source, asked: Placement, *, soft: bool
     back = cache(preference.back)
     answer = list(map(back, devices))
     requested = [] if soft else [back(node.device) for node in source.graph_def.node]
-    _check(answer[:own], requested, asked, source)
+    check(answer[:own], requested, asked, source)
     return answer
-
-
-def _check(
-    devices: Sequence[str], requested: Sequence[str], asked: Placement, source: Source
-) -> None:
-    """That an answer has every op, each on a device of the machine, and where it asks to be.
-
-    Args:
-        devices: the device of each op of the graph, in its order.
-        requested: where each had to be placed; empty if the placer was allowed to go elsewhere.
-        asked: the program and its machine.
-        source: the graph that was placed.
-
-    Raises:
-        InputError: it is none that the placer can have given to this request.
-    """
-    assert asked.machine is not None
-    there = set(map(str, asked.machine.devices))
-    nodes = source.graph_def.node
-    faults = [
-        f"'{node.name}' is on {device}, which is not in {asked.machine}"
-        if device
-        else f"'{node.name}' has no device"
-        for node, device in zip(nodes, devices, strict=True)
-        if device not in there
-    ]
-    elsewhere = [
-        (node, device, wanted)
-        for node, device, wanted in zip(nodes, devices, requested, strict=False)
-        if device and not _suits(device, wanted)
-    ]
-    if elsewhere:
-        led = {name for op in asked.ops.values() for name in op.colocated}
-        faults += [
-            f"'{node.name}' asks for {wanted} and is on {device}"
-            for node, device, wanted in elsewhere
-            if not (node.name in led or "_class" in node.attr or follows_resource(node))
-        ]
-    if faults:
-        raise InputError(
-            source.program,
-            f"the placer's answer for {len(faults)} of {len(devices)} ops cannot be right: "
-            + faults[0],
-            "report this graph: nothing is said about a graph that was not placed in full",
-        )
-
-
-@lru_cache(maxsize=65536)
-def _suits(device: str, requested: str) -> bool:
-    return Device.parse(device).matches(Device.parse(requested))
 
 
 def _assigned(asked: Placement, source: Source, devices: Iterable[str], kind: str) -> Placement:
