@@ -38,6 +38,12 @@ def test_doubled_records_are_one_placement_and_repeats_are_kept():
     assert log.records == 6
 
 
+def test_all_records_of_a_line_are_counted():
+    log = read(f'"x: (Add): {CPU}\\ny: (Mul): {CPU}\\n"\n' * 2)
+
+    assert log.counts == {Record("x", "Add", CPU): 2, Record("y", "Mul", CPU): 2}
+
+
 def test_the_two_spellings_of_a_device_are_one():
     log = read(f"x: (Add): {CPU}\nx: (Add): /job:localhost/replica:0/task:0/cpu:0\n")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import io
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from placement_checks.errors import InputError
-from placement_checks.logs import Record, Source, read_logs, sources
+from placement_checks.logs import Record, Source, processors, read_logs, sources
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
@@ -56,7 +57,7 @@ def test_of_a_record_that_is_cut_with_all_behind_it_no_more_is_told(log):
 def test_a_log_of_a_part_of_a_record(log):
     log.write_bytes(lines(1)[:-9])
 
-    with pytest.raises(InputError, match="has nothing that can be read: it ends in the middle of"):
+    with pytest.raises(InputError, match=r"a\.log: has nothing that can be read: it ends in"):
         read_logs([str(log)])
 
 
@@ -120,10 +121,78 @@ def test_a_binary_file_is_no_log(log, content):
         read_logs([str(log)])
 
 
-def test_records_are_read_in_whatever_is_around_them(log):
-    log.write_bytes(bytes(range(256)) * 40 + b"\n" + lines(3))
+EAGER = f"Executing op Add in device {DEVICE}\n".encode() * 3
+
+
+@pytest.mark.parametrize("records", [lines(3), EAGER], ids=["of a graph", "eager"])
+def test_records_are_read_in_whatever_is_around_them(log, records):
+    log.write_bytes(bytes(range(256)) * 40 + b"\n" + records)
 
     assert read_logs([str(log)]).records == 3
+
+
+def test_so_they_are_where_only_one_part_has_some(log, monkeypatch):
+    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
+    log.write_bytes(bytes(range(256)) * 40 + b"\n" + lines(3) + b"a line\n" * 5000)
+
+    assert len(Source(str(log)).parts(2)) == 2
+    assert read_logs([str(log)], processes=2).records == 3
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_text_in_utf_16_is_not_binary(log, encoding):
+    log.write_bytes("step 1, loss 0.3\n".encode(encoding) * 99)
+
+    assert read_logs([str(log)]).reason.startswith("nothing in it comes from TensorFlow's runtime")
+
+
+@pytest.mark.parametrize("number", [b"\1\0\0\0", b"\0\0\0\1"])
+def test_numbers_are(log, number):
+    log.write_bytes(number * 999)
+
+    assert Source(str(log)).is_binary
+
+
+def test_how_far_it_is_read(log, monkeypatch):
+    monkeypatch.setattr(sources, "BLOCK", 1000)
+    log.write_bytes(lines(400))
+    source = Source(str(log))
+    begin = source.share
+
+    shares = [source.share for _ in source.blocks()]
+
+    assert (begin, shares[-1], len(shares) > 9) == (0, 1, True)
+    assert shares == sorted(shares)
+
+
+def test_a_file_of_which_no_byte_can_be_read():
+    with pytest.raises(InputError) as error:
+        read_logs(["/proc/self/mem"])
+    assert str(error.value) == "/proc/self/mem: cannot be read: Input/output error"
+
+
+def test_what_cannot_be_read_behind_a_place_is_told(log, monkeypatch):
+    class Failing(io.BufferedReader):
+        def read1(self, _size: int = -1) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(
+        sources, "open", lambda name, *_, **__: Failing(io.FileIO(name)), raising=False
+    )
+    log.write_bytes(lines(500))
+
+    read = read_logs([str(log)])
+
+    assert 0 < read.records < 500
+    assert read.troubles == (f"{log}: it could not be read to its end (Input/output error)",)
+
+
+def test_there_are_as_many_processes_as_processors_where_there_is_forking(monkeypatch):
+    assert processors() == len(os.sched_getaffinity(0))
+
+    monkeypatch.delattr(os, "fork")
+
+    assert processors() == 1
 
 
 def test_a_line_without_an_end_is_read_to_a_limit(log, monkeypatch):

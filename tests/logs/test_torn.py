@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement_checks.logs import Log, Record
+from placement_checks.logs import Log, Record, read_logs
 from placement_checks.logs.tally import Tally
 from placement_checks.logs.transport import Unwrapper
 
@@ -348,3 +348,27 @@ def test_functions_of_any_name_are_put_together(op, data):
 
     assert (log.counts, log.records, log.torn) == (Counter(records), 18, 0)
     assert read(f"x: ({op}): /job:loc{WARNING}").torn == 1
+
+
+@pytest.mark.parametrize("head", ["y: (Add): /job:lo", "logits: "])
+@pytest.mark.parametrize("end", [WARNING, WARNING + "step 1\n" * 3], ids=["last", "before text"])
+def test_what_is_torn_in_one_of_several_logs_is_counted(head, end, tmp_path):
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    logs[0].write_text(f"x: (Add): {HOST}:CPU:0\n{head}{end}")
+    logs[1].write_text(f"z: (Add): {HOST}:CPU:0\n")
+
+    assert read_logs(logs).torn == read_logs(logs[:1]).torn == 1
+
+
+def test_a_name_without_a_copy_is_its_own_beside_longer_ones_that_have_theirs():
+    log = read(f"{DATED}x/y: (Add): {HOST}:CPU:0\nx/y: (Add): {HOST}:CPU:0\n{Y}\n")
+
+    assert {record.node: count for record, count in log.counts.items()} == {"x/y": 1, "y": 1}
+
+
+@pytest.mark.parametrize("text", ["4", "30", "2.30"])
+@pytest.mark.parametrize("name", ["y", "y/k"])
+def test_text_of_any_length_before_a_name(text, name):
+    log = read(f"{text}{name}: (Add): {HOST}:CPU:0\n{DATED}{name}: (Add): {HOST}:CPU:0\n")
+
+    assert (log.counts, log.records) == ({Record(name, "Add", f"{HOST}:CPU:0"): 1}, 2)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from placement_checks.logs import Log, read_logs, sources
+from placement_checks.logs import Log, Record, read_logs, sources
+from placement_checks.logs.transport import Unwrapper
 
 TIME = "2024-01-21T21:16:10.179741123Z"
 
@@ -223,3 +224,50 @@ def test_json_of_any_depth(tmp_path):
 
     assert read(tmp_path, deep.encode()).records == 1
     assert read(tmp_path, b'{"a":' + b"[" * 90_000).records == 0
+
+
+DEVICE = "/job:localhost/replica:0/task:0/device:GPU:1"
+RECORD = f"x: (Add): {DEVICE}"
+
+
+@pytest.mark.parametrize("carry", [docker_json, cri], ids=["docker", "CRI"])
+def test_every_line_ends_where_it_ended(carry):
+    lines = [f"x_{n}: (Add): {DEVICE}" for n in range(4)]
+    unwrapper = Unwrapper()
+
+    block = unwrapper.unwrap(carry("\n".join([*lines, ""]).encode()))
+
+    assert (sorted(block.decode().split("\n")), unwrapper.rest()) == (lines, b"")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        f"{TIME} stdout P ",
+        '{"log":"y\\n","stream":"stdout"}\n{"stream":"stdout","log":"',
+    ],
+    ids=["CRI", "docker"],
+)
+def test_a_piece_of_a_line_that_never_ended(piece, tmp_path):
+    closing = '"}' if piece.startswith("{") else ""
+
+    whole = read(tmp_path, f"{piece}{RECORD}{closing}".encode())
+    torn = read(tmp_path, f"{TIME} {RECORD}\n{piece}{RECORD[:-9]}{closing}".encode())
+
+    assert (whole.records, whole.unread) == (1, "")
+    assert torn.records == 1
+    assert "it ends in the middle of a record" in torn.unread
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"log": RECORD},
+        {"log": {"text": RECORD}, "stream": "stdout"},
+        {"text": RECORD, "stream": "stdout"},
+        {"a": [256], "b": [-1], "c": RECORD},
+        {"MESSAGE": [0, *RECORD.encode(), 255]},
+    ],
+)
+def test_json_of_any_form(line, tmp_path):
+    assert list(read(tmp_path, json.dumps(line).encode()).counts) == [Record("x", "Add", DEVICE)]
