@@ -119,7 +119,7 @@ class Source:
             if skipping:
                 data = data[_first_end(data) :]
                 skipping = not data
-            end = max(data.rfind(b"\n"), data.rfind(b"\r") if b"\n" not in data else -1)
+            end = max(data.rfind(b"\n"), data.rfind(b"\r"))
             if end >= 0:
                 yield bytes(line + data[:end])
                 line = bytearray(data[end:])
