@@ -73,7 +73,8 @@ def is_cut(line: bytes) -> bool:
     """Whether the last line of a log ends in the middle of a record."""
     readings = read(line)
     if b": (" in line or b": /job:" in line:
-        is_head = _HEAD.fullmatch(line) is not None and not complete(line)
+        *_, text = _LOG_PREFIX.split(line)
+        is_head = _HEAD.fullmatch(text) is not None and not complete(text)
         return is_head or bool(unfinished(line, readings))
     return b"Executing op " in line and not readings
 

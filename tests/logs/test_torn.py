@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement_checks.logs import Log, Record, read_logs
+from placement_checks.logs import Log, Record, read_logs, torn
 from placement_checks.logs.tally import Tally
 from placement_checks.logs.transport import Unwrapper
 
@@ -125,6 +125,10 @@ def test_a_record_whose_rest_never_comes():
     log = read(f"x: (Add): /job:localhost/repl{DATED}y: (Add): {HOST}:CPU:0\n\n\n")
 
     assert ({record.node for record in log.counts}, log.torn) == ({"y"}, 1)
+    assert log.unread == (
+        "1 of 2 records is torn, and its other copy is not there: "
+        "log again with PYTHONUNBUFFERED=1"
+    )
 
 
 def test_a_last_line_that_is_cut_short():
@@ -162,11 +166,13 @@ def test_text_glued_before_a_name_is_known_by_the_other_copy():
     assert (log.counts, log.records) == ({Record("w/k", "MatMul", f"{HOST}:CPU:0"): 1}, 2)
 
 
-def test_a_head_that_ran_into_other_text():
+@pytest.mark.parametrize("op", ["|Const", "C|onst", "Cons|t", "Const|"])
+def test_a_head_that_ran_into_other_text(op):
+    begin, end = op.split("|")
     record = f"tower_1/Shape: (Const): {HOST}:CPU:2"
     log = read(
-        f"tower_1/Shape: (Cothe loss is 0.26\n{DATED}{record}\n=== 1 failed ===\n"
-        f"nst): {HOST}:CPU:2\n"
+        f"tower_1/Shape: ({begin}the loss is 0.26\n{DATED}{record}\n=== 1 failed ===\n"
+        f"{end}): {HOST}:CPU:2\n"
     )
 
     assert (log.counts, log.records, log.torn) == (
@@ -372,3 +378,65 @@ def test_text_of_any_length_before_a_name(text, name):
     log = read(f"{text}{name}: (Add): {HOST}:CPU:0\n{DATED}{name}: (Add): {HOST}:CPU:0\n")
 
     assert (log.counts, log.records) == ({Record(name, "Add", f"{HOST}:CPU:0"): 1}, 2)
+
+
+@pytest.mark.parametrize("mark", ["node1: ", "outputlog:"])
+def test_a_mark_before_many_lines_is_no_torn_name(mark):
+    assert read(f"{Y}\n" + f"{mark}{WARNING}" * 2).torn == 0
+    assert read(f"{Y}\n" + f"{mark}{WARNING}").torn == 1
+
+
+def test_of_two_records_on_a_line_the_torn_one_is_looked_for():
+    x = f"x: (Mul): {HOST}:CPU:0"
+
+    log = read(f"# {x} y: (Add): /job:lo{WARNING}{DATED}{x}\n{DATED}{Y}\n")
+
+    assert (log.records, log.torn) == (4, 0)
+
+
+def test_heads_alike_may_be_on_several_devices():
+    copies = "".join(f"{DATED}y: (Add): {HOST}:GPU:{index}\n" for index in range(4))
+
+    log = read(f"y: (Add): /job:lo{WARNING}" * 4 + copies)
+
+    assert (log.records, log.torn) == (8, 0)
+
+
+def test_a_whole_record_does_not_go_on_behind_other_lines():
+    log = read(f"x: (Add): {HOST}:GPU:1{WARNING}step 1\n0\n")
+
+    assert (log.counts, log.torn) == ({Record("x", "Add", f"{HOST}:GPU:1"): 1}, 0)
+
+
+@pytest.mark.parametrize("begin", ["", DATED])
+@pytest.mark.parametrize(
+    "record",
+    [
+        Y,
+        "y: /job:localhost/replica:0/task:0/cpu:0",
+        "Executing op Add in device /job:localhost/replica:0/task:0/device:CPU:0",
+    ],
+)
+def test_a_log_that_ends_within_a_record(begin, record, tmp_path):
+    log = tmp_path / "a.log"
+    for end in ("Add", "Add): ", "/job:lo", "device:CPU:"):
+        if end in record:
+            log.write_text(f"{Y}\n{begin}{record[: record.rindex(end) + len(end)]}")
+            assert "it ends in the middle of a record" in read_logs([log]).unread, end
+    log.write_text(f"{Y}\n{begin}{record}")
+    assert read_logs([log]).unread == ""
+
+
+def test_a_record_before_other_text_and_a_log_line():
+    log = read(f"x: (Add): {HOST}:CPU:0 is done {DATED}{Y}\n")
+
+    assert ({record.node for record in log.counts}, log.torn) == ({"x", "y"}, 0)
+
+
+def test_a_head_is_given_up_once(monkeypatch):
+    monkeypatch.setattr(torn, "_FAR", 3)
+    steps = "step\n" * 9
+
+    log = read(f"x: (Add): /job:lo{WARNING}{steps}", steps, f"calhost/replica:0\n{Y}\n")
+
+    assert (log.records, log.torn) == (1, 1)
