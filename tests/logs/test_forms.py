@@ -199,6 +199,7 @@ def test_every_type_of_op_that_tensorflow_takes(op):
 
 def test_a_type_of_op_that_would_drive_a_terminal_is_escaped():
     assert found(f"x: (a\u202eb): {GPU}".encode()) == [Record("x", "a\\u202eb", GPU)]
+    assert found(b"x: (a\xffb): " + GPU.encode()) == [Record("x", "a\\xffb", GPU)]
 
 
 @pytest.mark.parametrize(
@@ -233,6 +234,21 @@ def test_many_records_on_a_line():
     lines = [f"x_{n}: (Add): {HOST}/device:GPU:{n % 8}" for n in range(1000)]
 
     assert [record.node for record in found("".join(lines))] == [f"x_{n}" for n in range(1000)]
+
+
+@pytest.mark.parametrize("rest", ['"', "`,"])
+def test_what_comes_behind_a_record_without_a_type(rest):
+    assert found(f"x: {HOST}/gpu:1{rest}") == [Record("x", None, GPU)]
+    assert found(f"x: {HOST}/gpu:1{rest} is there") == []
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_the_mark_of_a_container_is_no_word(stream):
+    assert found(f"2024-01-21T21:16:10Z {stream} F x: {HOST}/gpu:1") == [Record("x", None, GPU)]
+
+
+def test_a_mark_may_be_before_any_name():
+    assert found(f"<6>foo>bar: (Add): {GPU}") == [Record("foo>bar", "Add", GPU)]
 
 
 def test_several_records_on_a_line():
@@ -273,6 +289,8 @@ def test_several_records_on_a_line():
         f"w:0: (VarHandleOp): {GPU}",
         f'[[Node: MatMul = MatMul[T=DT_FLOAT, _device="{GPU}"](a, b)]]',
         f"}}}}placed on: {GPU}",
+        f"f(a b) placed on: {GPU}",
+        f"x: : {HOST}/gpu:1",
         "x: (Add): /job:localhost/replica:0/task:0/device:GP",
         "x: (Add): /job:localhost/replica:0/task:0/device:GPU:",
         f"x: (Add): {GPU}/more",
@@ -287,6 +305,8 @@ def test_several_records_on_a_line():
         f"x: (not an op): {GPU}",
         "Traceback (most recent call last):",
         "a note (with brackets): ",
+        f"3 ops went to server: {HOST}/gpu:1",
+        "see 2 of the notes: (Add): ",
         f"running in device {GPU}",
         f"running on task {GPU}",
         f"Executing op of two words in device {GPU}",
@@ -306,6 +326,7 @@ def test_look_alikes(line):
         (f"x: {HOST}/gpu:1", True),
         (f"I tensorflow/core/common_runtime/placer.cc:922] x: (Add){GPU}", True),
         (f"x: {GPU}", False),
+        (f"x: : {HOST}/gpu:1", False),
         (f"# x: (Add): {GPU}", False),
         (f"x: (Add): {GPU} ", False),
         (f"-x: (Add): {GPU}", False),

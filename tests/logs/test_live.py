@@ -149,3 +149,4 @@ def test_a_program_may_print_what_it_likes(start):
 def test_before_the_block_there_is_nothing():
     with pytest.raises(InputError, match="nothing has been caught yet"):
         catch_log().placement()
+    assert (catch_log().log().counts, catch_log().log().records) == ({}, 0)

@@ -70,17 +70,33 @@ def test_a_node_of_two_types_on_one_device_was_not_moved():
         ("loss: (0.1, 0.2)\n", "nothing in it comes from TensorFlow's runtime"),
         ("ckpt: (best) /home/me/ckpt-1\n", "nothing in it comes from TensorFlow's runtime"),
         ("step 1, loss 0.3\n", "nothing in it comes from TensorFlow's runtime"),
-        (MAPPING, "nothing was placed: no session ran"),
-        (f"{PREFIX}direct_session.cc:9] starting\n", "log_device_placement is off, or was"),
-        ("I0000 00:00:17.1 9 cpu_feature_guard.cc:227] AVX\n", "log_device_placement is off"),
-        ("2018-10-21 18:30:00.140665: W tensorflow/a/b.cc:9] hm\n", "TF_CPP_MIN_LOG_LEVEL hides"),
-        ("W0000 00:00:17.1 9 gpu_device.cc:2] no GPU\n", "TF_CPP_MIN_LOG_LEVEL hides"),
+        (MAPPING, "device placement was logged, but nothing was placed: no"),
+        (
+            f"{PREFIX}direct_session.cc:9] starting\n",
+            "TensorFlow logs here, but no placement: log_",
+        ),
+        (
+            "I0000 00:00:17.1 9 cpu_feature_guard.cc:227] AVX\n",
+            "TensorFlow logs here, but no placement: log_",
+        ),
+        (
+            "2018-10-21 18:30:00.140665: W tensorflow/a/b.cc:9] hm\n",
+            "only warnings and errors are logged: TF_CPP",
+        ),
+        (
+            "W0000 00:00:17.1 9 gpu_device.cc:2] no GPU\n",
+            "only warnings and errors are logged: TF_CPP",
+        ),
+        (
+            "E0000 00:00:17.1 9 gpu_device.cc:2] no GPU\n",
+            "only warnings and errors are logged: TF_CPP",
+        ),
     ],
 )
 def test_a_log_without_records_has_a_reason(text, reason):
     log = read(text)
 
-    assert reason in log.reason
+    assert log.reason.startswith(reason)
     assert (log.counts, log.records) == ({}, 0)
     with pytest.raises(InputError, match=r"a\.log: has no placements"):
         log.placement()
@@ -129,6 +145,7 @@ def test_a_variable_that_was_placed_twice_is_judged_twice():
     (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
 
     assert (finding.object, finding.found) == ("w", "/device:GPU:0")
+    assert list(log.placement().ops) == ["w", f"w (VarHandleOp) {GPU}", "b"]
 
 
 def test_a_node_of_several_types_is_there_once_for_each():
@@ -170,6 +187,7 @@ def test_a_gpu_that_no_log_line_names_may_be_idle():
 def test_a_log_before_0_12_has_no_types():
     log = read("w: /job:localhost/replica:0/task:0/gpu:0\n")
 
+    assert log.placement().ops["w"].type == ""
     reasons = {each.rule: each.reason for each in verify(log.placement()).verdicts}
 
     assert reasons["variables-on-host"].startswith("logs of TensorFlow before 0.12 have no op typ")
@@ -217,6 +235,19 @@ def test_variables_that_the_log_does_not_name_are_counted():
     assert verdict.note == "1 variable, and 1 that the log does not name"
 
 
+def test_an_op_that_was_not_placed_has_no_device():
+    assert read("p: (Op): \n").placement().ops["p"].assigned is None
+
+
+def test_all_that_was_not_read_is_told():
+    log = Log("a.log", {}, 1, torn=2, troubles=["it is cut"])
+
+    assert log.unread == (
+        "it is cut; 2 of 3 records are torn, and their other copy is not there: "
+        "log again with PYTHONUNBUFFERED=1"
+    )
+
+
 def test_devices_of_any_type_in_any_spelling():
     log = read(
         "H/xla_cpu:0 -> device: XLA_CPU device\nx: (Add): H/xla_cpu:0\n".replace(
@@ -225,6 +256,8 @@ def test_devices_of_any_type_in_any_spelling():
     )
 
     assert str(log.placement().machine) == "xla_cpu*1"
+    listed = read("/job:localhost/replica:0/task:0/spu:0 -> device: an SPU\n")
+    assert [str(device) for device in listed.devices] == [f"{HOST}:SPU:0"]
 
 
 def test_a_device_that_no_machine_has():

@@ -31,7 +31,9 @@ def log(tmp_path: Path) -> Path:
 def test_gzip_is_known_by_its_content(log):
     log.write_bytes(gzip.compress(lines(5)) + gzip.compress(lines(7, "Mul")))
 
-    assert read_logs([str(log)]).records == 12
+    read = read_logs([str(log)])
+
+    assert (read.records, read.troubles) == (12, ())
 
 
 def test_gzip_that_is_cut_short_gives_what_there_is(log):
@@ -59,6 +61,14 @@ def test_a_log_of_a_part_of_a_record(log):
 
     with pytest.raises(InputError, match=r"a\.log: has nothing that can be read: it ends in"):
         read_logs([str(log)])
+
+
+def test_a_log_without_records_that_is_cut_short(log):
+    log.write_bytes(gzip.compress(b"step 1\n" * 99)[:-4])
+
+    read = read_logs([str(log)])
+
+    assert (read.records, len(read.troubles)) == (0, 1)
 
 
 def test_gzip_of_which_nothing_can_be_read(log):
@@ -90,8 +100,9 @@ def test_no_such_file(tmp_path):
 
 
 def test_a_folder(tmp_path):
-    with pytest.raises(InputError, match="is a folder; name the log files in it"):
+    with pytest.raises(InputError) as error:
         read_logs([str(tmp_path)])
+    assert str(error.value) == f"{tmp_path}: is a folder; name the log files in it"
 
 
 def test_a_file_that_may_not_be_read(log, monkeypatch):
@@ -101,8 +112,9 @@ def test_a_file_that_may_not_be_read(log, monkeypatch):
     # Not by chmod: root, as whom tests often run, may read everything.
     monkeypatch.setattr(sources, "open", refused, raising=False)
 
-    with pytest.raises(InputError, match="cannot be read: Permission denied"):
+    with pytest.raises(InputError) as error:
         read_logs([str(log)])
+    assert str(error.value) == f"{log}: cannot be read: Permission denied"
 
 
 @pytest.mark.parametrize(
@@ -153,16 +165,35 @@ def test_numbers_are(log, number):
     assert Source(str(log)).is_binary
 
 
-def test_how_far_it_is_read(log, monkeypatch):
+@pytest.mark.parametrize("part", [0, 1])
+def test_how_far_it_is_read(log, monkeypatch, part):
     monkeypatch.setattr(sources, "BLOCK", 1000)
-    log.write_bytes(lines(400))
-    source = Source(str(log))
+    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
+    log.write_bytes(lines(800))
+    source = Source(str(log)).parts(2)[part]
     begin = source.share
 
     shares = [source.share for _ in source.blocks()]
 
-    assert (begin, shares[-1], len(shares) > 9) == (0, 1, True)
+    assert (begin, shares[0] < 0.5, shares[-1]) == (0, True, 1)
     assert shares == sorted(shares)
+
+
+def test_standard_input_that_is_interrupted_is_read_so_far(log, monkeypatch):
+    def interrupt(source: Source) -> None:
+        assert source.name == name
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sources, "open", lambda *_, **__: log.open("rb"), raising=False)
+    log.write_bytes(lines(9))
+    name = "-"
+
+    read = read_logs([name], watch=interrupt)
+
+    assert (read.records, read.troubles) == (9, ("-: it was interrupted",))
+    name = str(log)
+    with pytest.raises(KeyboardInterrupt):
+        read_logs([name], watch=interrupt)
 
 
 def test_a_file_of_which_no_byte_can_be_read():
@@ -206,6 +237,28 @@ def test_a_line_without_an_end_is_read_to_a_limit(log, monkeypatch):
     assert read.troubles == (f"{log}: a line is longer than 16 MiB, and was read no further",)
 
 
+def test_behind_lines_without_an_end_all_is_read(log, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST", 10_000)
+    monkeypatch.setattr(sources, "BLOCK", 4_000)
+    long = b"x" * 100_000
+    log.write_bytes(lines(3) + long + b"\n" + lines(2) + b"50%\r" + long + b"\r" + lines(4))
+
+    read = read_logs([str(log)])
+
+    assert read.records == 9
+    assert read.troubles == (f"{log}: 2 lines are longer than 16 MiB, and was read no further",)
+
+
+def test_lines_may_end_in_carriage_returns_alone(log, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST", 2000)
+    monkeypatch.setattr(sources, "BLOCK", 500)
+    log.write_bytes(lines(400).replace(b"\n", b"\r"))
+
+    read = read_logs([str(log)])
+
+    assert (read.records, read.troubles) == (400, ())
+
+
 @pytest.mark.parametrize("size", [1, 2, 50, 53, 54, 1000])
 def test_blocks_end_where_lines_do(log, monkeypatch, size):
     monkeypatch.setattr(sources, "BLOCK", size)
@@ -232,6 +285,22 @@ def test_parts_are_read_as_one(log, monkeypatch, processes):
     assert read.records == 1100
     assert read.counts[Record("x_0", "Add", DEVICE)] == 2
     assert read.counts[Record("x_499", "Mul", DEVICE)] == 1
+
+
+def test_a_compressed_log_is_one_part(log, monkeypatch):
+    monkeypatch.setattr(sources, "SHORTEST_PART", 100)
+    log.write_bytes(gzip.compress(lines(1000)))
+
+    assert len(Source(str(log)).parts(4)) == 1
+    assert read_logs([str(log)], processes=4).records == 1000
+
+
+def test_no_process_is_forked_unasked(log, monkeypatch):
+    monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
+    log.write_bytes(lines(1000))
+
+    assert read_logs([str(log)]).records == 1000
 
 
 def test_a_log_whose_line_is_too_long_to_part_it_is_read_whole(log, monkeypatch):

@@ -195,9 +195,9 @@ def test_torn_records_are_put_together_behind_marks(carrier, fixtures, tmp_path)
 
 def test_the_dots_of_pytest_are_no_part_of_a_name(tmp_path):
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
-    text = f"tests/test_a.py .a: (Add): {device}\n..b: (Add): {device}\n./c: (Add): {device}\n"
+    text = f"tests/test_a.py .a: (Add): {device}\n..b/w: (Add): {device}\n./c: (Add): {device}\n"
 
-    assert {record.node for record in read(tmp_path, text.encode()).counts} == {"a", "b", "./c"}
+    assert {record.node for record in read(tmp_path, text.encode()).counts} == {"a", "b/w", "./c"}
 
 
 def test_numbers_may_be_names(tmp_path):
@@ -267,7 +267,25 @@ def test_a_piece_of_a_line_that_never_ended(piece, tmp_path):
         {"text": RECORD, "stream": "stdout"},
         {"a": [256], "b": [-1], "c": RECORD},
         {"MESSAGE": [0, *RECORD.encode(), 255]},
+        {"log": f"\ud800 {RECORD}", "stream": "stdout"},
+        {"message": f"\ud800 {RECORD}"},
     ],
 )
 def test_json_of_any_form(line, tmp_path):
     assert list(read(tmp_path, json.dumps(line).encode()).counts) == [Record("x", "Add", DEVICE)]
+
+
+@pytest.mark.parametrize("carry", [docker_json, cri], ids=["docker", "CRI"])
+def test_so_it_is_where_no_record_has_a_copy(carry, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "SHORTEST_PART", 500)
+    log = tmp_path / "a.log"
+    log.write_bytes(carry("".join(f"x_{n}: (Add): {DEVICE}\n" for n in range(99)).encode()))
+
+    parts = read_logs([log], processes=9)
+
+    assert (parts.records, parts.torn) == (99, 0)
+
+
+@pytest.mark.parametrize("mark", ["\x1b(B", "\x1b[32m", "[32m", "\x1b]0;a title\x07"])
+def test_each_colour_is_taken_off_by_itself(mark, tmp_path):
+    assert list(read(tmp_path, f"{mark}{RECORD}".encode()).counts) == [Record("x", "Add", DEVICE)]
