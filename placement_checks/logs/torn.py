@@ -56,8 +56,6 @@ def cut(line: bytes) -> tuple[bytes, bytes]:
         glued = _GLUED.match(line)
         end = glued.end() if glued else 0
         return line[:end], line[end:]
-    if not prefix.start():
-        return b"", line
     head = line[: prefix.start()]
     if len(head) > _LONGEST or not _HEAD.fullmatch(head) or _NO_HEAD.fullmatch(head):
         return b"", line
