@@ -7,7 +7,7 @@ from graphs import op, placement
 
 from placement_checks import Device, Machine, verify
 from placement_checks.errors import InputError
-from placement_checks.logs import Log, Record
+from placement_checks.logs import Log, Record, read_logs
 from placement_checks.logs.tally import Tally
 
 HOST = "/job:localhost/replica:0/task:0/device"
@@ -54,6 +54,12 @@ def test_a_node_placed_again_elsewhere_is_told():
     log = read(f"x: (Add): {CPU}\ny: (Add): {CPU}\nx: (Add): {GPU}\n")
 
     assert log.moved == {"x": [Record("x", "Add", CPU), Record("x", "Add", GPU)]}
+
+
+def test_eager_ops_of_a_type_are_many_and_were_not_moved():
+    log = read(f"Executing op Add in device {CPU}\nExecuting op Add in device {GPU}\n")
+
+    assert log.moved == {}
 
 
 def test_a_node_of_two_types_on_one_device_was_not_moved():
@@ -237,6 +243,24 @@ def test_variables_that_the_log_does_not_name_are_counted():
 
 def test_an_op_that_was_not_placed_has_no_device():
     assert read("p: (Op): \n").placement().ops["p"].assigned is None
+
+
+def test_it_is_told_what_a_log_does_not_tell():
+    assert read(f"x: (Add): {CPU}\n").placement().unasked == (
+        "a placement log has neither requests nor edges; give the program that printed it with "
+        "--graph"
+    )
+
+
+def test_several_files_are_one_log_of_one_machine(tmp_path):
+    files = [tmp_path / "a.log", tmp_path / "b.log"]
+    files[0].write_text(MAPPING)
+    files[1].write_text(f"x: (Add): {CPU}\n")
+
+    log = read_logs(files)
+
+    assert log.name == f"{files[0]} + {files[1]}"
+    assert log.devices == {Device.parse(GPU), Device.parse(GPU_1)}
 
 
 def test_all_that_was_not_read_is_told():

@@ -240,12 +240,12 @@ def test_a_line_without_an_end_is_read_to_a_limit(log, monkeypatch):
 def test_behind_lines_without_an_end_all_is_read(log, monkeypatch):
     monkeypatch.setattr(sources, "LONGEST", 10_000)
     monkeypatch.setattr(sources, "BLOCK", 4_000)
-    long = b"x" * 100_000
+    long = lines(1).replace(b"\n", b" ") + b"x" * 100_000
     log.write_bytes(lines(3) + long + b"\n" + lines(2) + b"50%\r" + long + b"\r" + lines(4))
 
     read = read_logs([str(log)])
 
-    assert read.records == 9
+    assert read.records == 9 + 2
     assert read.troubles == (f"{log}: 2 lines are longer than 16 MiB, and was read no further",)
 
 
@@ -293,6 +293,12 @@ def test_a_compressed_log_is_one_part(log, monkeypatch):
 
     assert len(Source(str(log)).parts(4)) == 1
     assert read_logs([str(log)], processes=4).records == 1000
+
+
+def test_a_short_log_is_one_part(log):
+    log.write_bytes(lines(1000))
+
+    assert len(Source(str(log)).parts(4)) == 1
 
 
 def test_no_process_is_forked_unasked(log, monkeypatch):

@@ -440,3 +440,9 @@ def test_a_head_is_given_up_once(monkeypatch):
     log = read(f"x: (Add): /job:lo{WARNING}{steps}", steps, f"calhost/replica:0\n{Y}\n")
 
     assert (log.records, log.torn) == (1, 1)
+
+
+def test_a_record_with_text_behind_it_is_whole():
+    log = read(f"x: (Add): {HOST}:CPU:0 is done\nstep 1\n")
+
+    assert (log.records, log.torn) == (1, 0)

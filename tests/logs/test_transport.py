@@ -230,7 +230,9 @@ DEVICE = "/job:localhost/replica:0/task:0/device:GPU:1"
 RECORD = f"x: (Add): {DEVICE}"
 
 
-@pytest.mark.parametrize("carry", [docker_json, cri], ids=["docker", "CRI"])
+@pytest.mark.parametrize(
+    "carry", [docker_json, cri, fluent_json], ids=["docker", "CRI", "Fluent Bit"]
+)
 def test_every_line_ends_where_it_ended(carry):
     lines = [f"x_{n}: (Add): {DEVICE}" for n in range(4)]
     unwrapper = Unwrapper()
@@ -286,6 +288,24 @@ def test_so_it_is_where_no_record_has_a_copy(carry, tmp_path, monkeypatch):
     assert (parts.records, parts.torn) == (99, 0)
 
 
-@pytest.mark.parametrize("mark", ["\x1b(B", "\x1b[32m", "[32m", "\x1b]0;a title\x07"])
+@pytest.mark.parametrize("mark", ["\x1b(B", "\x1b[32m", "[32m", "\x9b32m", "\x1b]0;a title\x07"])
 def test_each_colour_is_taken_off_by_itself(mark, tmp_path):
     assert list(read(tmp_path, f"{mark}{RECORD}".encode()).counts) == [Record("x", "Add", DEVICE)]
+
+
+def test_signs_that_html_writes_in_words(tmp_path):
+    text = RECORD.replace("x", "a&gt;b").encode()
+
+    assert list(read(tmp_path, text).counts) == [Record("a>b", "Add", DEVICE)]
+
+
+def test_json_with_bytes_that_are_no_text(tmp_path):
+    text = b'{"log":"\xff ' + RECORD.encode() + b'\\n","stream":"stdout"}'
+
+    assert read(tmp_path, text).records == 1
+
+
+def test_lines_of_a_container_may_be_empty(tmp_path):
+    text = f"{TIME} stdout F\n{TIME} stdout F {RECORD}\n".encode()
+
+    assert list(read(tmp_path, text).counts) == [Record("x", "Add", DEVICE)]
