@@ -145,7 +145,7 @@ def test_records_are_read_in_whatever_is_around_them(log, records):
 
 def test_so_they_are_where_only_one_part_has_some(log, monkeypatch):
     monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
-    log.write_bytes(bytes(range(256)) * 40 + b"\n" + lines(3) + b"a line\n" * 5000)
+    log.write_bytes(bytes(range(32)) * 400 + b"\n" + lines(3) + b"a line\n" * 5000)
 
     assert len(Source(str(log)).parts(2)) == 2
     assert read_logs([str(log)], processes=2).records == 3
@@ -179,7 +179,7 @@ def test_how_far_it_is_read(log, monkeypatch, part):
     assert shares == sorted(shares)
 
 
-def test_standard_input_that_is_interrupted_is_read_so_far(log, monkeypatch):
+def test_an_interrupted_standard_input_is_read_so_far(log, monkeypatch):
     def interrupt(source: Source) -> None:
         assert source.name == name
         raise KeyboardInterrupt
