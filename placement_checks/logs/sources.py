@@ -134,8 +134,9 @@ class Source:
             self.ends = False
             yield bytes(line)
         if too_long:
-            lines = "a line is" if too_long == 1 else f"{too_long} lines are"
-            self.troubles.append(f"{lines} longer than 16 MiB, and was read no further")
+            several = too_long > 1
+            lines, was = (f"{too_long} lines are", "were") if several else ("a line is", "was")
+            self.troubles.append(f"{lines} longer than 16 MiB, and {was} read no further")
 
     def beyond(self) -> Iterator[bytes]:
         """Blocks of lines from behind the end of this part."""

@@ -246,7 +246,7 @@ def test_behind_lines_without_an_end_all_is_read(log, monkeypatch):
     read = read_logs([str(log)])
 
     assert read.records == 9 + 2
-    assert read.troubles == (f"{log}: 2 lines are longer than 16 MiB, and was read no further",)
+    assert read.troubles == (f"{log}: 2 lines are longer than 16 MiB, and were read no further",)
 
 
 def test_lines_may_end_in_carriage_returns_alone(log, monkeypatch):
