@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -35,6 +36,15 @@ def start(
         process_group=0,
         env={**os.environ, "PYTHONPATH": path, **environment},
     )
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words, by its return code as `subprocess` has it."""
+    if code == -signal.SIGKILL:
+        return "was ended by SIGKILL, as the kernel does where memory runs out"
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with status {code}"
 
 
 def end_with(parent: int) -> None:

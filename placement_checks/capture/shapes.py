@@ -17,7 +17,7 @@ from typing import Any
 
 from placement_checks.errors import PlacerError
 from placement_checks.placement import Tensor
-from placement_checks.processes import end_with, start
+from placement_checks.processes import end_with, ending, start
 
 _LIMIT = 300.0  # seconds; 200,000 ops take 30
 # How TensorFlow ends a process over a graph that contradicts itself.
@@ -45,7 +45,7 @@ def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
     if process.returncode in _SELF_CONTRADICTING:
         return {}
     if process.returncode:
-        raise _failed(f"ended with status {process.returncode}, as where memory runs out")
+        raise _failed(ending(process.returncode))
     return {
         name: [Tensor(dtype, None if dims is None else tuple(dims)) for dtype, dims in outputs]
         for name, outputs in json.loads(answer).items()

@@ -6,7 +6,6 @@ import array
 import atexit
 import contextlib
 import os
-import signal
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO, cast
 from placement_checks.capture.placer import frames
 from placement_checks.capture.placer.refusal import Refused
 from placement_checks.errors import PlacerError
-from placement_checks.processes import start
+from placement_checks.processes import ending, start
 from placement_checks.streams import unnamed_file
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
@@ -211,14 +210,7 @@ class _Child:
 
     def _failure(self, late: bool, limit: float) -> PlacerError:
         code = self._process.wait()
-        if late:
-            what = f"gave no answer within {limit:.0f} s and was ended"
-        elif code == -signal.SIGKILL:
-            what = "was ended by SIGKILL, as the kernel does where memory runs out"
-        elif code < 0:
-            what = f"was ended by {signal.Signals(-code).name}"
-        else:
-            what = f"ended with status {code}"
+        what = f"gave no answer within {limit:.0f} s and was ended" if late else ending(code)
         return _error(self._kind, what, self._last_words())
 
     def _last_words(self) -> str:
