@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 from placement_checks.judging import Report, verify
 from placement_checks.placement import Placement
-from placement_checks.plain import printable
 from placement_checks.report.lines import finding_lines
 from placement_checks.rules import RULES, Rule, Verdict
-from placement_checks.words import counted
+from placement_checks.util.printable import printable
+from placement_checks.util.text import counted
 
 # Told of every verdict; the pytest plugin listens, for its summary.
 observers: list[Callable[[Placement, Verdict], None]] = []

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from placement_checks.errors import InputError
 from placement_checks.report.timing import write_legend, write_table
-from placement_checks.timing import Timing
-from placement_checks.timing.loops import summary
+from placement_checks.timing.loops import Timing, summary
 
 if TYPE_CHECKING:
     from placement_checks.execute.asked import Batch, Target

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement_checks.errors import InputError
-from placement_checks.words import listed, nearest
+from placement_checks.util.text import listed, nearest
 
 TF_CONFIG = "TF_CONFIG"
 _CURE = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from placement_checks.execute.feeding import BatchFunction
     from placement_checks.execute.measuring import Conditions
     from placement_checks.execute.pair import Pair
-    from placement_checks.timing import Trace
+    from placement_checks.timing.trace import Trace
 
 _NUMERIC = frozenset({GradientsEqual.name, WeightsEqual.name})
 

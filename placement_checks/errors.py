@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placement_checks.plain import printable
+from placement_checks.util.printable import printable
 
 DEBUG = "PLACEMENT_CHECKS_DEBUG"  # the variable that asks for tracebacks of our own faults
 

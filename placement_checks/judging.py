@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from placement_checks.errors import PlacementError, as_error
-from placement_checks.garbage import left_alone
 from placement_checks.placement import Placement
 from placement_checks.policy import Policy, policy_errors, rules_for
 from placement_checks.rules import Rule, Verdict
-from placement_checks.words import listed
+from placement_checks.util.garbage import left_alone
+from placement_checks.util.text import listed
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from placement_checks.tasks import (
     malformed,
     parse_tasks,
 )
-from placement_checks.words import listed, nearest
+from placement_checks.util.text import listed, nearest
 
 _COMPUTING_JOBS = {"worker", "chief"}
 _MASTERS = ("chief", "worker")

@@ -17,8 +17,8 @@ from placement_checks.devices import Device
 from placement_checks.machines import Machine
 
 if TYPE_CHECKING:
-    from placement_checks.numbers import Measurement
-    from placement_checks.timing import Trace
+    from placement_checks.numbers.measurement import Measurement
+    from placement_checks.timing.trace import Trace
 
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES

@@ -7,9 +7,9 @@ from typing import Any
 
 from placement_checks import Device
 from placement_checks.devices import LOCALHOST
-from placement_checks.timing import Timeline, Timing, Trace
-from placement_checks.timing.loops import Circumstances, Loop
-from placement_checks.timing.timeline import Slice
+from placement_checks.timing.loops import Circumstances, Loop, Timing
+from placement_checks.timing.timeline import Slice, Timeline
+from placement_checks.timing.trace import Trace
 
 
 def loop(*wall: float, cpu: Sequence[float] = ()) -> Loop:

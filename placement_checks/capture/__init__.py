@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from placement_checks.devices import Device
 from placement_checks.errors import InputError, UsageError
-from placement_checks.garbage import left_alone
 from placement_checks.machines import Machine, checked_gpus, local_gpus
 from placement_checks.placement import FOLLOWERS, Placement
 from placement_checks.program import Program
+from placement_checks.util.garbage import left_alone
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -181,7 +181,7 @@ def prepare(*, placer: bool = True) -> None:
     Raises:
         InputError: TensorFlow is not installed, or does not load.
     """
-    from placement_checks.streams import quiet_stderr
+    from placement_checks.util.streams import quiet_stderr
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if placer:

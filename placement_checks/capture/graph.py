@@ -15,7 +15,6 @@ from placement_checks.capture.functions import check_calls, nested_ops
 from placement_checks.capture.gradients import Gradients
 from placement_checks.devices import Device
 from placement_checks.errors import InputError
-from placement_checks.garbage import left_alone
 from placement_checks.placement import (
     GLOBAL,
     TRAINABLE,
@@ -25,6 +24,7 @@ from placement_checks.placement import (
     Training,
     Variable,
 )
+from placement_checks.util.garbage import left_alone
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import Any
 
 from placement_checks.errors import PlacerError
 from placement_checks.placement import Tensor
-from placement_checks.processes import end_with, ending, start
+from placement_checks.util.processes import end_with, ending, start
 
 _LIMIT = 300.0  # seconds; 200,000 ops take 30
 # How TensorFlow ends a process over a graph that contradicts itself.

@@ -11,7 +11,7 @@ from placement_checks.cli import FAILED
 from placement_checks.cli.targets import asked_machine, captured, check_all, machine_options
 from placement_checks.comparison import compare
 from placement_checks.report.diff import render_json, render_text
-from placement_checks.streams import report_alone
+from placement_checks.util.streams import report_alone
 
 
 @click.command("diff")

@@ -12,8 +12,8 @@ import click
 from placement_checks.cli import FAILED
 from placement_checks.cli.output import tell
 from placement_checks.logs import Log, Source, processors, read_logs
-from placement_checks.plain import printable
 from placement_checks.report.log import render_json, render_lines, render_text, torn_and_reason
+from placement_checks.util.printable import printable
 
 _WORTH_A_BAR = 1 << 25  # bytes
 _STEPS = 50  # of the bar

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from placement_checks.errors import UsageError
-from placement_checks.plain import printable
+from placement_checks.util.printable import printable
 
 
 @contextlib.contextmanager

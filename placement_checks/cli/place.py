@@ -13,9 +13,9 @@ from placement_checks.cli.targets import asked_machine, captured, machine_option
 from placement_checks.errors import InputError, UsageError
 from placement_checks.logs import Record, text_of
 from placement_checks.placement import Placement
-from placement_checks.plain import printable
 from placement_checks.rules.placeable import Placeable
-from placement_checks.streams import report_alone
+from placement_checks.util.printable import printable
+from placement_checks.util.streams import report_alone
 from placement_checks.wiring.transfers import copies, transfers
 
 

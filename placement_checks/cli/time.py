@@ -26,9 +26,9 @@ from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome import chrome_trace
 from placement_checks.report.lanes import picture
 from placement_checks.report.page import page
-from placement_checks.streams import report_alone
-from placement_checks.timing import Timing
-from placement_checks.words import counted
+from placement_checks.timing.loops import Timing
+from placement_checks.util.streams import report_alone
+from placement_checks.util.text import counted
 
 if TYPE_CHECKING:
     from placement_checks.execute.feeding import BatchFunction

@@ -25,7 +25,7 @@ from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.report.lanes import picture
 from placement_checks.report.page import page
-from placement_checks.streams import report_alone
+from placement_checks.util.streams import report_alone
 
 
 @click.command("verify")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from placement_checks.execute.programs import Runnable
 from placement_checks.numbers.measurement import EPS
 from placement_checks.placement import producer_of
-from placement_checks.wiring import wiring
+from placement_checks.wiring.wiring import wiring
 
 # Ops that add gradients up or scale them all, and so do the same to every row of a batch.
 _LINEAR = frozenset(

@@ -16,7 +16,7 @@ from placement_checks.capture.users_code import users_code
 from placement_checks.errors import InputError
 from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Runnable, Unmeasurable
-from placement_checks.words import counted, listed
+from placement_checks.util.text import counted, listed
 
 Batch = Mapping[str, npt.NDArray[Any]]
 BatchFunction = Callable[[np.random.Generator, int], Mapping[str, Any]]

@@ -14,9 +14,9 @@ from placement_checks.execute.sessions import Running, Values
 from placement_checks.numbers.comparing import gradients
 from placement_checks.numbers.measurement import Trial
 from placement_checks.placement import producer_of
-from placement_checks.wiring import Wiring, wiring
+from placement_checks.util.text import counted, listed
 from placement_checks.wiring.randomness import STATELESS, draws
-from placement_checks.words import counted, listed
+from placement_checks.wiring.wiring import Wiring, wiring
 
 _PIPELINE = re.compile(r"IteratorGetNext|Dequeue|^ReaderRead|^Unstage|TakeGradient")
 _MOVES = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "NoOp", "Const", "Identity"})

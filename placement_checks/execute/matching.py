@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from placement_checks.errors import InputError
 from placement_checks.execute.programs import Runnable, Unmeasurable
-from placement_checks.wiring import wiring
-from placement_checks.words import counted, listed, nearest
+from placement_checks.util.text import counted, listed, nearest
+from placement_checks.wiring.wiring import wiring
 
 
 def comparable(program: Runnable, reference: Runnable) -> None:

@@ -31,7 +31,7 @@ from placement_checks.numbers.courses import compared, made_up_for, stale
 from placement_checks.numbers.measurement import EPS, Array, Arrays, Course, Measurement, Trial
 from placement_checks.numbers.noise import mean_over, noise_of, unsure_in
 from placement_checks.placement import producer_of
-from placement_checks.words import counted
+from placement_checks.util.text import counted
 
 _ORDERS = 3  # other orders of the rows, in which the noise is measured
 

@@ -19,8 +19,8 @@ from placement_checks.execute.received import Received, noting_applied, received
 from placement_checks.machines import Machine
 from placement_checks.placement import VARIABLE_TYPES, Placement
 from placement_checks.program import Program, Step
+from placement_checks.util.text import counted
 from placement_checks.wiring.randomness import SEEDED
-from placement_checks.words import counted
 
 tf1 = tf.compat.v1
 

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from placement_checks.errors import InputError
 from placement_checks.placement import Placement
-from placement_checks.wiring import wiring
 from placement_checks.wiring.contributions import contributions
+from placement_checks.wiring.wiring import wiring
 
 _KERAS = ("keras", "tf_keras")
 

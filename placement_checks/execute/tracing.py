@@ -19,7 +19,7 @@ from placement_checks.placement import producer_of
 from placement_checks.timing.replay import Task
 from placement_checks.timing.timeline import Slice, Timeline
 from placement_checks.timing.trace import Trace
-from placement_checks.wiring import wiring
+from placement_checks.wiring.wiring import wiring
 
 tf1 = tf.compat.v1
 

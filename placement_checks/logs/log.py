@@ -12,7 +12,7 @@ from placement_checks.errors import InputError
 from placement_checks.logs.forms import Record
 from placement_checks.machines import Machine
 from placement_checks.placement import VARIABLE_TYPES, Op, Placement, Variable
-from placement_checks.words import counted
+from placement_checks.util.text import counted
 
 _UNASKED = (
     "a placement log has neither requests nor edges; give the program that printed it with --graph"

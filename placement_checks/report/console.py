@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from placement_checks.plain import printable
+from placement_checks.util.printable import printable
 
 
 def show(console: Console, line: Text) -> None:

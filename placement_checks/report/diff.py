@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from placement_checks.comparison import Difference, Places
-from placement_checks.plain import printable
 from placement_checks.report.json import SCHEMA, versions, written
-from placement_checks.words import counted
+from placement_checks.util.printable import printable
+from placement_checks.util.text import counted
 
 _MOST = 20  # ops of a group that are listed
 

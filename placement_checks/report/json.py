@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from placement_checks.plain import printable
+from placement_checks.util.printable import printable
 
 if TYPE_CHECKING:
     from placement_checks.errors import PlacementError

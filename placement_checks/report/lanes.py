@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from placement_checks.report.page import Picture, shown
-from placement_checks.timing import Timeline, Trace
-from placement_checks.timing.timeline import Slice
-from placement_checks.words import counted
+from placement_checks.timing.timeline import Slice, Timeline
+from placement_checks.timing.trace import Trace
+from placement_checks.util.text import counted
 
 _WIDTH, _LABEL, _RIGHT = 960, 120, 20
 _LANE, _GAP, _TOP, _BOTTOM = 34, 10, 8, 34

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from placement_checks.devices import Device
 from placement_checks.logs import Log, Record, text_of
 from placement_checks.placement import VARIABLE_TYPES
-from placement_checks.plain import printable
 from placement_checks.report.json import SCHEMA, written
-from placement_checks.words import counted
+from placement_checks.util.printable import printable
+from placement_checks.util.text import counted
 
 _MOST_KINDS = 4
 _MOST_MOVED = 20

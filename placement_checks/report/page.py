@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from placement_checks.plain import printable
+from placement_checks.util.printable import printable
 
 _WIDTH = 110
 # Of the page's own colours: foreground, background, and the eight of a terminal.

@@ -14,10 +14,10 @@ from placement_checks.report.console import show
 from placement_checks.report.lines import finding_lines
 from placement_checks.report.picture import picture
 from placement_checks.rules import Verdict
-from placement_checks.words import counted
+from placement_checks.util.text import counted
 
 if TYPE_CHECKING:
-    from placement_checks.numbers import Measurement
+    from placement_checks.numbers.measurement import Measurement
 
 _STATES = {
     "kept": ("KEPT", "green"),

@@ -10,9 +10,8 @@ from rich.text import Text
 
 from placement_checks.report.console import show
 from placement_checks.report.json import SCHEMA, versions, written
-from placement_checks.timing import Timing
-from placement_checks.timing.loops import Loop
-from placement_checks.words import counted
+from placement_checks.timing.loops import Loop, Timing
+from placement_checks.util.text import counted
 
 _COMPARED = ("rows", "gpus", "devices", "kind", "tensorflow", "onednn", "measured_ratio",
              "replayed_ratio")  # fmt: skip

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from placement_checks.devices import Device
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, steps
-from placement_checks.wiring import contributions, wiring
-from placement_checks.words import counted, listed
+from placement_checks.util.text import counted, listed
+from placement_checks.wiring.contributions import contributions
+from placement_checks.wiring.wiring import wiring
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from placement_checks.errors import PlacementError
 from placement_checks.placement import Op, Placement
-from placement_checks.wiring import wiring
+from placement_checks.wiring.wiring import wiring
 
 _SHOWN = 4  # steps of a path at each end
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from placement_checks.placement import VARIABLE_TYPES, Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, is_among
-from placement_checks.wiring import wiring
-from placement_checks.words import counted
+from placement_checks.util.text import counted
+from placement_checks.wiring.wiring import wiring
 
 # They keep the order, pass a value on, or follow a variable to where it is.
 _NO_COMPUTATION = frozenset({"NoOp", "Identity", "Switch", "ReadVariableOp", "VariableShape"})

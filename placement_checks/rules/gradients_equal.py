@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from placement_checks.errors import ConfigError
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
-from placement_checks.words import counted, listed
+from placement_checks.util.text import counted, listed
 
 if TYPE_CHECKING:
-    from placement_checks.numbers import Measurement, Trial
     from placement_checks.numbers.comparing import Difference
+    from placement_checks.numbers.measurement import Measurement, Trial
     from placement_checks.numbers.rows import Cause
 
 

@@ -15,10 +15,10 @@ from placement_checks.rules.base import (
     is_among,
     steps,
 )
-from placement_checks.wiring import Wiring, wiring
+from placement_checks.util.text import counted
 from placement_checks.wiring.inputs import Use, input_uses, pipelines_of_one
 from placement_checks.wiring.likeness import Identities
-from placement_checks.words import counted
+from placement_checks.wiring.wiring import Wiring, wiring
 
 _PIPELINE = re.compile(
     r"^(OneShot)?Iterator(V2)?$|Queue(V2)?$|Dataset(V\d)?$|Reader(V2)?$|^Decode(?!Raw)|^ReadFile$"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from placement_checks.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
-from placement_checks.wiring import Wiring, wiring
-from placement_checks.words import listed
+from placement_checks.util.text import listed
+from placement_checks.wiring.wiring import Wiring, wiring
 
 _SUMMARIES = ("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary")
 

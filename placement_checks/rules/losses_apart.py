@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
-from placement_checks.wiring import Blended, wiring
+from placement_checks.wiring.wiring import Blended, wiring
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from placement_checks.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
-from placement_checks.wiring import Wiring, wiring
-from placement_checks.words import counted, nearest
+from placement_checks.util.text import counted, nearest
+from placement_checks.wiring.wiring import Wiring, wiring
 
 Shape = tuple[int | None, ...] | None
 

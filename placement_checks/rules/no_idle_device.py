@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from placement_checks.devices import Device
 from placement_checks.placement import VARIABLE_TYPES, Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict
-from placement_checks.words import counted
+from placement_checks.util.text import counted
 
 _SHOWN = 4  # GPUs that a note tells of one by one
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from placement_checks.errors import ConfigError
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict
-from placement_checks.words import counted, listed
+from placement_checks.util.text import counted, listed
 
 _EVERY = "every"  # the GPUs that no program names
 

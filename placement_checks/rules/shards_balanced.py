@@ -9,8 +9,8 @@ from placement_checks.devices import Device
 from placement_checks.errors import ConfigError
 from placement_checks.placement import Placement, Tensor, Variable
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
-from placement_checks.wiring import wiring
-from placement_checks.words import counted, listed
+from placement_checks.util.text import counted, listed
+from placement_checks.wiring.wiring import wiring
 
 _PARAMETER_JOB = "ps"
 _WAYS = ("round-robin", "bytes")

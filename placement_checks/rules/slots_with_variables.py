@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from placement_checks.placement import VARIABLE_TYPES, Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
-from placement_checks.wiring import Wiring, contributions, wiring
-from placement_checks.words import counted
+from placement_checks.util.text import counted
+from placement_checks.wiring.contributions import contributions
+from placement_checks.wiring.wiring import Wiring, wiring
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
-from placement_checks.wiring import wiring
 from placement_checks.wiring.likeness import Difference, differences
+from placement_checks.wiring.wiring import wiring
 
 
 @dataclass(frozen=True)

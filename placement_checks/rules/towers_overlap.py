@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from placement_checks.errors import ConfigError
 from placement_checks.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, steps
-from placement_checks.wiring import Tower, wiring
-from placement_checks.words import counted
+from placement_checks.util.text import counted
+from placement_checks.wiring.towers import Tower
+from placement_checks.wiring.wiring import wiring
 
 if TYPE_CHECKING:
     from placement_checks.timing.timeline import Pair

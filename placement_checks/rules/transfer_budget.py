@@ -9,9 +9,9 @@ from placement_checks.devices import Device
 from placement_checks.errors import ConfigError
 from placement_checks.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict
-from placement_checks.wiring import wiring
+from placement_checks.util.text import counted
 from placement_checks.wiring.transfers import Copy, Transfer, copies, links, transfers
-from placement_checks.words import counted
+from placement_checks.wiring.wiring import wiring
 
 _PAIRS = 4  # that a report lists
 _LARGEST = 8  # tensors in the path of a finding

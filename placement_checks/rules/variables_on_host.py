@@ -7,7 +7,7 @@ from placement_checks.errors import ConfigError
 from placement_checks.machines import Machine
 from placement_checks.placement import Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
-from placement_checks.words import counted
+from placement_checks.util.text import counted
 
 _DEVICE_FUNCTION = (
     "; a device function must send VarHandleOp there as well as Variable and VariableV2"

@@ -13,7 +13,8 @@ from placement_checks.placement import (
     producer_of,
 )
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
-from placement_checks.wiring import Part, Parts, wiring
+from placement_checks.wiring.towers import Part, Parts
+from placement_checks.wiring.wiring import wiring
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from placement_checks.errors import ConfigError
 from placement_checks.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
-from placement_checks.words import counted
+from placement_checks.util.text import counted
 
 if TYPE_CHECKING:
-    from placement_checks.numbers import Course, Measurement
     from placement_checks.numbers.courses import Departure
-    from placement_checks.numbers.measurement import Array, Arrays
+    from placement_checks.numbers.measurement import Array, Arrays, Course, Measurement
 
 
 _COPIES = (

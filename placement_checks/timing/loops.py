@@ -8,7 +8,7 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from placement_checks.timing.trace import Trace
-from placement_checks.words import counted
+from placement_checks.util.text import counted
 
 QUIET = 0.1  # how far from 1 the control may be
 CROWDED = 0.25  # how far above 1 the time of several programs at once may be

@@ -9,7 +9,7 @@ import tensorflow as tf
 from placement_checks import Program, place
 from placement_checks.capture import gradients
 from placement_checks.rules import RULES
-from placement_checks.wiring import wiring
+from placement_checks.wiring.wiring import wiring
 
 tf1 = tf.compat.v1
 

@@ -10,7 +10,7 @@ from placement_checks import Finding, Verdict, verify
 from placement_checks.judging import Report
 from placement_checks.report.lines import finding_lines
 from placement_checks.report.text import write
-from placement_checks.words import counted
+from placement_checks.util.text import counted
 
 
 def written(*reports, width=40):

@@ -9,8 +9,7 @@ from rich.console import Console
 from timings import loop, timing
 
 from placement_checks.report.timing import checked, render, write, write_against
-from placement_checks.timing import Timing
-from placement_checks.timing.loops import Replayed
+from placement_checks.timing.loops import Replayed, Timing
 
 QUIET = timing(
     loop(1.02, 1.03, 1.04),

@@ -19,7 +19,7 @@ from towers import (
 from placement_checks import Finding, Verdict
 from placement_checks.errors import InputError
 from placement_checks.rules import AveragingOnHost
-from placement_checks.words import listed
+from placement_checks.util.text import listed
 
 
 def objects(graph, **parameters):

@@ -18,7 +18,7 @@ from towers import (
 
 from placement_checks import Finding, Verdict
 from placement_checks.rules import EveryTowerCounts
-from placement_checks.words import listed
+from placement_checks.util.text import listed
 
 CURE = (
     "average over the gradients of all towers, and look for a stop_gradient or an index that "

@@ -15,7 +15,7 @@ from towers import (
 
 from placement_checks import Finding, Verdict
 from placement_checks.rules import LossOfAllTowers
-from placement_checks.words import listed
+from placement_checks.util.text import listed
 
 MEAN = "report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0"
 NO_LOSS = (

@@ -8,7 +8,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks.placement import Training
-from placement_checks.wiring import wiring
+from placement_checks.wiring.wiring import wiring
 
 
 def read_by(graph, variable):

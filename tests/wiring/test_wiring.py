@@ -9,7 +9,7 @@ from graphs import op, placement
 from towers import host, on, program, variable
 
 from placement_checks.placement import Training
-from placement_checks.wiring import wiring
+from placement_checks.wiring.wiring import wiring
 
 
 def tower_of(name, *ops, **more):

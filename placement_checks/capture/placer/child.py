@@ -17,7 +17,7 @@ from typing import Any
 
 from placement_checks.capture.placer import frames, network
 from placement_checks.capture.placer.refusal import Failed, Refused
-from placement_checks.processes import end_with
+from placement_checks.util.processes import end_with
 
 # Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
 _LOWERED = re.compile(r"/_\d+(?=/)")

@@ -19,8 +19,9 @@ import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 from tensorflow.core.protobuf import config_pb2
 
-from placement_checks.capture.placer import port, wire
+from placement_checks.capture.placer import wire
 from placement_checks.capture.placer.refusal import Failed, Refused
+from placement_checks.util import loopback
 
 # Sorts after every job a program names: an op that may go anywhere goes to the first device by
 # name, and must not end on the master.
@@ -73,11 +74,11 @@ class Phantom:
         number = int(self._master.rpartition(":")[2])
         is_shared = OPEN_PORT in os.environ
         if not is_shared:
-            port.take(number, _CONNECT_LIMIT)
+            loopback.take(number, _CONNECT_LIMIT)
         self._server.start()  # only now, when the port is ours, does it answer
         ready.result(timeout=_CONNECT_LIMIT)
         if not is_shared:
-            port.close(number)
+            loopback.close(number)
         self._workers: dict[Devices, _Worker] = {}
 
     def place(

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, cast
 from placement_checks.capture.placer import frames
 from placement_checks.capture.placer.refusal import Refused
 from placement_checks.errors import PlacerError
-from placement_checks.processes import ending, start
-from placement_checks.streams import unnamed_file
+from placement_checks.util.processes import ending, start
+from placement_checks.util.streams import unnamed_file
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 PLACE_LIMIT = 60.0  # seconds, and

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from placement_checks.capture.placer.refusal import Failed, Refused
 from placement_checks.logs import read_logs
-from placement_checks.streams import diverted
+from placement_checks.util.streams import diverted
 
 _PROBE = "placement_checks_probe"
 # What the placer cannot have said: a GPU does not start, or its memory is taken.

@@ -18,8 +18,8 @@ from placement_checks.errors import InputError, PlacerError, UsageError
 from placement_checks.execute.cluster.cluster import Cluster
 from placement_checks.execute.cluster.servers import SERVING
 from placement_checks.machines import Machine
-from placement_checks.processes import start
 from placement_checks.tasks import Task
+from placement_checks.util.processes import start
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 MOST_TASKS = 32  # each holds TensorFlow's threads, about 100

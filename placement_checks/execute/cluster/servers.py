@@ -16,8 +16,8 @@ import sys
 import threading
 from typing import Any, NoReturn
 
-from placement_checks.capture.placer.port import close_to_others
-from placement_checks.streams import quiet_stderr
+from placement_checks.util.loopback import close_to_others
+from placement_checks.util.streams import quiet_stderr
 
 SERVING = "serving"
 _PR_SET_PDEATHSIG = 1  # prctl(2)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from placement_checks.words import counted, listed
+from placement_checks.util.text import counted, listed
 
 
 @pytest.mark.parametrize(

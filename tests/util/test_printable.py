@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from placement_checks.errors import InputError
-from placement_checks.plain import printable
+from placement_checks.util.printable import printable
 
 
 @pytest.mark.parametrize(

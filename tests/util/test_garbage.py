@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from placement_checks.garbage import left_alone
+from placement_checks.util.garbage import left_alone
 
 
 @pytest.mark.parametrize("enabled", [True, False])

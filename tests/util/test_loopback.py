@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from placement_checks.capture.placer import port
 from placement_checks.capture.placer.refusal import Failed
+from placement_checks.util import loopback
 
 
 def test_connections_go_on_and_no_new_one_is_made() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as client, server.accept()[0] as accepted:
-            port.close(address[1])
+            loopback.close(address[1])
 
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(address)
@@ -32,7 +32,7 @@ def test_an_ipv6_socket_that_takes_ipv4_too_is_closed_for_both() -> None:
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
         address = ("127.0.0.1", server.getsockname()[1])
         with socket.create_connection(address), server.accept()[0]:
-            port.close(address[1])
+            loopback.close(address[1])
 
             for host in ("127.0.0.1", "::1"):
                 with pytest.raises(OSError, match=r"refused|unreachable|Cannot assign"):
@@ -43,7 +43,7 @@ def test_a_port_that_is_taken_is_kept_for_the_connection_that_is_there() -> None
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as client:
-            port.take(address[1], limit=5)
+            loopback.take(address[1], limit=5)
 
             with pytest.raises(TimeoutError):
                 socket.create_connection(address, timeout=0.5)
@@ -72,9 +72,9 @@ def test_another_process_that_was_quicker_is_told(end: str) -> None:
             stranger.stdout.readline()
             with socket.create_connection(address):
                 with pytest.raises(Failed, match="another process had connected"):
-                    port.take(address[1], limit=5)
+                    loopback.take(address[1], limit=5)
                 with server.accept()[0], pytest.raises(Failed, match="another process had"):
-                    port.close(address[1])
+                    loopback.close(address[1])
         finally:
             stranger.kill()
             stranger.communicate()
@@ -83,11 +83,11 @@ def test_another_process_that_was_quicker_is_told(end: str) -> None:
 def test_a_port_to_which_nobody_connects_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         with pytest.raises(Failed, match="could not connect to its own port"):
-            port.take(server.getsockname()[1], limit=0)
+            loopback.take(server.getsockname()[1], limit=0)
 
 
 def test_a_port_on_which_nobody_here_listens_is_told() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(OSError, match="no socket of this process listens on port"):
-            port.close(bound.getsockname()[1])
+            loopback.close(bound.getsockname()[1])

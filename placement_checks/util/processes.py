@@ -26,7 +26,7 @@ def start(
         stderr: where its errors go.
     """
     # -P, and our own folder on the path instead: the user's folder may hold a numpy.py.
-    home = str(Path(__file__).resolve().parents[1])
+    home = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],

@@ -1,0 +1,1 @@
+"""Processes, streams and text; nothing of this field."""
