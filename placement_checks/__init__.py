@@ -38,11 +38,17 @@ if TYPE_CHECKING:
     from placement_checks.averaging import average_gradients as average_gradients
     from placement_checks.averaging import mean_of_stacked as mean_of_stacked
     from placement_checks.capture import place as place
-    from placement_checks.devices import Device as Device
+    from placement_checks.core.devices import Device as Device
+    from placement_checks.core.errors import PlacementError as PlacementError
+    from placement_checks.core.machines import Machine as Machine
+    from placement_checks.core.placement import Op as Op
+    from placement_checks.core.placement import Placement as Placement
+    from placement_checks.core.placement import Variable as Variable
+    from placement_checks.core.program import Program as Program
+    from placement_checks.core.program import Step as Step
     from placement_checks.equality import assert_gradients_equal as assert_gradients_equal
     from placement_checks.equality import assert_training_equal as assert_training_equal
     from placement_checks.equality import with_numbers as with_numbers
-    from placement_checks.errors import PlacementError as PlacementError
     from placement_checks.execute.cluster import Cluster as Cluster
     from placement_checks.execute.cluster import LocalCluster as LocalCluster
     from placement_checks.execute.cluster import local_cluster as local_cluster
@@ -51,12 +57,6 @@ if TYPE_CHECKING:
     from placement_checks.logs import Log as Log
     from placement_checks.logs import read_logs as read_logs
     from placement_checks.logs.live import catch_log as catch_log
-    from placement_checks.machines import Machine as Machine
-    from placement_checks.placement import Op as Op
-    from placement_checks.placement import Placement as Placement
-    from placement_checks.placement import Variable as Variable
-    from placement_checks.program import Program as Program
-    from placement_checks.program import Step as Step
     from placement_checks.rules import RULES as RULES
     from placement_checks.rules import Finding as Finding
     from placement_checks.rules import Rule as Rule
@@ -64,19 +64,19 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Cluster": "execute.cluster",
-    "Device": "devices",
+    "Device": "core.devices",
     "Finding": "rules",
     "LocalCluster": "execute.cluster",
     "Log": "logs",
-    "Machine": "machines",
-    "Op": "placement",
-    "Placement": "placement",
-    "PlacementError": "errors",
-    "Program": "program",
+    "Machine": "core.machines",
+    "Op": "core.placement",
+    "Placement": "core.placement",
+    "PlacementError": "core.errors",
+    "Program": "core.program",
     "RULES": "rules",
     "Rule": "rules",
-    "Step": "program",
-    "Variable": "placement",
+    "Step": "core.program",
+    "Variable": "core.placement",
     "Verdict": "rules",
     "assert_averaging_on_host": "assertions",
     "assert_every_tower_counts": "assertions",

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
+from placement_checks.core.placement import Placement
 from placement_checks.judging import Report, verify
-from placement_checks.placement import Placement
 from placement_checks.report.lines import finding_lines
 from placement_checks.rules import RULES, Rule, Verdict
 from placement_checks.util.printable import printable

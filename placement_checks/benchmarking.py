@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
+from placement_checks.core.timing import Timing, summary
 from placement_checks.report.timing import write_legend, write_table
-from placement_checks.timing.loops import Timing, summary
 
 if TYPE_CHECKING:
     from placement_checks.execute.asked import Batch, Target

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from placement_checks.devices import Device
-from placement_checks.errors import InputError
-from placement_checks.placement import Placement
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError
+from placement_checks.core.placement import Placement
 
 Places = tuple[Device, ...]
 

@@ -29,8 +29,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from placement_checks.errors import ConfigError, PlacementError
-from placement_checks.machines import Machine, checked_gpus
+from placement_checks.core.errors import ConfigError, PlacementError
+from placement_checks.core.machines import Machine, checked_gpus
 from placement_checks.policy import Policy, known_rule, policy_errors
 
 

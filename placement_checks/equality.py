@@ -7,20 +7,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from placement_checks import assertions, capture, config
+from placement_checks.core.machines import checked_gpus
+from placement_checks.core.placement import Placement
 from placement_checks.judging import rules_of
-from placement_checks.machines import checked_gpus
-from placement_checks.placement import Placement
 from placement_checks.policy import Policy
 from placement_checks.rules.gradients_equal import GradientsEqual
 from placement_checks.rules.towers_overlap import TowersOverlap
 from placement_checks.rules.weights_equal import WeightsEqual
 
 if TYPE_CHECKING:
+    from placement_checks.core.trace import Trace
     from placement_checks.execute.asked import Batch, Target
     from placement_checks.execute.feeding import BatchFunction
     from placement_checks.execute.measuring import Conditions
     from placement_checks.execute.pair import Pair
-    from placement_checks.timing.trace import Trace
 
 _NUMERIC = frozenset({GradientsEqual.name, WeightsEqual.name})
 

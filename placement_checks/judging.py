@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from placement_checks.errors import PlacementError, as_error
-from placement_checks.placement import Placement
+from placement_checks.core.errors import PlacementError, as_error
+from placement_checks.core.placement import Placement
 from placement_checks.policy import Policy, policy_errors, rules_for
 from placement_checks.rules import Rule, Verdict
 from placement_checks.util.garbage import left_alone

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from placement_checks.errors import ConfigError, PlacementError, UsageError
+from placement_checks.core.errors import ConfigError, PlacementError, UsageError
 from placement_checks.rules import RULES, Rule
 
 Policy = Mapping[str, Mapping[str, Any]]

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from placement_checks import machines
+from placement_checks.core import machines
 
 if TYPE_CHECKING:
     from placement_checks.benchmarking import TowerBenchmark
+    from placement_checks.core.placement import Placement
     from placement_checks.isolation import State
     from placement_checks.logs.live import CaughtLog
-    from placement_checks.placement import Placement
     from placement_checks.rules import Verdict
 
 _PROPERTY = "placement"
@@ -51,8 +51,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     gpus = early_config.known_args_namespace.placement_gpus
     if not gpus:
         return
+    from placement_checks.core.errors import UsageError
     from placement_checks.early import ask_on_import
-    from placement_checks.errors import UsageError
 
     try:
         ask_on_import(machines.checked_gpus(gpus))
@@ -112,7 +112,7 @@ def pytest_report_collectionfinish() -> list[str]:
 
 
 def _check_rules(item: pytest.Item, rules: tuple[object, ...]) -> None:
-    from placement_checks.errors import UsageError
+    from placement_checks.core.errors import UsageError
     from placement_checks.policy import known_rule
 
     for rule in rules:

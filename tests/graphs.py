@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from placement_checks import Device, Machine, Op, Placement, Variable
-from placement_checks.devices import LOCALHOST
-from placement_checks.placement import VARIABLE_TYPES, Details, Frame, Tensor
+from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.placement import VARIABLE_TYPES, Details, Frame, Tensor
 
 
 def op(

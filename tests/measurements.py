@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from placement_checks.numbers.measurement import Array, Arrays, Course, Measurement, Sample, Trial
+from placement_checks.core.measurement import Array, Arrays, Course, Measurement, Sample, Trial
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"a": (3, 4), "b": (6,), "c": (4, 3), "d": (3, 4)}
 

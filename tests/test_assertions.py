@@ -15,8 +15,8 @@ from placement_checks import (
     assert_variables_shared,
     assertions,
 )
-from placement_checks.errors import ConfigError, PlacementError, UsageError
-from placement_checks.placement import Refusal
+from placement_checks.core.errors import ConfigError, PlacementError, UsageError
+from placement_checks.core.placement import Refusal
 
 ALL = [
     assert_placeable,

@@ -7,8 +7,8 @@ from graphs import op, placement
 
 from placement_checks import Device
 from placement_checks.comparison import Moved, compare
-from placement_checks.devices import LOCALHOST
-from placement_checks.errors import InputError
+from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.errors import InputError
 from placement_checks.logs import Log, Record
 
 HOST = "/job:localhost/replica:0/task:0/device"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement_checks.config import Config, Settings, load
-from placement_checks.errors import ConfigError
+from placement_checks.core.errors import ConfigError
 
 AT = "tool.placement_checks"
 

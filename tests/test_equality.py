@@ -17,7 +17,7 @@ from placement_checks import (
     with_numbers,
 )
 from placement_checks.capture import ask
-from placement_checks.errors import ConfigError, InputError
+from placement_checks.core.errors import ConfigError, InputError
 
 tf1 = tf.compat.v1
 

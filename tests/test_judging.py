@@ -6,7 +6,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import RULES, Verdict, verify
-from placement_checks.errors import ConfigError, UsageError, as_error
+from placement_checks.core.errors import ConfigError, UsageError, as_error
 from placement_checks.judging import Report
 
 KEPT, BROKEN, NOT_CHECKED = "kept", "broken", "not-checked"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_checks import RULES
-from placement_checks.errors import ConfigError, UsageError
+from placement_checks.core.errors import ConfigError, UsageError
 from placement_checks.policy import known_rule, made, parse_setting, policy_errors, rules_for
 from placement_checks.rules import NoFallback, SessionMemory, VariablesOnHost, VariablesShared
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement_checks import Device
-from placement_checks.devices import LOCALHOST
-from placement_checks.timing.loops import Circumstances, Loop, Timing
-from placement_checks.timing.timeline import Slice, Timeline
-from placement_checks.timing.trace import Trace
+from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.timeline import Slice, Timeline
+from placement_checks.core.timing import Circumstances, Loop, Timing
+from placement_checks.core.trace import Trace
 
 
 def loop(*wall: float, cpu: Sequence[float] = ()) -> Loop:

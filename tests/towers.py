@@ -9,7 +9,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Op, Placement
-from placement_checks.placement import Training, producer_of
+from placement_checks.core.placement import Training, producer_of
 from placement_checks.rules import Rule
 
 UNKNOWN_LOSSES = (

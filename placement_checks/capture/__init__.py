@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from placement_checks.devices import Device
-from placement_checks.errors import InputError, UsageError
-from placement_checks.machines import Machine, checked_gpus, local_gpus
-from placement_checks.placement import FOLLOWERS, Placement
-from placement_checks.program import Program
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.machines import Machine, checked_gpus, local_gpus
+from placement_checks.core.placement import FOLLOWERS, Placement
+from placement_checks.core.program import Program
 from placement_checks.util.garbage import left_alone
 
 if TYPE_CHECKING:

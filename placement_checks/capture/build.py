@@ -15,8 +15,8 @@ from placement_checks.capture.gradients import noted
 from placement_checks.capture.graph import Source, of_live
 from placement_checks.capture.steps import told
 from placement_checks.capture.users_code import users_code
-from placement_checks.errors import InputError
-from placement_checks.program import Program, Step
+from placement_checks.core.errors import InputError
+from placement_checks.core.program import Program, Step
 
 
 def build(program: Program, num_gpus: int) -> tuple[Source, Step]:

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from placement_checks.capture.shapes import outputs_of
 from placement_checks.capture.sources import users_frames
-from placement_checks.errors import PlacerError
-from placement_checks.placement import Body, Details, Frame, Tensor
+from placement_checks.core.errors import PlacerError
+from placement_checks.core.placement import Body, Details, Frame, Tensor
 
 _MOST_IMPORTED = 200_000  # ops of a file; a million would take 4 GB for their shapes
 _LARGE = 1024  # bytes; of larger constants the values are cut out before a graph is placed

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from placement_checks.devices import Device
-from placement_checks.errors import InputError
-from placement_checks.placement import Op, producer_of
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError
+from placement_checks.core.placement import Op, producer_of
 
 MOST_NESTED = 2_000_000  # ops; large programs have one million, and a million takes 8 GB to place
 DEEPEST = 100  # calls within calls; loops in branches in functions of programs go ten deep

@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError
 from placement_checks.capture.details import GraphDetails
 from placement_checks.capture.functions import check_calls, nested_ops
 from placement_checks.capture.gradients import Gradients
-from placement_checks.devices import Device
-from placement_checks.errors import InputError
-from placement_checks.placement import (
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError
+from placement_checks.core.placement import (
     GLOBAL,
     TRAINABLE,
     VARIABLE_TYPES,

@@ -7,9 +7,9 @@ from typing import Any
 
 from tensorflow.python.framework import dtypes, kernels
 
-from placement_checks.devices import Device
-from placement_checks.machines import Machine
-from placement_checks.placement import Op
+from placement_checks.core.devices import Device
+from placement_checks.core.machines import Machine
+from placement_checks.core.placement import Op
 
 
 def why_not(op: Op, node: Any, machine: Machine) -> str:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from placement_checks.devices import Device
-from placement_checks.machines import Machine
+from placement_checks.core.devices import Device
+from placement_checks.core.machines import Machine
 
 _FIRST = "A0_"  # before a job's name: comes before what does not begin so
 _TASK = re.compile(rf"/job:{_FIRST}(\w+)((?:/replica:\d+)?)(?:/task:(\d+))?")

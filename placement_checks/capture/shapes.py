@@ -15,8 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from placement_checks.errors import PlacerError
-from placement_checks.placement import Tensor
+from placement_checks.core.errors import PlacerError
+from placement_checks.core.placement import Tensor
 from placement_checks.util.processes import end_with, ending, start
 
 _LIMIT = 300.0  # seconds; 200,000 ops take 30

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from placement_checks.placement import Frame
+from placement_checks.core.placement import Frame
 
 _OURS = Path(__file__).resolve().parents[1]
 _BUILD = str(_OURS / "capture" / "build.py")

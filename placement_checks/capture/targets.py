@@ -23,8 +23,8 @@ from typing import Any
 from placement_checks.capture.behaviour import own_behaviour
 from placement_checks.capture.sources import is_users
 from placement_checks.capture.users_code import users_code
-from placement_checks.errors import InputError
-from placement_checks.program import Program
+from placement_checks.core.errors import InputError
+from placement_checks.core.program import Program
 
 GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
 _LIMIT = 1 << 31  # bytes; protobuf reads no larger message

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from placement_checks.capture.sources import is_users, shown
-from placement_checks.errors import InputError, PlacementError, text_of
+from placement_checks.core.errors import InputError, PlacementError, text_of
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line that tells in bold
 _AROUND = "Exception encountered when calling"  # Keras names the layer first

@@ -13,7 +13,7 @@ from itertools import pairwise
 import click
 
 from placement_checks.cli.output import standard_streams, tell
-from placement_checks.errors import DEBUG, PlacementError, UsageError, as_error
+from placement_checks.core.errors import DEBUG, PlacementError, UsageError, as_error
 
 FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
 _COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain")

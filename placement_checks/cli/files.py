@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from placement_checks.cli.output import stream
-from placement_checks.errors import UsageError
+from placement_checks.core.errors import UsageError
 
 
 @contextlib.contextmanager

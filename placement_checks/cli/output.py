@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from placement_checks.errors import UsageError
+from placement_checks.core.errors import UsageError
 from placement_checks.util.printable import printable
 
 

@@ -11,12 +11,12 @@ import click
 
 from placement_checks import capture
 from placement_checks.capture.targets import GRAPH_SUFFIXES, check, kind_of
-from placement_checks.clusters import TF_CONFIG
 from placement_checks.config import Settings
-from placement_checks.errors import UsageError
+from placement_checks.core.cluster_spec import TF_CONFIG
+from placement_checks.core.errors import UsageError
+from placement_checks.core.machines import Machine, checked_gpus
+from placement_checks.core.placement import Placement
 from placement_checks.logs import STDIN, read_logs
-from placement_checks.machines import Machine, checked_gpus
-from placement_checks.placement import Placement
 
 
 def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:

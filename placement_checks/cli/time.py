@@ -19,14 +19,14 @@ from placement_checks.cli.files import written
 from placement_checks.cli.output import tell
 from placement_checks.cli.targets import check_all
 from placement_checks.config import Settings
-from placement_checks.errors import InputError, UsageError
+from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.machines import checked_gpus
+from placement_checks.core.timing import Timing
 from placement_checks.execute.threads import settle
-from placement_checks.machines import checked_gpus
 from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome import chrome_trace
 from placement_checks.report.lanes import picture
 from placement_checks.report.page import page
-from placement_checks.timing.loops import Timing
 from placement_checks.util.streams import report_alone
 from placement_checks.util.text import counted
 

@@ -16,10 +16,10 @@ from placement_checks.cli import FAILED, say
 from placement_checks.cli.files import written
 from placement_checks.cli.targets import asked_machine, captured, check_all, machine_options
 from placement_checks.config import Settings
+from placement_checks.core.errors import PlacementError, UsageError, as_error
+from placement_checks.core.placement import Placement
 from placement_checks.equality import with_numbers
-from placement_checks.errors import PlacementError, UsageError, as_error
 from placement_checks.judging import Report, verify
-from placement_checks.placement import Placement
 from placement_checks.policy import known_rule, parse_setting, policy_errors
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report

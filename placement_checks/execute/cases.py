@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 
 FOLDER = Path(".placement_checks")
 SUFFIX = ".npz"

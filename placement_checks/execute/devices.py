@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks import machines
-from placement_checks.devices import Device
+from placement_checks.core import machines
+from placement_checks.core.devices import Device
 
 
 def stands_in(gpus: int, devices: str = "auto") -> bool:

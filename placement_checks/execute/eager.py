@@ -17,8 +17,8 @@ from tensorflow.python.distribute import cross_device_utils, device_util, mirror
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
-from placement_checks.devices import Device
-from placement_checks.errors import UsageError
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import UsageError
 from placement_checks.execute.devices import stand_in, stands_in
 
 # Where the numbers of the groups of devices begin that strategies add up in, of each strategy.

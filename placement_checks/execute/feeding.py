@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from placement_checks.capture.details import dims
 from placement_checks.capture.users_code import users_code
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Runnable, Unmeasurable
 from placement_checks.util.text import counted, listed

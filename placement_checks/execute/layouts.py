@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from placement_checks.placement import producer_of
+from placement_checks.core.placement import producer_of
 
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.execute.programs import Runnable, Unmeasurable
 from placement_checks.util.text import counted, listed, nearest
 from placement_checks.wiring.wiring import wiring

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
+from placement_checks.core.measurement import EPS, Array, Arrays, Course, Measurement, Trial
+from placement_checks.core.placement import producer_of
 from placement_checks.execute.alone import Alone
 from placement_checks.execute.backwards import changed, precisions
 from placement_checks.execute.cases import Case
@@ -28,9 +30,7 @@ from placement_checks.execute.programs import Unmeasurable
 from placement_checks.execute.sessions import Running, Values
 from placement_checks.numbers.comparing import differing
 from placement_checks.numbers.courses import compared, made_up_for, stale
-from placement_checks.numbers.measurement import EPS, Array, Arrays, Course, Measurement, Trial
 from placement_checks.numbers.noise import mean_over, noise_of, unsure_in
-from placement_checks.placement import producer_of
 from placement_checks.util.text import counted
 
 _ORDERS = 3  # other orders of the rows, in which the noise is measured

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from placement_checks.core.program import Program
 from placement_checks.execute.feeding import FEWEST, BatchFunction, Feeding
 from placement_checks.execute.programs import Runnable, runnable
-from placement_checks.program import Program
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from tensorflow.python.distribute.values import DistributedValues, SyncOnReadVar
 from placement_checks.capture.build import build
 from placement_checks.capture.graph import Source, name_of, requested
 from placement_checks.capture.placing import keep_whole
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
+from placement_checks.core.machines import Machine
+from placement_checks.core.op_types import SEEDED
+from placement_checks.core.placement import VARIABLE_TYPES, Placement
+from placement_checks.core.program import Program, Step
 from placement_checks.execute.devices import session_config, stand_in, stands_in
 from placement_checks.execute.layouts import channels_last
 from placement_checks.execute.received import Received, noting_applied, received
-from placement_checks.machines import Machine
-from placement_checks.placement import VARIABLE_TYPES, Placement
-from placement_checks.program import Program, Step
 from placement_checks.util.text import counted
-from placement_checks.wiring.randomness import SEEDED
 
 tf1 = tf.compat.v1
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from placement_checks.errors import InputError
-from placement_checks.placement import Placement
+from placement_checks.core.errors import InputError
+from placement_checks.core.placement import Placement
 from placement_checks.wiring.contributions import contributions
 from placement_checks.wiring.wiring import wiring
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from placement_checks.devices import Device
-from placement_checks.errors import InputError
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError
 from placement_checks.execute.programs import Runnable, Unmeasurable
 
 tf1 = tf.compat.v1

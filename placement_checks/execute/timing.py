@@ -14,7 +14,8 @@ from types import TracebackType
 import numpy as np
 import tensorflow as tf
 
-from placement_checks.errors import UsageError
+from placement_checks.core.errors import UsageError
+from placement_checks.core.timing import Circumstances, Loop, Replayed, Timing
 from placement_checks.execute.feeding import Batch, BatchFunction
 from placement_checks.execute.fitness import all_fed, says_step
 from placement_checks.execute.pair import Pair
@@ -22,7 +23,6 @@ from placement_checks.execute.programs import Runnable
 from placement_checks.execute.sessions import Running
 from placement_checks.execute.threads import ONEDNN, POOL
 from placement_checks.execute.tracing import Tracer, tower_devices
-from placement_checks.timing.loops import Circumstances, Loop, Replayed, Timing
 
 FEWEST_TRACED, MOST_TRACED = 20, 60  # steps that are traced of each program
 _TRACING = 20.0  # seconds after which no further step is traced

@@ -6,8 +6,8 @@ import contextlib
 import re
 from collections import Counter
 
-from placement_checks.devices import LOCALHOST, Device
-from placement_checks.errors import InputError
+from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.errors import InputError
 from placement_checks.logs.forms import device_of
 
 _SEVERITY = re.compile(rb"(?:^|[^\w])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,999}\.cc:\d+\] ")

@@ -11,10 +11,10 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from placement_checks.core.machines import Machine
+from placement_checks.core.placement import Placement
 from placement_checks.logs.log import Log
 from placement_checks.logs.reading import read_logs
-from placement_checks.machines import Machine
-from placement_checks.placement import Placement
 from placement_checks.util.streams import diverted, flush, write_back
 
 _NAME = "the caught log"

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from placement_checks.devices import Device
-from placement_checks.errors import InputError
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError
+from placement_checks.core.machines import Machine
+from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement, Variable
 from placement_checks.logs.forms import Record
-from placement_checks.machines import Machine
-from placement_checks.placement import VARIABLE_TYPES, Op, Placement, Variable
 from placement_checks.util.text import counted
 
 _UNASKED = (

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.logs.log import Log
 from placement_checks.logs.sources import STDIN, Source
 from placement_checks.logs.tally import Tally

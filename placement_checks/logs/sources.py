@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 
 STDIN = "-"
 BLOCK = 1 << 19  # bytes; small enough for the lines of a block to stay in the processor's cache

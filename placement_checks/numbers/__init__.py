@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from placement_checks.numbers.measurement import Course, Measurement, Trial
+from placement_checks.core.measurement import Course, Measurement, Trial
 
 __all__ = ["Course", "Measurement", "Trial"]

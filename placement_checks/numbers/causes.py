@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placement_checks.numbers.measurement import (
+from placement_checks.core.measurement import (
     EPS,
     Array,
     Arrays,

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from placement_checks.numbers.measurement import EPS, Array, Trial, largest
+from placement_checks.core.measurement import EPS, Array, Trial, largest
 
 # Where less than this can be told, nothing is said: towers of 64 and 63 rows that are averaged
 # without weights are wrong by 0.2 to 0.7 %.

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placement_checks.core.measurement import EPS, Array, Course, Measurement, largest
 from placement_checks.numbers.comparing import (
     COARSEST,
     Difference,
@@ -13,7 +14,6 @@ from placement_checks.numbers.comparing import (
     differing,
     gradients,
 )
-from placement_checks.numbers.measurement import EPS, Array, Course, Measurement, largest
 
 # Optimisers whose step is as large as the gradient. The others divide the gradient by its size:
 # rounding then decides the way of an element whose gradient is next to zero, and a factor on all

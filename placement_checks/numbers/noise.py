@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.numbers.measurement import Array, Arrays, Sample, largest
+from placement_checks.core.measurement import Array, Arrays, Sample, largest
 
 # An element whose gradient is not this many times its noise may take a step either way, under an
 # optimiser that divides the gradient by its size.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placement_checks.numbers.measurement import Array, Trial
+from placement_checks.core.measurement import Array, Trial
 from placement_checks.util.text import listed
 
 CLOSE = 0.01  # of weights and ratios, which are fitted

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from placement_checks.core.timeline import Timeline
 from placement_checks.report.json import written
-from placement_checks.timing.timeline import Timeline
 
 
 def chrome_trace(timeline: Timeline, title: str) -> str:

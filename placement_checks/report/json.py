@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from placement_checks.util.printable import printable
 
 if TYPE_CHECKING:
-    from placement_checks.errors import PlacementError
+    from placement_checks.core.errors import PlacementError
     from placement_checks.judging import Report
     from placement_checks.rules import Verdict
 

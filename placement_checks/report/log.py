@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from placement_checks.devices import Device
+from placement_checks.core.devices import Device
+from placement_checks.core.placement import VARIABLE_TYPES
 from placement_checks.logs import Log, Record, text_of
-from placement_checks.placement import VARIABLE_TYPES
 from placement_checks.report.json import SCHEMA, written
 from placement_checks.util.printable import printable
 from placement_checks.util.text import counted

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from placement_checks.core.placement import Placement
 from placement_checks.judging import Report
-from placement_checks.placement import Placement
 from placement_checks.report.console import show
 from placement_checks.report.lines import finding_lines
 from placement_checks.report.picture import picture
@@ -17,7 +17,7 @@ from placement_checks.rules import Verdict
 from placement_checks.util.text import counted
 
 if TYPE_CHECKING:
-    from placement_checks.numbers.measurement import Measurement
+    from placement_checks.core.measurement import Measurement
 
 _STATES = {
     "kept": ("KEPT", "green"),

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from placement_checks.core.timing import Loop, Timing
 from placement_checks.report.console import show
 from placement_checks.report.json import SCHEMA, versions, written
-from placement_checks.timing.loops import Loop, Timing
 from placement_checks.util.text import counted
 
 _COMPARED = ("rows", "gpus", "devices", "kind", "tensorflow", "onednn", "measured_ratio",

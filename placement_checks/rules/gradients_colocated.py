@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement_checks.placement import VARIABLE_TYPES, Op, Placement
+from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, is_among
 from placement_checks.util.text import counted
 from placement_checks.wiring.wiring import wiring

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING
 
-from placement_checks.errors import ConfigError
-from placement_checks.placement import Placement
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.util.text import counted, listed
 
 if TYPE_CHECKING:
+    from placement_checks.core.measurement import Measurement, Trial
     from placement_checks.numbers.comparing import Difference
-    from placement_checks.numbers.measurement import Measurement, Trial
     from placement_checks.numbers.rows import Cause
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placement_checks.placement import Placement, producer_of
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.rules.base import (
     Finding,
     Rule,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from placement_checks.placement import VARIABLE_TYPES, Op, Placement, producer_of
+from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
 
 # The ends of the names of op types that make a resource: HashTableV2, FIFOQueueV2, IteratorV2 …

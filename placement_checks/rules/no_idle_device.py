@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placement_checks.devices import Device
-from placement_checks.placement import VARIABLE_TYPES, Op, Placement
+from placement_checks.core.devices import Device
+from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict
 from placement_checks.util.text import counted
 

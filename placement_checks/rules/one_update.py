@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.placement import Placement
+from placement_checks.core.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.util.text import counted
 from placement_checks.wiring.contributions import contributions

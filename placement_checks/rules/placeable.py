@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from placement_checks.devices import Device
-from placement_checks.placement import MOST_REFUSALS, Op, Placement, Refusal
+from placement_checks.core.devices import Device
+from placement_checks.core.placement import MOST_REFUSALS, Op, Placement, Refusal
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from placement_checks.errors import ConfigError
-from placement_checks.placement import Placement
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict
 from placement_checks.util.text import counted, listed
 

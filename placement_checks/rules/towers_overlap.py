@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from placement_checks.errors import ConfigError
-from placement_checks.placement import Placement, producer_of
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, steps
 from placement_checks.util.text import counted
 from placement_checks.wiring.towers import Tower
 from placement_checks.wiring.wiring import wiring
 
 if TYPE_CHECKING:
-    from placement_checks.timing.timeline import Pair
-    from placement_checks.timing.trace import Trace
+    from placement_checks.core.timeline import Pair
+    from placement_checks.core.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from placement_checks.devices import Device
-from placement_checks.errors import ConfigError
-from placement_checks.placement import Placement, producer_of
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict
 from placement_checks.util.text import counted
 from placement_checks.wiring.transfers import Copy, Transfer, copies, links, transfers

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement_checks.devices import Device
-from placement_checks.errors import ConfigError
-from placement_checks.machines import Machine
-from placement_checks.placement import Op, Placement
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.machines import Machine
+from placement_checks.core.placement import Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
 from placement_checks.util.text import counted
 

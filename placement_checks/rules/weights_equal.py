@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
-from placement_checks.errors import ConfigError
-from placement_checks.placement import Placement
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.util.text import counted
 
 if TYPE_CHECKING:
+    from placement_checks.core.measurement import Array, Arrays, Course, Measurement
     from placement_checks.numbers.courses import Departure
-    from placement_checks.numbers.measurement import Array, Arrays, Course, Measurement
 
 
 _COPIES = (

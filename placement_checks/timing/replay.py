@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from placement_checks.devices import Device
-from placement_checks.timing.timeline import Slice, Timeline
+from placement_checks.core.devices import Device
+from placement_checks.core.timeline import Slice, Timeline
 
 
 class Task(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from placement_checks.placement import Placement
+from placement_checks.core.placement import Placement
 from placement_checks.wiring.flow import Flow
 
 _SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")

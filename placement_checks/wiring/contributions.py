@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from placement_checks.placement import Placement
+from placement_checks.core.placement import Placement
 from placement_checks.wiring.updates import Update
 from placement_checks.wiring.wiring import wiring
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from placement_checks.placement import VARIABLE_TYPES, Placement, producer_of
+from placement_checks.core.placement import VARIABLE_TYPES, Placement, producer_of
 
 # They yield the shape of a value, or something of that shape: the value itself does not pass.
 _SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from placement_checks.placement import Placement, producer_of
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.wiring.flow import Flow
 
 

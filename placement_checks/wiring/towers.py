@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from placement_checks.devices import LOCALHOST, Device
-from placement_checks.placement import Op, Placement, producer_of
+from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.wiring.backward import Backward
 from placement_checks.wiring.flow import Flow
 from placement_checks.wiring.updates import Updates

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from placement_checks.devices import Device
-from placement_checks.placement import Placement, producer_of
+from placement_checks.core.devices import Device
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.wiring.wiring import Wiring, wiring
 
 _HANDLES = frozenset({"resource"})

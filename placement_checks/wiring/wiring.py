@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from placement_checks.placement import Op, Placement
+from placement_checks.core.placement import Op, Placement
 from placement_checks.wiring.backward import Backward
 from placement_checks.wiring.flow import Flow
 from placement_checks.wiring.objectives import Losses, losses_of

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from placement_checks.timing.loops import Spread
+from placement_checks.core.timing import Spread
 
 _WARM_UP = 5  # steps of each way that are not timed
 

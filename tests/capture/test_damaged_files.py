@@ -19,7 +19,7 @@ from mutations import damage_bytes, damage_fields, of_kind, two_towers
 
 from placement_checks import place
 from placement_checks.capture import ask
-from placement_checks.errors import PlacementError
+from placement_checks.core.errors import PlacementError
 from placement_checks.judging import verify
 
 META = two_towers()

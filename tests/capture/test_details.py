@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import place
-from placement_checks.placement import Body, Tensor
+from placement_checks.core.placement import Body, Tensor
 
 tf1 = tf.compat.v1
 

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from placement_checks import Machine, Placement, place
 from placement_checks.capture.targets import resolve
-from placement_checks.placement import GLOBAL, TRAINABLE
+from placement_checks.core.placement import GLOBAL, TRAINABLE
 
 tf1 = tf.compat.v1
 KINDS = pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])

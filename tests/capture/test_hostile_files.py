@@ -16,9 +16,9 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from placement_checks import place
 from placement_checks.capture import ask
 from placement_checks.capture.functions import DEEPEST, MOST_NESTED
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
+from placement_checks.core.placement import TRAINABLE
 from placement_checks.judging import verify
-from placement_checks.placement import TRAINABLE
 
 tf1 = tf.compat.v1
 

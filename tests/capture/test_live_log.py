@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import catch_log
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 
 tf1 = tf.compat.v1
 

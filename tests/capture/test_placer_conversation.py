@@ -20,7 +20,7 @@ import pytest
 
 from placement_checks.capture.placer import process as module
 from placement_checks.capture.placer.process import PlacerProcess, Refused
-from placement_checks.errors import PlacerError
+from placement_checks.core.errors import PlacerError
 
 NAMES = ["a", "b", "c"]
 # Places every op where the text of the "graph" says.

@@ -17,7 +17,7 @@ import pytest
 
 from placement_checks.capture.placer import frames
 from placement_checks.capture.placer.process import PlacerProcess
-from placement_checks.errors import PlacerError
+from placement_checks.core.errors import PlacerError
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0  # seconds; the process looks every second, on a machine that may be busy

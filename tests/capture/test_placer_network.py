@@ -18,7 +18,7 @@ from placement_checks import place
 from placement_checks.capture import placing
 from placement_checks.capture.placer import child, network, phantom
 from placement_checks.capture.placer.process import PlacerProcess
-from placement_checks.errors import PlacerError
+from placement_checks.core.errors import PlacerError
 
 
 def build() -> None:

@@ -17,7 +17,7 @@ from placement_checks import PlacementError, place
 from placement_checks.capture import placing
 from placement_checks.capture.placer import process as module
 from placement_checks.capture.placer.process import PlacerProcess, Unusable
-from placement_checks.placement import Placement
+from placement_checks.core.placement import Placement
 
 
 def build() -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from placement_checks.capture import shapes
 from placement_checks.capture.details import GraphDetails
-from placement_checks.errors import PlacerError
+from placement_checks.core.errors import PlacerError
 
 
 def saved_graph() -> Any:

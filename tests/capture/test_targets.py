@@ -9,7 +9,7 @@ import pytest
 
 from placement_checks import place
 from placement_checks.capture.targets import resolve
-from placement_checks.program import Program
+from placement_checks.core.program import Program
 
 TRAIN = """
 import sys

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.capture.users_code import users_code
-from placement_checks.errors import InputError, UsageError
+from placement_checks.core.errors import InputError, UsageError
 
 
 def told(code: Callable[[], object], cure: str = "") -> InputError:

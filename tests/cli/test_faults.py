@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from placement_checks.errors import PlacerError
+from placement_checks.core.errors import PlacerError
 from placement_checks.rules.losses_apart import LossesApart
 from placement_checks.wiring.wiring import Wiring
 

@@ -9,9 +9,9 @@ import pairs
 import pytest
 import tensorflow as tf
 
+from placement_checks.core.program import Program
 from placement_checks.execute.backwards import changed
 from placement_checks.execute.programs import runnable
-from placement_checks.program import Program
 
 tf1 = tf.compat.v1
 

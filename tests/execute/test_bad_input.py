@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.capture.behaviour import Behaviour
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Unmeasurable
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.execute.cases import Case
 
 MANY = 10**12  # elements, of which a file holds none

@@ -20,7 +20,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import Cluster, Machine, local_cluster
-from placement_checks.errors import InputError, UsageError
+from placement_checks.core.errors import InputError, UsageError
 from placement_checks.execute.cluster.local import reserved_port
 
 tf1 = tf.compat.v1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from placement_checks import machines
+from placement_checks.core import machines
 from placement_checks.execute.devices import full_precision, running_on, stand_in
 
 tf1 = tf.compat.v1

@@ -13,12 +13,12 @@ import pairs
 import pytest
 import tensorflow as tf
 
-from placement_checks import machines
+from placement_checks.core import machines
+from placement_checks.core.measurement import Measurement
 from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Unmeasurable
 from placement_checks.numbers.comparing import differing
 from placement_checks.numbers.courses import compared
-from placement_checks.numbers.measurement import Measurement
 
 tf1 = tf.compat.v1
 

@@ -11,8 +11,8 @@ import pairs
 import pytest
 import tensorflow as tf
 
+from placement_checks.core.measurement import Measurement
 from placement_checks.numbers.courses import compared, stale
-from placement_checks.numbers.measurement import Measurement
 
 tf1 = tf.compat.v1
 

@@ -16,7 +16,9 @@ import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
 from placement_checks import Device, Program
-from placement_checks.devices import LOCALHOST
+from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.timeline import Timeline
+from placement_checks.core.trace import Trace
 from placement_checks.execute import tracing
 from placement_checks.execute.devices import stand_in, stood_in_for
 from placement_checks.execute.pair import Pair
@@ -24,8 +26,6 @@ from placement_checks.execute.programs import Unmeasurable
 from placement_checks.execute.sessions import Running
 from placement_checks.execute.tracing import Tracer, tower_devices, watched
 from placement_checks.timing.replay import Task
-from placement_checks.timing.timeline import Timeline
-from placement_checks.timing.trace import Trace
 
 tf1 = tf.compat.v1
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from placement_checks import verify
-from placement_checks.errors import PlacementError
+from placement_checks.core.errors import PlacementError
 from placement_checks.logs import Log, read_logs
 from placement_checks.report.log import render_json, render_lines, render_text
 
@@ -200,7 +200,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_takes_little_memory(unit, tmp_
     program = (
         "import sys\n"
         "from placement_checks.logs import read_logs\n"
-        "from placement_checks.errors import PlacementError\n"
+        "from placement_checks.core.errors import PlacementError\n"
         "try: read_logs([sys.argv[1]])\n"
         "except PlacementError: pass\n"
         "print(*(line.split()[1] for line in open('/proc/self/status') if 'VmHWM' in line))"  # KiB

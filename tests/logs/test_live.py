@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from placement_checks import assert_variables_on_host, catch_log
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.logs import Record
 
 libc = ctypes.CDLL(None)

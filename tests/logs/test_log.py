@@ -6,7 +6,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Device, Machine, verify
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.logs import Log, Record, read_logs
 from placement_checks.logs.tally import Tally
 

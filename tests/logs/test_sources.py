@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.logs import Record, Source, processors, read_logs, sources
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"

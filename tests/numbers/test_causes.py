@@ -10,9 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from measurements import SHAPES, Problem, measurement, problem, runs, spread
 
+from placement_checks.core.measurement import Array, Arrays, Sample, Trial
 from placement_checks.numbers.causes import causes
 from placement_checks.numbers.comparing import differing
-from placement_checks.numbers.measurement import Array, Arrays, Sample, Trial
 from placement_checks.numbers.rows import Cause
 from placement_checks.policy import policy_errors
 

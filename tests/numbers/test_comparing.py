@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from measurements import measurement, problem
 
+from placement_checks.core.measurement import Array, Trial
 from placement_checks.numbers.comparing import Difference, difference, differing, gradients
-from placement_checks.numbers.measurement import Array, Trial
 
 EPS = {
     "float64": float(np.finfo(np.float64).eps),

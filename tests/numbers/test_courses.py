@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measurements import course, measurement
 
+from placement_checks.core.measurement import Array, Course, Measurement, Trial
 from placement_checks.numbers.courses import (
     Departure,
     compared,
@@ -19,7 +20,6 @@ from placement_checks.numbers.courses import (
     owner,
     stale,
 )
-from placement_checks.numbers.measurement import Array, Course, Measurement, Trial
 
 SGD = "ResourceApplyGradientDescent"
 ADAM = "ResourceApplyAdam"

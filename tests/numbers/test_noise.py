@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placement_checks.numbers.measurement import Sample
+from placement_checks.core.measurement import Sample
 from placement_checks.numbers.noise import mean_over, noise_of, unsure_in
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placement_checks import machines
+from placement_checks.core import machines
 
 TWO = """
 import pytest

@@ -243,7 +243,7 @@ import sys
 import pytest
 from train import build_towers
 
-from placement_checks.errors import InputError, UsageError
+from placement_checks.core.errors import InputError, UsageError
 
 CALLS = {
     "5": lambda place: place(5),

@@ -9,7 +9,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import verify
-from placement_checks.errors import ConfigError, InputError, PlacerError, UsageError
+from placement_checks.core.errors import ConfigError, InputError, PlacerError, UsageError
 from placement_checks.report.json import render, versions
 
 PROGRAM = {"program", "machine", "placer", "devices", "rules"}

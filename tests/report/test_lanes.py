@@ -5,10 +5,10 @@ from xml.etree import ElementTree
 
 from timings import STEP, timeline
 
+from placement_checks.core.timeline import Timeline
+from placement_checks.core.trace import Trace
 from placement_checks.report.chrome import chrome_trace
 from placement_checks.report.lanes import lanes_svg, picture
-from placement_checks.timing.timeline import Timeline
-from placement_checks.timing.trace import Trace
 
 SVG = "{http://www.w3.org/2000/svg}"
 

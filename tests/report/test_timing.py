@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from timings import loop, timing
 
+from placement_checks.core.timing import Replayed, Timing
 from placement_checks.report.timing import checked, render, write, write_against
-from placement_checks.timing.loops import Replayed, Timing
 
 QUIET = timing(
     loop(1.02, 1.03, 1.04),

@@ -17,7 +17,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Verdict
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.rules import AveragingOnHost
 from placement_checks.util.text import listed
 

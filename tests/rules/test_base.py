@@ -8,7 +8,7 @@ import pytest
 from graphs import op, placement
 from towers import program
 
-from placement_checks.placement import Details, Frame
+from placement_checks.core.placement import Details, Frame
 from placement_checks.rules import RULES, NoFallback, Rule, TowersAlike, Verdict
 from placement_checks.rules.base import built_at
 

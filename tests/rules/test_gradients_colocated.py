@@ -15,7 +15,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Verdict
-from placement_checks.placement import Details
+from placement_checks.core.placement import Details
 from placement_checks.rules import GradientsColocated
 
 CURE = (

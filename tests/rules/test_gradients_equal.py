@@ -14,7 +14,7 @@ from measurements import SHAPES, Problem, course, measurement, problem, runs, sp
 from towers import program
 
 from placement_checks import Finding, Placement, Verdict
-from placement_checks.numbers.measurement import Course, Measurement, Trial
+from placement_checks.core.measurement import Course, Measurement, Trial
 from placement_checks.policy import policy_errors
 from placement_checks.rules import GradientsEqual
 

@@ -12,7 +12,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Verdict
-from placement_checks.placement import Body
+from placement_checks.core.placement import Body
 from placement_checks.rules import InputsDistinct
 
 OWN_PART = (

@@ -4,7 +4,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Finding, Verdict
-from placement_checks.placement import MOST_REFUSALS, Refusal
+from placement_checks.core.placement import MOST_REFUSALS, Refusal
 from placement_checks.rules import Placeable
 
 # As TensorFlow's placer words it.

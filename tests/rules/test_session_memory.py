@@ -5,8 +5,8 @@ from graphs import placement
 from towers import host, program
 
 from placement_checks import Finding, Verdict
-from placement_checks.errors import ConfigError
-from placement_checks.placement import Training
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.placement import Training
 from placement_checks.rules import SessionMemory
 
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"

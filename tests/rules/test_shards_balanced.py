@@ -5,7 +5,7 @@ from graphs import op, placement
 from towers import program
 
 from placement_checks import Finding, Verdict
-from placement_checks.errors import ConfigError
+from placement_checks.core.errors import ConfigError
 from placement_checks.rules import ShardsBalanced
 
 CLUSTER = "ps*2; worker*2: gpu*1"

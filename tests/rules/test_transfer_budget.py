@@ -7,8 +7,8 @@ from graphs import op, placement
 from towers import NO_TRAIN_OP, host, on, program, variable
 
 from placement_checks import Finding, Verdict
-from placement_checks.errors import ConfigError
-from placement_checks.placement import Details, Tensor, Training
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.placement import Details, Tensor, Training
 from placement_checks.rules import TransferBudget
 
 CURE = "keep what is large where it is computed with, and feed each tower its part alone"

@@ -13,8 +13,8 @@ from towers import (
 )
 
 from placement_checks import Finding, Verdict
-from placement_checks.errors import InputError
-from placement_checks.placement import GLOBAL, TRAINABLE
+from placement_checks.core.errors import InputError
+from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.rules import UpdateOpsRun
 
 GROUP = (

@@ -4,7 +4,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Finding, Verdict
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.rules import VariablesOnHost
 
 CLUSTER = "ps*2; worker*2: gpu*2"

@@ -4,7 +4,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Finding, Verdict
-from placement_checks.placement import GLOBAL, TRAINABLE
+from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.rules import VariablesShared
 
 CURE = (

@@ -12,7 +12,7 @@ from measurements import course, measurement
 from towers import program
 
 from placement_checks import Finding, Placement, Verdict
-from placement_checks.numbers.measurement import Course, Measurement, Trial
+from placement_checks.core.measurement import Course, Measurement, Trial
 from placement_checks.policy import policy_errors
 from placement_checks.rules import WeightsEqual
 

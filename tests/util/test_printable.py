@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.util.printable import printable
 
 

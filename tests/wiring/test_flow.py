@@ -10,7 +10,7 @@ from graphs import op, placement
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_checks.placement import producer_of
+from placement_checks.core.placement import producer_of
 from placement_checks.wiring.flow import Flow
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from graphs import op, placement
 
-from placement_checks.placement import Training
+from placement_checks.core.placement import Training
 from placement_checks.wiring.wiring import wiring
 
 

@@ -8,7 +8,7 @@ import pytest
 from graphs import op, placement
 from towers import host, on, program, variable
 
-from placement_checks.placement import Training
+from placement_checks.core.placement import Training
 from placement_checks.wiring.wiring import wiring
 
 

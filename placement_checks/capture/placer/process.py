@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from placement_checks.capture.placer import frames
 from placement_checks.capture.placer.refusal import Refused
-from placement_checks.errors import PlacerError
+from placement_checks.core.errors import PlacerError
 from placement_checks.util.processes import ending, start
 from placement_checks.util.streams import unnamed_file
 

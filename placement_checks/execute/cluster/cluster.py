@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from placement_checks.clusters import addresses
-from placement_checks.devices import Device
-from placement_checks.errors import InputError
-from placement_checks.machines import Machine
-from placement_checks.placement import Placement
+from placement_checks.core.cluster_spec import addresses
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError
+from placement_checks.core.machines import Machine
+from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
     from placement_checks.execute.asked import Batch, Target

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from placement_checks.errors import InputError, PlacerError, UsageError
+from placement_checks.core.errors import InputError, PlacerError, UsageError
+from placement_checks.core.machine_text import Task
+from placement_checks.core.machines import Machine
 from placement_checks.execute.cluster.cluster import Cluster
 from placement_checks.execute.cluster.servers import SERVING
-from placement_checks.machines import Machine
-from placement_checks.tasks import Task
 from placement_checks.util.processes import start
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine

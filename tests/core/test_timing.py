@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timings import loop, timing
 
-from placement_checks.timing.loops import Replayed, Spread, summary
+from placement_checks.core.timing import Replayed, Spread, summary
 
 BUSY = ": the machine was busy; time it again when it is quiet"
 

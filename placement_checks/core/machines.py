@@ -19,10 +19,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from placement_checks import clusters
-from placement_checks.devices import Device
-from placement_checks.errors import InputError, UsageError
-from placement_checks.tasks import (
+from placement_checks.core import cluster_spec
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.machine_text import (
     MOST_GPUS,
     MOST_TASKS,
     Task,
@@ -69,8 +69,8 @@ class Machine:
         """
         if text.strip() == "this":
             return Machine.local(len(local_gpus()))
-        if text.strip() == clusters.TF_CONFIG:
-            spec, own = clusters.from_environment()
+        if text.strip() == cluster_spec.TF_CONFIG:
+            spec, own = cluster_spec.from_environment()
             machine = _of_addresses(spec, gpus)
             return machine if machine.is_local else replace(machine, stated_master=own)
         tasks, master = parse_tasks(text)
@@ -95,7 +95,7 @@ class Machine:
                 10,000.
             UsageError: ``gpus`` is below 1 or above 256.
         """
-        return _of_addresses(clusters.addresses(spec), gpus)
+        return _of_addresses(cluster_spec.addresses(spec), gpus)
 
     @staticmethod
     def smallest(requested: Iterable[Device], gpus: int) -> Machine:
@@ -214,7 +214,7 @@ class Machine:
             return ""
         return (
             f"asks for /job:{device.job}/task:{device.task}, and the job {device.job} has "
-            f"{clusters.some_tasks(sorted(tasks))}"
+            f"{cluster_spec.some_tasks(sorted(tasks))}"
         )
 
     def nearest(self, device: Device) -> str:
@@ -271,7 +271,7 @@ def checked_gpus(count: int) -> int:
     return count
 
 
-def _of_addresses(spec: clusters.Addresses, gpus: int) -> Machine:
+def _of_addresses(spec: cluster_spec.Addresses, gpus: int) -> Machine:
     checked_gpus(gpus)
     for job, tasks in spec.items():
         if max(tasks) >= MOST_TASKS:

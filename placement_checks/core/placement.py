@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from placement_checks.devices import Device
-from placement_checks.machines import Machine
+from placement_checks.core.devices import Device
+from placement_checks.core.machines import Machine
 
 if TYPE_CHECKING:
-    from placement_checks.numbers.measurement import Measurement
-    from placement_checks.timing.trace import Trace
+    from placement_checks.core.measurement import Measurement
+    from placement_checks.core.trace import Trace
 
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES

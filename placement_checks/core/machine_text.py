@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import groupby
 
-from placement_checks.clusters import TF_CONFIG
-from placement_checks.devices import Device
-from placement_checks.errors import UsageError
+from placement_checks.core.cluster_spec import TF_CONFIG
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import UsageError
 
 MOST_GPUS = 256
 MOST_TASKS = 10_000

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_checks import Device
-from placement_checks.devices import LOCALHOST
-from placement_checks.timing.timeline import Slice, Timeline, at_once, merged
+from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.timeline import Slice, Timeline, at_once, merged
 
 HOST, *GPUS = (
     Device.parse(name).over(LOCALHOST) for name in ("/cpu:0", "/gpu:0", "/gpu:1", "/gpu:2")

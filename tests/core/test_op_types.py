@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placement_checks.wiring.randomness import draws
+from placement_checks.core.op_types import draws
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_checks import Device
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 
 PARTS = [each.name for each in fields(Device)]
 

@@ -4,7 +4,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Device
-from placement_checks.placement import Tensor, producer_of
+from placement_checks.core.placement import Tensor, producer_of
 
 
 @pytest.mark.parametrize("source", ["scope/conv", "scope/conv:1", "^scope/conv"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from placement_checks.devices import Device
+from placement_checks.core.devices import Device
 
 Spans = Sequence[tuple[float, float]]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from placement_checks import Program, Step
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 
 
 class Builder:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 
 _PART = re.compile(
     r"job:(?P<job>[A-Za-z][A-Za-z0-9_]*|\*)"

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_checks import Device, Machine, machines
-from placement_checks.errors import InputError, UsageError
-from placement_checks.machines import checked_gpus
-from placement_checks.tasks import MOST_GPUS, MOST_TASKS, PRESETS, Task
+from placement_checks import Device, Machine
+from placement_checks.core import machines
+from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.machine_text import MOST_GPUS, MOST_TASKS, PRESETS, Task
+from placement_checks.core.machines import checked_gpus
 
 CURE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from placement_checks.errors import InputError
+from placement_checks.core.errors import InputError
 from placement_checks.util.text import listed, nearest
 
 TF_CONFIG = "TF_CONFIG"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from placement_checks.errors import InputError, UsageError
+from placement_checks.core.errors import InputError, UsageError
 
 
 @dataclass(frozen=True)

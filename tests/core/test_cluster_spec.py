@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_checks import clusters
-from placement_checks.errors import InputError
+from placement_checks.core import cluster_spec
+from placement_checks.core.errors import InputError
 
 CURE = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
 ADDRESS = "write it like host0:2222"
@@ -46,11 +46,11 @@ def config(monkeypatch, cluster, task=None):
     ],
 )
 def test_addresses(spec, found):
-    assert clusters.addresses(spec) == found
+    assert cluster_spec.addresses(spec) == found
 
 
 def test_jobs_are_in_the_order_given_and_tasks_in_that_of_their_indices():
-    found = clusters.addresses({"worker": {"10": "a:1", "9": "a:2"}, "chief": ["a:3"]})
+    found = cluster_spec.addresses({"worker": {"10": "a:1", "9": "a:2"}, "chief": ["a:3"]})
 
     assert [(job, list(tasks)) for job, tasks in found.items()] == [
         ("worker", [9, 10]),
@@ -61,7 +61,7 @@ def test_jobs_are_in_the_order_given_and_tasks_in_that_of_their_indices():
 @pytest.mark.parametrize("spec", [{}, None, [], ["a:1"], "ps", 3, Spec({}), Spec(None)])
 def test_a_spec_without_jobs(spec):
     with pytest.raises(InputError) as caught:
-        clusters.addresses(spec)
+        cluster_spec.addresses(spec)
     assert str(caught.value) == f"the ClusterSpec: names no jobs; {CURE}"
 
 
@@ -70,7 +70,7 @@ def test_a_spec_without_jobs(spec):
 )
 def test_what_is_no_name_of_a_job(job):
     with pytest.raises(InputError) as caught:
-        clusters.addresses({"worker": ["a:1"], job: ["b:1"]})
+        cluster_spec.addresses({"worker": ["a:1"], job: ["b:1"]})
     assert str(caught.value) == f"the ClusterSpec: {job!r} is no name of a job; {CURE}"
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_name_of_a_job(job):
 )
 def test_a_job_without_a_list_of_addresses(tasks):
     with pytest.raises(InputError) as caught:
-        clusters.addresses({"ps": tasks})
+        cluster_spec.addresses({"ps": tasks})
     assert str(caught.value) == f"the ClusterSpec: the job ps has no list of addresses; {CURE}"
 
 
@@ -109,7 +109,7 @@ def test_a_job_without_a_list_of_addresses(tasks):
 )
 def test_a_job_that_has_one_index_twice(tasks):
     with pytest.raises(InputError) as caught:
-        clusters.addresses({"worker": ["c:1"], "ps": tasks})
+        cluster_spec.addresses({"worker": ["c:1"], "ps": tasks})
     assert str(caught.value) == f"the ClusterSpec: the job ps has one index twice; {CURE}"
 
 
@@ -132,7 +132,7 @@ def test_a_job_that_has_one_index_twice(tasks):
 )
 def test_what_is_no_address(address):
     with pytest.raises(InputError) as caught:
-        clusters.addresses({"ps": ["host:1", address]})
+        cluster_spec.addresses({"ps": ["host:1", address]})
     assert str(caught.value) == (
         f"the ClusterSpec: /job:ps/task:1 has the address {address!r}; {ADDRESS}"
     )
@@ -141,7 +141,7 @@ def test_what_is_no_address(address):
 @pytest.mark.parametrize("address", [None, 22, pytest.param(10**5000, id="long"), ["a:1"]])
 def test_an_address_that_is_no_text(address):
     with pytest.raises(InputError) as caught:
-        clusters.addresses({"ps": ["host:1", address]})
+        cluster_spec.addresses({"ps": ["host:1", address]})
     assert str(caught.value) == (
         "the ClusterSpec: the address of /job:ps/task:1 is of type "
         f"{type(address).__name__}; write host0:2222"
@@ -151,13 +151,13 @@ def test_an_address_that_is_no_text(address):
 @pytest.mark.parametrize("index", [pytest.param(10**5000, id="long"), -1, 1.0, "x"])
 def test_an_index_that_is_none(index):
     with pytest.raises(InputError, match="the job ps has no list of addresses"):
-        clusters.addresses({"ps": {index: "a:1"}})
+        cluster_spec.addresses({"ps": {index: "a:1"}})
 
 
 @pytest.mark.parametrize("port", ["65536", "999999999"])
 def test_ports_end(port):
     with pytest.raises(InputError) as caught:
-        clusters.addresses({"ps": {"4": f"host:{port}"}})
+        cluster_spec.addresses({"ps": {"4": f"host:{port}"}})
     assert str(caught.value) == (
         f"the ClusterSpec: /job:ps/task:4 has the port {port}; ports end at 65535"
     )
@@ -172,7 +172,7 @@ def test_ports_end(port):
 )
 def test_two_tasks_have_one_address(spec, tasks):
     with pytest.raises(InputError) as caught:
-        clusters.addresses(spec)
+        cluster_spec.addresses(spec)
     assert str(caught.value) == (
         f"the ClusterSpec: {tasks} both have the address a:1; give every task a port of its own"
     )
@@ -184,14 +184,14 @@ def test_two_tasks_have_one_address(spec, tasks):
 )
 def test_messages_call_the_spec_what_they_are_told(spec):
     with pytest.raises(InputError) as caught:
-        clusters.addresses(spec, "cluster.json")
+        cluster_spec.addresses(spec, "cluster.json")
     assert caught.value.object == "cluster.json"
 
 
 def test_from_environment(monkeypatch):
     config(monkeypatch, {"ps": ["a:1"], "worker": ["b:1", "c:1"]})
     cluster = {"ps": {0: "a:1"}, "worker": {0: "b:1", 1: "c:1"}}
-    assert clusters.from_environment() == (cluster, None)
+    assert cluster_spec.from_environment() == (cluster, None)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_from_environment(monkeypatch):
 )
 def test_the_own_task_is_of_the_cluster(monkeypatch, cluster, task, own):
     config(monkeypatch, cluster, task)
-    assert clusters.from_environment() == (clusters.addresses(cluster), own)
+    assert cluster_spec.from_environment() == (cluster_spec.addresses(cluster), own)
 
 
 @pytest.mark.parametrize("text", [None, ""])
@@ -222,14 +222,14 @@ def test_tf_config_that_is_not_set(monkeypatch, text):
     if text is not None:
         monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(InputError) as caught:
-        clusters.from_environment()
+        cluster_spec.from_environment()
     assert str(caught.value) == "TF_CONFIG: is not set; export it, or write the machine out"
 
 
 def test_tf_config_that_is_no_json(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{'cluster': 1}")
     with pytest.raises(InputError) as caught:
-        clusters.from_environment()
+        cluster_spec.from_environment()
     assert str(caught.value) == (
         "TF_CONFIG: is no JSON: Expecting property name enclosed in double quotes: "
         "line 1 column 2 (char 1)"
@@ -246,7 +246,7 @@ def test_tf_config_that_is_no_json(monkeypatch):
 def test_tf_config_that_is_more_than_json_reads(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(InputError, match=r"^TF_CONFIG: is no JSON: [A-Za-z]"):
-        clusters.from_environment()
+        cluster_spec.from_environment()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_tf_config_that_is_more_than_json_reads(monkeypatch, text):
 def test_tf_config_without_a_cluster(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(InputError) as caught:
-        clusters.from_environment()
+        cluster_spec.from_environment()
     assert str(caught.value) == (
         f'TF_CONFIG: describes no cluster; its "cluster" is missing; {CURE}'
     )
@@ -271,7 +271,7 @@ def test_tf_config_without_a_cluster(monkeypatch, text):
 def test_tf_config_with_a_malformed_cluster(monkeypatch, cluster, message):
     config(monkeypatch, cluster)
     with pytest.raises(InputError) as caught:
-        clusters.from_environment()
+        cluster_spec.from_environment()
     assert str(caught.value) == f"TF_CONFIG: {message}"
 
 
@@ -288,7 +288,7 @@ def test_tf_config_with_a_malformed_cluster(monkeypatch, cluster, message):
 def test_the_own_task_is_of_a_job_that_the_cluster_lacks(monkeypatch, job, cure):
     config(monkeypatch, {"ps": ["a:1"], "worker": ["b:1"]}, {"type": job, "index": 0})
     with pytest.raises(InputError) as caught:
-        clusters.from_environment()
+        cluster_spec.from_environment()
     assert str(caught.value) == (
         f"TF_CONFIG: its task is of the job {job}, which the cluster lacks; {cure}"
     )
@@ -311,7 +311,7 @@ def test_the_own_task_is_of_a_job_that_the_cluster_lacks(monkeypatch, job, cure)
 def test_the_own_task_is_none_of_its_job(monkeypatch, tasks, index, has):
     config(monkeypatch, {"worker": tasks}, {"type": "worker", "index": index})
     with pytest.raises(InputError) as caught:
-        clusters.from_environment()
+        cluster_spec.from_environment()
     assert str(caught.value) == (
         f"TF_CONFIG: its task is /job:worker/task:{index}, which the cluster lacks; "
         f"the job has {has}"
@@ -321,7 +321,7 @@ def test_the_own_task_is_none_of_its_job(monkeypatch, tasks, index, has):
 def test_a_long_index_of_the_own_task_is_shortened(monkeypatch):
     config(monkeypatch, {"ps": ["a:1"]}, {"type": "ps", "index": LONG})
     with pytest.raises(InputError) as caught:
-        clusters.from_environment()
+        cluster_spec.from_environment()
     assert str(caught.value) == (
         f"TF_CONFIG: its task is /job:ps/task:{LONG[:20]}, which the cluster lacks; "
         "the job has task 0 alone"
@@ -331,7 +331,7 @@ def test_a_long_index_of_the_own_task_is_shortened(monkeypatch):
 def test_without_an_index_the_own_task_is_the_first(monkeypatch):
     config(monkeypatch, {"worker": {"3": "a:1"}}, {"type": "worker"})
     with pytest.raises(InputError) as caught:
-        clusters.from_environment()
+        cluster_spec.from_environment()
     assert str(caught.value) == (
         "TF_CONFIG: its task is /job:worker/task:0, which the cluster lacks; "
         "the job has task 3 alone"
@@ -354,7 +354,7 @@ def test_without_an_index_the_own_task_is_the_first(monkeypatch):
     ],
 )
 def test_some_tasks(indices, words):
-    assert clusters.some_tasks(indices) == words
+    assert cluster_spec.some_tasks(indices) == words
 
 
 words = st.text(max_size=5) | st.sampled_from(["ps", "worker", "0", "3", "a:1", "b:65536", "c:x"])
@@ -370,10 +370,10 @@ junk = st.recursive(
 def test_addresses_raises_nothing_but_input_errors(spec):
     found = {}
     with suppress(InputError):
-        found = clusters.addresses(spec)
+        found = cluster_spec.addresses(spec)
     addresses = [address for tasks in found.values() for address in tasks.values()]
     assert len(set(addresses)) == len(addresses)
-    assert not found or clusters.addresses(found) == found
+    assert not found or cluster_spec.addresses(found) == found
 
 
 @given(st.fixed_dictionaries({}, optional={"cluster": junk, "task": junk}) | junk)
@@ -381,4 +381,4 @@ def test_from_environment_raises_nothing_but_input_errors(described):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_CONFIG", json.dumps(described))
         with suppress(InputError):
-            clusters.from_environment()
+            cluster_spec.from_environment()

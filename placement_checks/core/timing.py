@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from placement_checks.timing.trace import Trace
+from placement_checks.core.trace import Trace
 from placement_checks.util.text import counted
 
 QUIET = 0.1  # how far from 1 the control may be

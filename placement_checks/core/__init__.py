@@ -1,0 +1,1 @@
+"""What all rooms speak of: devices, machines, programs, placements, measurements."""
