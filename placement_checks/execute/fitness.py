@@ -14,7 +14,7 @@ from placement_checks.core.op_types import STATELESS, draws
 from placement_checks.core.placement import producer_of
 from placement_checks.execute.programs import Runnable, Unmeasurable
 from placement_checks.execute.sessions import Running, Values
-from placement_checks.numbers.comparing import gradients
+from placement_checks.numerics.comparing import gradients
 from placement_checks.util.text import counted, listed
 from placement_checks.wiring.wiring import Wiring, wiring
 

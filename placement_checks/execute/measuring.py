@@ -28,9 +28,9 @@ from placement_checks.execute.matching import comparable
 from placement_checks.execute.pair import Pair
 from placement_checks.execute.programs import Unmeasurable
 from placement_checks.execute.sessions import Running, Values
-from placement_checks.numbers.comparing import differing
-from placement_checks.numbers.courses import compared, made_up_for, stale
-from placement_checks.numbers.noise import mean_over, noise_of, unsure_in
+from placement_checks.numerics.comparing import differing
+from placement_checks.numerics.noise import mean_over, noise_of, unsure_in
+from placement_checks.numerics.trajectories import compared, made_up_for, stale
 from placement_checks.util.text import counted
 
 _ORDERS = 3  # other orders of the rows, in which the noise is measured

@@ -12,8 +12,8 @@ from placement_checks.util.text import counted, listed
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trial
-    from placement_checks.numbers.comparing import Difference
-    from placement_checks.numbers.rows import Cause
+    from placement_checks.numerics.comparing import Difference
+    from placement_checks.numerics.row_weights import Cause
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class GradientsEqual(Rule):
             )
 
     def check(self, placement: Placement) -> Verdict:
-        from placement_checks.numbers.courses import made_up_for
+        from placement_checks.numerics.trajectories import made_up_for
 
         measured = placement.numbers
         if measured is None:
@@ -103,7 +103,7 @@ class GradientsEqual(Rule):
         return self._verdict(measured, findings, list(worst.values()), notes)
 
     def _differences(self, measured: Measurement, trial: Trial) -> list[Difference]:
-        from placement_checks.numbers.comparing import gradients
+        from placement_checks.numerics.comparing import gradients
 
         differences = gradients(
             trial, measured.precisions, tolerance=self.tolerance, times_noise=self.noise
@@ -153,8 +153,8 @@ class GradientsEqual(Rule):
 
 
 def _causes(measured: Measurement, trial: Trial, off: Collection[str]) -> dict[str, Cause]:
-    from placement_checks.numbers.causes import causes
-    from placement_checks.numbers.rows import Cause
+    from placement_checks.numerics.diagnosis import causes
+    from placement_checks.numerics.row_weights import Cause
 
     why = causes(measured, trial, [name for name in off if name not in trial.stray])
     for name in trial.stray.keys() & off:

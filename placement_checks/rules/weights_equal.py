@@ -12,7 +12,7 @@ from placement_checks.util.text import counted
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Array, Arrays, Course, Measurement
-    from placement_checks.numbers.courses import Departure
+    from placement_checks.numerics.trajectories import Departure
 
 
 _COPIES = (
@@ -63,7 +63,7 @@ class WeightsEqual(Rule):
                 raise ConfigError(name, f"{getattr(self, name)} is not above 0", "give more")
 
     def check(self, placement: Placement) -> Verdict:
-        from placement_checks.numbers.courses import compared, made_up_for, stale
+        from placement_checks.numerics.trajectories import compared, made_up_for, stale
 
         measured = placement.numbers
         if measured is None or measured.course is None:
@@ -150,8 +150,8 @@ def _cause(
     measured: Measurement, course: Course, each: Departure, apart: Sequence[Departure]
 ) -> tuple[str, str]:
     """What is likely wrong, and the cure."""
-    from placement_checks.numbers.comparing import differing
-    from placement_checks.numbers.courses import owner, stale
+    from placement_checks.numerics.comparing import differing
+    from placement_checks.numerics.trajectories import owner, stale
 
     name = each.difference.variable
     trained = owner(name, course)

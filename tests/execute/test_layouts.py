@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.execute.layouts import channels_last
-from placement_checks.numbers.comparing import differing
+from placement_checks.numerics.comparing import differing
 
 tf1 = tf.compat.v1
 

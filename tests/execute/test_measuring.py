@@ -17,8 +17,8 @@ from placement_checks.core import machines
 from placement_checks.core.measurement import Measurement
 from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Unmeasurable
-from placement_checks.numbers.comparing import differing
-from placement_checks.numbers.courses import compared
+from placement_checks.numerics.comparing import differing
+from placement_checks.numerics.trajectories import compared
 
 tf1 = tf.compat.v1
 

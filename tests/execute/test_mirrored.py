@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.measurement import Measurement
-from placement_checks.numbers.courses import compared, stale
+from placement_checks.numerics.trajectories import compared, stale
 
 tf1 = tf.compat.v1
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from measurements import course, measurement
 
 from placement_checks.core.measurement import Array, Course, Measurement, Trial
-from placement_checks.numbers.courses import (
+from placement_checks.numerics.trajectories import (
     Departure,
     compared,
     is_proportional,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placement_checks.core.measurement import EPS, Array, Course, Measurement, largest
-from placement_checks.numbers.comparing import (
+from placement_checks.numerics.comparing import (
     COARSEST,
     Difference,
     difference,

@@ -21,7 +21,7 @@ from placement_checks.core.measurement import (
     Trial,
     largest,
 )
-from placement_checks.numbers.rows import CLOSE, Cause, blocks_of, by_rows, number
+from placement_checks.numerics.row_weights import CLOSE, Cause, blocks_of, by_rows, number
 
 _WORST_CONDITION = 1e5  # of a fit whose weights still mean something in float32
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from placement_checks.core.measurement import Sample
-from placement_checks.numbers.noise import mean_over, noise_of, unsure_in
+from placement_checks.numerics.noise import mean_over, noise_of, unsure_in
 
 
 def arrays(**values: object) -> dict[str, np.ndarray]:

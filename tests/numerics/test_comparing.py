@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from measurements import measurement, problem
 
 from placement_checks.core.measurement import Array, Trial
-from placement_checks.numbers.comparing import Difference, difference, differing, gradients
+from placement_checks.numerics.comparing import Difference, difference, differing, gradients
 
 EPS = {
     "float64": float(np.finfo(np.float64).eps),

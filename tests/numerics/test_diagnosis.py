@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from measurements import SHAPES, Problem, measurement, problem, runs, spread
 
 from placement_checks.core.measurement import Array, Arrays, Sample, Trial
-from placement_checks.numbers.causes import causes
-from placement_checks.numbers.comparing import differing
-from placement_checks.numbers.rows import Cause
+from placement_checks.numerics.comparing import differing
+from placement_checks.numerics.diagnosis import causes
+from placement_checks.numerics.row_weights import Cause
 from placement_checks.policy import policy_errors
 
 UNKNOWN = "no mistake that is known explains it"
