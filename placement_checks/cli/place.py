@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from placement_checks import config
+from placement_checks.analysis.transfers import copies, transfers
 from placement_checks.cli.targets import asked_machine, captured, machine_options
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.placement import Placement
@@ -16,7 +17,6 @@ from placement_checks.logs import Record, text_of
 from placement_checks.rules.placeable import Placeable
 from placement_checks.util.printable import printable
 from placement_checks.util.streams import report_alone
-from placement_checks.wiring.transfers import copies, transfers
 
 
 @click.command("place")

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from placement_checks.analysis.schedule import Task, replayed
 from placement_checks.core.devices import Device
 from placement_checks.core.timeline import Pair, Timeline, at_once
-from placement_checks.timing.replay import Task, replayed
 
 _LONG = 0.005  # seconds
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import numpy as np
 
+from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.measurement import Trial
 from placement_checks.core.op_types import STATELESS, draws
 from placement_checks.core.placement import producer_of
@@ -16,7 +17,6 @@ from placement_checks.execute.programs import Runnable, Unmeasurable
 from placement_checks.execute.sessions import Running, Values
 from placement_checks.numerics.comparing import gradients
 from placement_checks.util.text import counted, listed
-from placement_checks.wiring.wiring import Wiring, wiring
 
 _PIPELINE = re.compile(r"IteratorGetNext|Dequeue|^ReaderRead|^Unstage|TakeGradient")
 _MOVES = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "NoOp", "Const", "Identity"})

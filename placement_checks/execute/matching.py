@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.errors import InputError
 from placement_checks.execute.programs import Runnable, Unmeasurable
 from placement_checks.util.text import counted, listed, nearest
-from placement_checks.wiring.wiring import wiring
 
 
 def comparable(program: Runnable, reference: Runnable) -> None:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from placement_checks.analysis.gradient_flow import contributions
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
-from placement_checks.wiring.contributions import contributions
-from placement_checks.wiring.wiring import wiring
 
 _KERAS = ("keras", "tf_keras")
 

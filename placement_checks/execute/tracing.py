@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from placement_checks.analysis.schedule import Task
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import producer_of
 from placement_checks.core.timeline import Slice, Timeline
@@ -18,8 +20,6 @@ from placement_checks.execute.devices import stood_in_for
 from placement_checks.execute.fitness import all_fed, says_step
 from placement_checks.execute.programs import Runnable
 from placement_checks.execute.sessions import Running, Values
-from placement_checks.timing.replay import Task
-from placement_checks.wiring.wiring import wiring
 
 tf1 = tf.compat.v1
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from placement_checks.analysis.gradient_flow import contributions
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, steps
 from placement_checks.util.text import counted, listed
-from placement_checks.wiring.contributions import contributions
-from placement_checks.wiring.wiring import wiring
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, ClassVar, Literal
 
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.placement import Op, Placement
-from placement_checks.wiring.wiring import wiring
 
 _SHOWN = 4  # steps of a path at each end
 

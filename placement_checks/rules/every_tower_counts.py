@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from placement_checks.analysis.gradient_flow import contributions
+from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.updates import Update
 from placement_checks.core.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.util.text import counted, listed
-from placement_checks.wiring.contributions import contributions
-from placement_checks.wiring.updates import Update
-from placement_checks.wiring.wiring import Wiring, wiring
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, is_among
 from placement_checks.util.text import counted
-from placement_checks.wiring.wiring import wiring
 
 # They keep the order, pass a value on, or follow a variable to where it is.
 _NO_COMPUTATION = frozenset({"NoOp", "Identity", "Switch", "ReadVariableOp", "VariableShape"})

@@ -5,6 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from placement_checks.analysis.equivalence import Identities
+from placement_checks.analysis.inputs import Use, input_uses, pipelines_of_one
+from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.rules.base import (
     Finding,
@@ -16,9 +19,6 @@ from placement_checks.rules.base import (
     steps,
 )
 from placement_checks.util.text import counted
-from placement_checks.wiring.inputs import Use, input_uses, pipelines_of_one
-from placement_checks.wiring.likeness import Identities
-from placement_checks.wiring.wiring import Wiring, wiring
 
 _PIPELINE = re.compile(
     r"^(OneShot)?Iterator(V2)?$|Queue(V2)?$|Dataset(V\d)?$|Reader(V2)?$|^Decode(?!Raw)|^ReadFile$"

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.util.text import listed
-from placement_checks.wiring.wiring import Wiring, wiring
 
 _SUMMARIES = ("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary")
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from placement_checks.analysis.tower_analysis import Blended, wiring
 from placement_checks.core.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
-from placement_checks.wiring.wiring import Blended, wiring
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.util.text import counted, nearest
-from placement_checks.wiring.wiring import Wiring, wiring
 
 Shape = tuple[int | None, ...] | None
 

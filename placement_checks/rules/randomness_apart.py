@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
+from placement_checks.analysis.equivalence import Identities
+from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.op_types import SEEDED, STATELESS
 from placement_checks.core.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
 from placement_checks.util.text import counted
-from placement_checks.wiring.likeness import Identities
-from placement_checks.wiring.wiring import Wiring, wiring
 
 
 @dataclass(frozen=True)

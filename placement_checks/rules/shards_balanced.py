@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.placement import Placement, Tensor, Variable
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.util.text import counted, listed
-from placement_checks.wiring.wiring import wiring
 
 _PARAMETER_JOB = "ps"
 _WAYS = ("round-robin", "bytes")

@@ -3,11 +3,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from placement_checks.analysis.gradient_flow import contributions
+from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.placement import VARIABLE_TYPES, Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.util.text import counted
-from placement_checks.wiring.contributions import contributions
-from placement_checks.wiring.wiring import Wiring, wiring
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from placement_checks.analysis.equivalence import Difference, differences
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.placement import Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
-from placement_checks.wiring.likeness import Difference, differences
-from placement_checks.wiring.wiring import wiring
 
 
 @dataclass(frozen=True)

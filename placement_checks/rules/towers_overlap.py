@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.towers import Tower
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, steps
 from placement_checks.util.text import counted
-from placement_checks.wiring.towers import Tower
-from placement_checks.wiring.wiring import wiring
 
 if TYPE_CHECKING:
     from placement_checks.core.timeline import Pair

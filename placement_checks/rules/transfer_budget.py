@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.transfers import Copy, Transfer, copies, links, transfers
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict
 from placement_checks.util.text import counted
-from placement_checks.wiring.transfers import Copy, Transfer, copies, links, transfers
-from placement_checks.wiring.wiring import wiring
 
 _PAIRS = 4  # that a report lists
 _LARGEST = 8  # tensors in the path of a finding

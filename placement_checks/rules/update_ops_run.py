@@ -3,12 +3,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from placement_checks.analysis.gradient_flow import contributions
+from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.placement import VARIABLE_TYPES, Placement
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
 from placement_checks.util.text import listed
-from placement_checks.wiring.contributions import contributions
-from placement_checks.wiring.wiring import Wiring, wiring
 
 
 @dataclass(frozen=True)

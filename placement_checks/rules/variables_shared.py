@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.towers import Part, Parts
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Variable, producer_of
 from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
-from placement_checks.wiring.towers import Part, Parts
-from placement_checks.wiring.wiring import wiring
 
 
 @dataclass(frozen=True)

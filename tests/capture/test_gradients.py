@@ -7,9 +7,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from placement_checks import Program, place
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.capture import gradients
 from placement_checks.rules import RULES
-from placement_checks.wiring.wiring import wiring
 
 tf1 = tf.compat.v1
 

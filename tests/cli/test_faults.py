@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from placement_checks.analysis.tower_analysis import Wiring
 from placement_checks.core.errors import PlacerError
 from placement_checks.rules.losses_apart import LossesApart
-from placement_checks.wiring.wiring import Wiring
 
 Run = Callable[..., Any]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from placement_checks import Device
+from placement_checks.analysis.schedule import Task
 from placement_checks.core.timeline import Slice, Timeline
 from placement_checks.core.trace import Trace
-from placement_checks.timing.replay import Task
 
 HOST, *GPUS = (Device.parse(name) for name in ("/cpu:0", "/gpu:0", "/gpu:1", "/gpu:2"))
 TOWERS = [[gpu] for gpu in GPUS]

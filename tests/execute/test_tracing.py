@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
 from placement_checks import Device, Program
+from placement_checks.analysis.schedule import Task
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.timeline import Timeline
 from placement_checks.core.trace import Trace
@@ -25,7 +26,6 @@ from placement_checks.execute.pair import Pair
 from placement_checks.execute.programs import Unmeasurable
 from placement_checks.execute.sessions import Running
 from placement_checks.execute.tracing import Tracer, tower_devices, watched
-from placement_checks.timing.replay import Task
 
 tf1 = tf.compat.v1
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from graphs import op, placement
 
-from placement_checks.wiring.flow import Flow
-from placement_checks.wiring.likeness import Identities
+from placement_checks.analysis.data_flow import Flow
+from placement_checks.analysis.equivalence import Identities
 
 
 def are_equal(*ops, tensors=("one", "other"), by_kind=False, **more):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from placement_checks.analysis.data_flow import Flow
 from placement_checks.core.placement import VARIABLE_TYPES, Body, Placement, Variable, producer_of
-from placement_checks.wiring.flow import Flow
 
 # What tells ops apart without changing what they compute: their own draw of random numbers, the
 # names of what they hold.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from placement_checks.analysis.data_flow import Flow
 from placement_checks.core.placement import Placement
-from placement_checks.wiring.flow import Flow
 
 _SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")
 _GRADIENT = re.compile(r"(?:^|.*/)gradients(?:_\d+)?/(.+)_grad/")

@@ -8,8 +8,8 @@ import pytest
 from graphs import op, placement
 from towers import host, on, program, variable
 
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.placement import Training
-from placement_checks.wiring.wiring import wiring
 
 
 def tower_of(name, *ops, **more):

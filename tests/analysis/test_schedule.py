@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_checks import Device
+from placement_checks.analysis.schedule import Task, replayed
 from placement_checks.core.timeline import Slice, Timeline
-from placement_checks.timing.replay import Task, replayed
 
 HOST, GPU, OTHER = (Device.parse(name) for name in ("/cpu:0", "/gpu:0", "/gpu:1"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from towers import host, program, variable
 
-from placement_checks.wiring.wiring import wiring
+from placement_checks.analysis.tower_analysis import wiring
 
 
 def roots(*ops, of):

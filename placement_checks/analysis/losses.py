@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from placement_checks.analysis.data_flow import Flow
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.wiring.flow import Flow
 
 
 class Losses(NamedTuple):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from graphs import op, placement
 
+from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.placement import Training
-from placement_checks.wiring.wiring import wiring
 
 
 def read_by(graph, variable):

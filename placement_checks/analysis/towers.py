@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from placement_checks.analysis.backward import Backward
+from placement_checks.analysis.data_flow import Flow
+from placement_checks.analysis.updates import Updates
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.placement import Op, Placement, producer_of
-from placement_checks.wiring.backward import Backward
-from placement_checks.wiring.flow import Flow
-from placement_checks.wiring.updates import Updates
 
 _PASSES_ON = frozenset(
     {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "Cast"}

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.wiring.wiring import Wiring, wiring
 
 _HANDLES = frozenset({"resource"})
 _CUTS = frozenset({"Split", "SplitV", "StridedSlice", "Slice", "Unpack", "DynamicPartition"})

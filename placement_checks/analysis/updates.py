@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from placement_checks.analysis.data_flow import Flow
 from placement_checks.core.placement import VARIABLE_TYPES, Placement, Training, producer_of
-from placement_checks.wiring.flow import Flow
 
 _UPDATES = re.compile(r"^(Resource)?(Sparse)?Apply|^Assign|^(Resource)?Scatter(?!Nd$)")
 _BRANCH = re.compile(r"^(then|else|branch\d+)/")

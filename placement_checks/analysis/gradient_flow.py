@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.updates import Update
 from placement_checks.core.placement import Placement
-from placement_checks.wiring.updates import Update
-from placement_checks.wiring.wiring import wiring
 
 # How TensorFlow adds up the gradients of one variable (python/ops/gradients_util.py).
 _SUMS = frozenset({"AddN", "Add", "AddV2", "AccumulateNV2", "ConcatV2"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from towers import gradient, host, on, program
 
-from placement_checks.wiring.wiring import wiring
+from placement_checks.analysis.tower_analysis import wiring
 
 
 def losses(*ops, of, **more):

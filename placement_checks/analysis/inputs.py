@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from placement_checks.analysis.tower_analysis import Wiring
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.wiring.wiring import Wiring
 
 _SOURCE = re.compile(
     r"^Placeholder|^IteratorGetNext|^MultiDeviceIteratorGetNext|Dequeue|^Unstage|^ReaderRead"

@@ -10,8 +10,8 @@ from graphs import op, placement
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placement_checks.analysis.data_flow import Flow
 from placement_checks.core.placement import producer_of
-from placement_checks.wiring.flow import Flow
 
 
 @st.composite

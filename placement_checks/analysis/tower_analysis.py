@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from placement_checks.analysis.backward import Backward
+from placement_checks.analysis.data_flow import Flow
+from placement_checks.analysis.losses import Losses, losses_of
+from placement_checks.analysis.towers import Parts, Tower, tower_device
+from placement_checks.analysis.updates import Updates
 from placement_checks.core.placement import Op, Placement
-from placement_checks.wiring.backward import Backward
-from placement_checks.wiring.flow import Flow
-from placement_checks.wiring.objectives import Losses, losses_of
-from placement_checks.wiring.towers import Parts, Tower, tower_device
-from placement_checks.wiring.updates import Updates
 
 _SOURCES = re.compile(r"^Placeholder|IteratorGetNext$|Dequeue|^ReaderRead|^Unstage")
 
