@@ -13,7 +13,7 @@ from placement_checks.core.timing import Timing, summary
 from placement_checks.report.timing import write_legend, write_table
 
 if TYPE_CHECKING:
-    from placement_checks.execute.asked import Batch, Target
+    from placement_checks.loading.batches import Batch, Target
 
 ROUNDS = 30
 
@@ -55,10 +55,10 @@ class TowerBenchmark:
             Skipped: it could not be measured, because the machine was busy.
             InputError: a program or the batch function is at fault, or cannot be timed.
         """
-        from placement_checks.execute.asked import batch_of, program_of
         from placement_checks.execute.pair import Pair
         from placement_checks.execute.programs import Unmeasurable
         from placement_checks.execute.timing import Race
+        from placement_checks.loading.batches import batch_of, program_of
 
         __tracebackhide__ = True
         disabled = self._benchmark.disabled

@@ -17,10 +17,10 @@ from placement_checks.rules.weights_equal import WeightsEqual
 
 if TYPE_CHECKING:
     from placement_checks.core.trace import Trace
-    from placement_checks.execute.asked import Batch, Target
     from placement_checks.execute.feeding import BatchFunction
     from placement_checks.execute.measuring import Conditions
     from placement_checks.execute.pair import Pair
+    from placement_checks.loading.batches import Batch, Target
 
 _NUMERIC = frozenset({GradientsEqual.name, WeightsEqual.name})
 
@@ -57,10 +57,10 @@ def with_numbers(
         ConfigError: a policy is wrong.
         InputError: a program or the batch function is at fault.
     """
-    from placement_checks.execute.asked import batch_of, program_of
     from placement_checks.execute.measuring import Conditions, measure
     from placement_checks.execute.pair import Pair
     from placement_checks.execute.programs import Unmeasurable
+    from placement_checks.loading.batches import batch_of, program_of
 
     __tracebackhide__ = True
     rules = {rule.name: rule for rule in rules_of(placement, policies)}

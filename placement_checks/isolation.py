@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
-from placement_checks.capture.behaviour import Behaviour
+from placement_checks.loading.behaviour import Behaviour
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def pytest_report_collectionfinish() -> list[str]:
     """Say so if a test's module, as it was imported, has changed what all tests build."""
     if "tensorflow" not in sys.modules:
         return []
-    from placement_checks.capture.behaviour import Behaviour
+    from placement_checks.loading.behaviour import Behaviour
 
     call = Behaviour().changed()
     return [f"placement: {call} was called on import, and holds for all tests"] if call else []

@@ -18,7 +18,7 @@ from placement_checks.util.garbage import left_alone
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from placement_checks.capture.graph import Source
+    from placement_checks.loading.graph_reading import Source
 
     Target: TypeAlias = str | Program | Path | tf.Graph | Callable[..., object]
 
@@ -116,7 +116,7 @@ def _checked(target: Target) -> Target:
     Raises:
         InputError: it names nothing that can be loaded.
     """
-    from placement_checks.capture.targets import check
+    from placement_checks.loading.targets import check
 
     if isinstance(target, str | Path):
         check(target)
@@ -124,15 +124,15 @@ def _checked(target: Target) -> Target:
 
 
 def _asked(target: Target, gpus: int) -> tuple[Placement, Source]:
-    from placement_checks.capture import files, graph
-    from placement_checks.capture.targets import resolve
+    from placement_checks.loading import graph_files, graph_reading
+    from placement_checks.loading.targets import resolve
 
     if isinstance(target, str):
         target = resolve(target)
     if isinstance(target, Path):
-        return _graph(files.load(target), "a saved graph cannot be built for one GPU")
+        return _graph(graph_files.load(target), "a saved graph cannot be built for one GPU")
     if hasattr(target, "as_graph_def"):
-        source = graph.of_live(target, "the graph")
+        source = graph_reading.of_live(target, "the graph")
         return _graph(source, "a graph cannot be built again for one GPU")
     return _program(target if isinstance(target, Program) else Program.of(target), gpus)
 
@@ -153,14 +153,14 @@ def _requested(placement: Placement) -> set[Device]:
 
 
 def _graph(source: Source, not_alone: str) -> tuple[Placement, Source]:
-    from placement_checks.capture.graph import requested
+    from placement_checks.loading.graph_reading import requested
 
     return replace(requested(source), not_alone=not_alone), source
 
 
 def _program(program: Program, gpus: int) -> tuple[Placement, Source]:
-    from placement_checks.capture.build import build
-    from placement_checks.capture.graph import requested
+    from placement_checks.loading.building import build
+    from placement_checks.loading.graph_reading import requested
 
     source, step = build(program, gpus)
     asked = replace(requested(source), soft=step.soft, policy=step.policy)

@@ -9,10 +9,10 @@ from typing import Any
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import op_def_registry
 
-from placement_checks.capture.graph import Source
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
+from placement_checks.loading.graph_reading import Source
 
 _RESOURCE: int = types_pb2.DT_RESOURCE
 _FIRST_REF: int = types_pb2.DT_FLOAT_REF

@@ -11,7 +11,6 @@ from typing import Any
 from tensorflow.core.framework import types_pb2
 
 from placement_checks.capture.answers import check
-from placement_checks.capture.graph import Source
 from placement_checks.capture.kernels import BOUND, why_not
 from placement_checks.capture.placer.process import PlacerProcess, Unusable, phantom, session
 from placement_checks.capture.placer.refusal import Refused
@@ -21,6 +20,7 @@ from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.placement import MOST_REFUSALS, VARIABLE_TYPES, Placement, Refusal
+from placement_checks.loading.graph_reading import Source
 
 _STRIPPED_ABOVE = 1024  # bytes of a constant
 # Integer and bool constants feed shape functions, which the master runs: those must stay.

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from placement_checks import capture
-from placement_checks.capture.targets import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.config import Settings
 from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.errors import UsageError
 from placement_checks.core.machines import Machine, checked_gpus
 from placement_checks.core.placement import Placement
+from placement_checks.loading.targets import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.logs import STDIN, read_logs
 
 
@@ -78,7 +78,7 @@ def check_all(targets: Iterable[str | None], batch: str | None = None) -> None:
 
 
 def _check_batch(batch: str) -> None:
-    from placement_checks.execute.cases import SUFFIX, Case
+    from placement_checks.loading.saved_case import SUFFIX, Case
 
     if Path(batch).suffix == SUFFIX:
         Case.load(Path(batch))

@@ -129,9 +129,9 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
     Raises:
         InputError: a program is at fault, or cannot be run.
     """
-    from placement_checks.execute.asked import batch_of, program_of
     from placement_checks.execute.pair import Pair
     from placement_checks.execute.programs import Unmeasurable
+    from placement_checks.loading.batches import batch_of, program_of
 
     assert settings.reference is not None
     try:

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from placement_checks.capture.details import dims
-from placement_checks.capture.users_code import users_code
 from placement_checks.core.errors import InputError
-from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Runnable, Unmeasurable
+from placement_checks.loading.details import dims
+from placement_checks.loading.saved_case import Case
+from placement_checks.loading.users_code import users_code
 from placement_checks.util.text import counted, listed
 
 Batch = Mapping[str, npt.NDArray[Any]]

@@ -14,7 +14,6 @@ from placement_checks.core.measurement import EPS, Array, Arrays, Course, Measur
 from placement_checks.core.placement import producer_of
 from placement_checks.execute.alone import Alone
 from placement_checks.execute.backwards import changed, precisions
-from placement_checks.execute.cases import Case
 from placement_checks.execute.devices import full_precision
 from placement_checks.execute.feeding import Batch, BatchFunction, Feeding
 from placement_checks.execute.fitness import (
@@ -28,6 +27,7 @@ from placement_checks.execute.matching import comparable
 from placement_checks.execute.pair import Pair
 from placement_checks.execute.programs import Unmeasurable
 from placement_checks.execute.sessions import Running, Values
+from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.noise import mean_over, noise_of, unsure_in
 from placement_checks.numerics.trajectories import compared, made_up_for, stale

@@ -13,8 +13,8 @@ from capture.zoo import GRAPHS, PROGRAMS
 
 from placement_checks import Machine, place
 from placement_checks.capture import placing
-from placement_checks.capture.targets import resolve
 from placement_checks.execute.devices import running_on
+from placement_checks.loading.targets import resolve
 
 CPUS = 3
 NAMES = [graph.__name__ for graph in GRAPHS] + [

@@ -79,8 +79,8 @@ NUMBERS = ("--reference", "train.py:single", "--batch", "train.py:batch")
 FAULTS = [RuntimeError("a fault\nof ours"), MemoryError(), RecursionError("too deep")]
 # Where each stage is; if the program is reported all the same, a rule that rests on the stage.
 STAGES = {
-    "placement_checks.capture.targets._load_file": None,
-    "placement_checks.capture.build.build": None,
+    "placement_checks.loading.targets._load_file": None,
+    "placement_checks.loading.building.build": None,
     "placement_checks.capture.placing.place": "placeable",
     "placement_checks.equality._watched": "towers-overlap",
     "placement_checks.execute.measuring.measure": "weights-equal",

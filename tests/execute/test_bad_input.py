@@ -16,10 +16,10 @@ import pairs
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.behaviour import Behaviour
 from placement_checks.core.errors import InputError
-from placement_checks.execute.cases import Case
 from placement_checks.execute.programs import Unmeasurable
+from placement_checks.loading.behaviour import Behaviour
+from placement_checks.loading.saved_case import Case
 
 tf1 = tf.compat.v1
 

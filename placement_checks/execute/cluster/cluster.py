@@ -18,8 +18,8 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
-    from placement_checks.execute.asked import Batch, Target
     from placement_checks.execute.sessions import Running
+    from placement_checks.loading.batches import Batch, Target
 
 ANSWER_LIMIT = 5.0  # seconds within which a task takes a connection
 _GRACE = 2.0  # seconds
@@ -136,11 +136,11 @@ class Cluster:
         """
         import numpy as np
 
-        from placement_checks.execute.asked import batch_of, program_of
         from placement_checks.execute.feeding import Feeding
         from placement_checks.execute.fitness import says_step
         from placement_checks.execute.programs import Unmeasurable, runnable
         from placement_checks.execute.sessions import Running
+        from placement_checks.loading.batches import batch_of, program_of
 
         self.answers()
         program = program_of(target)

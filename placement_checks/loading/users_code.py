@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from placement_checks.capture.sources import is_users, shown
 from placement_checks.core.errors import InputError, PlacementError, text_of
+from placement_checks.loading.source_lines import is_users, shown
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line that tells in bold
 _AROUND = "Exception encountered when calling"  # Keras names the layer first

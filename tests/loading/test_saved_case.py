@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement_checks.core.errors import InputError
-from placement_checks.execute.cases import Case
+from placement_checks.loading.saved_case import Case
 
 MANY = 10**12  # elements, of which a file holds none
 

@@ -1,7 +1,7 @@
 """What the ops of a saved graph yield, told by a process of its own.
 
 Where a graph contradicts itself TensorFlow ends the process that infers its shapes (`CHECK`), and
-a file may hold anything. Run as ``python -m placement_checks.capture.shapes PARENT`` it reads a
+a file may hold anything. Run as ``python -m placement_checks.loading.shapes PARENT`` it reads a
 GraphDef and answers in JSON; it ends when the process PARENT is gone.
 """
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture import shapes
-from placement_checks.capture.details import GraphDetails
 from placement_checks.core.errors import PlacerError
+from placement_checks.loading import shapes
+from placement_checks.loading.details import GraphDetails
 
 
 def saved_graph() -> Any:

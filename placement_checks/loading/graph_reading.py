@@ -10,9 +10,6 @@ from typing import Any
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from placement_checks.capture.details import GraphDetails
-from placement_checks.capture.functions import check_calls, nested_ops
-from placement_checks.capture.gradients import Gradients
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import (
@@ -24,6 +21,9 @@ from placement_checks.core.placement import (
     Training,
     Variable,
 )
+from placement_checks.loading.details import GraphDetails
+from placement_checks.loading.function_bodies import check_calls, nested_ops
+from placement_checks.loading.gradient_notes import Gradients
 from placement_checks.util.garbage import left_alone
 
 

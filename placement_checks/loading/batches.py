@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from placement_checks.capture.targets import resolve
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.program import Program
-from placement_checks.execute.cases import SUFFIX, Case
 from placement_checks.execute.feeding import BatchFunction
 from placement_checks.execute.programs import Unmeasurable
+from placement_checks.loading.saved_case import SUFFIX, Case
+from placement_checks.loading.targets import resolve
 
 if TYPE_CHECKING:
     import numpy as np

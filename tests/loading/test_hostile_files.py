@@ -15,10 +15,10 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from placement_checks import place
 from placement_checks.capture import ask
-from placement_checks.capture.functions import DEEPEST, MOST_NESTED
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import TRAINABLE
 from placement_checks.judging import verify
+from placement_checks.loading.function_bodies import DEEPEST, MOST_NESTED
 
 tf1 = tf.compat.v1
 
@@ -104,9 +104,9 @@ def test_as_many_ops_are_counted_as_unfold(graph: Any, monkeypatch: pytest.Monke
     target = save(doubled(graph, 5))
     nested = len(ask(target).ops) - own
 
-    monkeypatch.setattr("placement_checks.capture.functions.MOST_NESTED", nested)
+    monkeypatch.setattr("placement_checks.loading.function_bodies.MOST_NESTED", nested)
     assert len(ask(target).ops) == own + nested
-    monkeypatch.setattr("placement_checks.capture.functions.MOST_NESTED", nested - 1)
+    monkeypatch.setattr("placement_checks.loading.function_bodies.MOST_NESTED", nested - 1)
     assert f"unfold to {nested} ops" in refused(target)
 
 

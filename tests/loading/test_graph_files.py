@@ -9,8 +9,8 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from placement_checks import Machine, Placement, place
-from placement_checks.capture.targets import resolve
 from placement_checks.core.placement import GLOBAL, TRAINABLE
+from placement_checks.loading.targets import resolve
 
 tf1 = tf.compat.v1
 KINDS = pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])

@@ -10,10 +10,10 @@ from google.protobuf.message import DecodeError, Error, Message
 from tensorflow.core.framework import graph_pb2, variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from placement_checks.capture.graph import Source, name_of
-from placement_checks.capture.targets import graph_file
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Training
+from placement_checks.loading.graph_reading import Source, name_of
+from placement_checks.loading.targets import graph_file
 
 _REASON = 200  # characters of it: a parser may quote a line of the file, which may be all of it
 _KINDS: dict[str, tuple[type[Message], ...]] = {

@@ -12,10 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.capture.shapes import outputs_of
-from placement_checks.capture.sources import users_frames
 from placement_checks.core.errors import PlacerError
 from placement_checks.core.placement import Body, Details, Frame, Tensor
+from placement_checks.loading.shapes import outputs_of
+from placement_checks.loading.source_lines import users_frames
 
 _MOST_IMPORTED = 200_000  # ops of a file; a million would take 4 GB for their shapes
 _LARGE = 1024  # bytes; of larger constants the values are cut out before a graph is placed

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from placement_checks.capture.sources import is_users
+from placement_checks.loading.source_lines import is_users
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import tensorflow as tf
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from placement_checks.capture.graph import Source
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Training, producer_of
 from placement_checks.core.program import Step
+from placement_checks.loading.graph_reading import Source
 
 
 def told(step: Step, source: Source) -> Training:

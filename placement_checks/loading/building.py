@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from placement_checks.capture.behaviour import Behaviour
-from placement_checks.capture.gradients import noted
-from placement_checks.capture.graph import Source, of_live
-from placement_checks.capture.steps import told
-from placement_checks.capture.users_code import users_code
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program, Step
+from placement_checks.loading.behaviour import Behaviour
+from placement_checks.loading.gradient_notes import noted
+from placement_checks.loading.graph_reading import Source, of_live
+from placement_checks.loading.steps import told
+from placement_checks.loading.users_code import users_code
 
 
 def build(program: Program, num_gpus: int) -> tuple[Source, Step]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from placement_checks import Program, place
 from placement_checks.analysis.tower_analysis import wiring
-from placement_checks.capture import gradients
+from placement_checks.loading import gradient_notes
 from placement_checks.rules import RULES
 
 tf1 = tf.compat.v1
@@ -72,11 +72,11 @@ def test_gradients_within_gradients_are_not_objectives():
 
 
 def test_nothing_is_left_patched():
-    before = gradients.gradients_util._GradientsHelper, tf.GradientTape.gradient
+    before = gradient_notes.gradients_util._GradientsHelper, tf.GradientTape.gradient
 
     trained(by_tape)
 
-    assert (gradients.gradients_util._GradientsHelper, tf.GradientTape.gradient) == before
+    assert (gradient_notes.gradients_util._GradientsHelper, tf.GradientTape.gradient) == before
 
 
 def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path):

@@ -20,11 +20,11 @@ from stat import S_ISDIR, S_ISREG
 from types import ModuleType
 from typing import Any
 
-from placement_checks.capture.behaviour import own_behaviour
-from placement_checks.capture.sources import is_users
-from placement_checks.capture.users_code import users_code
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
+from placement_checks.loading.behaviour import own_behaviour
+from placement_checks.loading.source_lines import is_users
+from placement_checks.loading.users_code import users_code
 
 GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
 _LIMIT = 1 << 31  # bytes; protobuf reads no larger message

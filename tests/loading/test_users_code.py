@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.users_code import users_code
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.loading.users_code import users_code
 
 
 def told(code: Callable[[], object], cure: str = "") -> InputError:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from placement_checks import place
-from placement_checks.capture.targets import resolve
 from placement_checks.core.program import Program
+from placement_checks.loading.targets import resolve
 
 TRAIN = """
 import sys
