@@ -62,7 +62,7 @@ class Asked:
 
     def placed(self, devices: str = "auto") -> Placement:
         """Where the placer puts the ops; as for `place`."""
-        from placement_checks.capture.placing import place as place_on
+        from placement_checks.placer.placing import place as place_on
 
         with left_alone():
             return place_on(self.placement, self.source, self.machine, devices)
@@ -203,7 +203,7 @@ def prepare(*, placer: bool = True) -> None:
 
 def _start_early() -> None:
     """Let the placer process load TensorFlow meanwhile, where no GPU here could answer instead."""
-    from placement_checks.capture.placer.process import phantom
+    from placement_checks.placer.worker.client import phantom
 
     if not local_gpus():
         phantom.start()

@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute.values import DistributedValues, SyncOnReadVariable
 
-from placement_checks.capture.placing import keep_whole
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import SEEDED
@@ -20,6 +19,7 @@ from placement_checks.execute.layouts import channels_last
 from placement_checks.execute.received import Received, noting_applied, received
 from placement_checks.loading.building import build
 from placement_checks.loading.graph_reading import Source, name_of, requested
+from placement_checks.placer.placing import keep_whole
 from placement_checks.util.text import counted
 
 tf1 = tf.compat.v1

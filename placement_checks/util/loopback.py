@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from placement_checks.capture.placer.refusal import Failed
+from placement_checks.placer.worker.refused import Failed
 
 _ESTABLISHED, _CLOSE_WAIT, _LISTEN = "01", "08", "0A"
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER of asm-generic/socket.h, to which Python gives no name

@@ -20,7 +20,7 @@ def start(
     It is in a process group of its own: Ctrl-C in a terminal is for the parent, which decides.
 
     Args:
-        module: its name, such as ``placement_checks.capture.placer.child``.
+        module: its name, such as ``placement_checks.placer.worker.main``.
         arguments: for it.
         environment: what is set beside what this process has.
         stderr: where its errors go.

@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import Machine, Placement, place, verify
-from placement_checks.capture.placer.process import phantom
+from placement_checks.placer.worker.client import phantom
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

@@ -81,7 +81,7 @@ FAULTS = [RuntimeError("a fault\nof ours"), MemoryError(), RecursionError("too d
 STAGES = {
     "placement_checks.loading.targets._load_file": None,
     "placement_checks.loading.building.build": None,
-    "placement_checks.capture.placing.place": "placeable",
+    "placement_checks.placer.placing.place": "placeable",
     "placement_checks.equality._watched": "towers-overlap",
     "placement_checks.execute.measuring.measure": "weights-equal",
     "placement_checks.execute.pair.runnable": "gradients-equal",
@@ -354,7 +354,7 @@ def test_a_placer_that_died_leaves_what_is_asked_for(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died = PlacerError("the placer", "died", "look at its log")
-    monkeypatch.setattr("placement_checks.capture.placing.place", failing(died))
+    monkeypatch.setattr("placement_checks.placer.placing.place", failing(died))
 
     ran = run("verify", "train.py:towers")
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from placement_checks import Machine, PlacementError, place
-from placement_checks.capture.placing import prepare
+from placement_checks.placer.placing import prepare
 
 tf1 = tf.compat.v1
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from placement_checks.capture.placer.refusal import Failed
+from placement_checks.placer.worker.refused import Failed
 from placement_checks.util import loopback
 
 

@@ -18,15 +18,15 @@ from typing import Any
 import psutil
 import pytest
 
-from placement_checks.capture.placer import process as module
-from placement_checks.capture.placer.process import PlacerProcess, Refused
 from placement_checks.core.errors import PlacerError
+from placement_checks.placer.worker import client as module
+from placement_checks.placer.worker.client import PlacerProcess, Refused
 
 NAMES = ["a", "b", "c"]
 # Places every op where the text of the "graph" says.
 ECHO = """
     import os, sys, time
-    from placement_checks.capture.placer import frames
+    from placement_checks.placer.worker import frames
     requests, replies = os.fdopen(0, "rb"), os.fdopen(1, "wb")
     frames.write(replies, {"number": 0})
     while True:

@@ -15,10 +15,10 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import place
-from placement_checks.capture import placing
-from placement_checks.capture.placer import child, network, phantom
-from placement_checks.capture.placer.process import PlacerProcess
 from placement_checks.core.errors import PlacerError
+from placement_checks.placer import placing
+from placement_checks.placer.worker import main, network, phantom
+from placement_checks.placer.worker.client import PlacerProcess
 
 
 def build() -> None:
@@ -58,7 +58,7 @@ def test_the_process_has_a_network_of_its_own() -> None:
 @pytest.fixture(scope="module")
 def _shared_network() -> Iterator[None]:
     """A placer as on a system that allows no other network."""
-    environment = {**placing.phantom._environment, child.SHARED_NETWORK: "1"}
+    environment = {**placing.phantom._environment, main.SHARED_NETWORK: "1"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placing, "phantom", PlacerProcess("phantom", environment))
         yield
@@ -93,8 +93,8 @@ def test_somebody_else_who_was_quicker_is_a_failure_and_no_lack_of_a_placer(
 ) -> None:
     """Or any user of this machine could have the rules on placement left out."""
     (tmp_path / "sitecustomize.py").write_text(
-        "from placement_checks.capture.placer import port\n"
-        "from placement_checks.capture.placer.refusal import Failed\n"
+        "from placement_checks.placer.worker import port\n"
+        "from placement_checks.placer.worker.refused import Failed\n"
         "def take(number, limit):\n"
         "    raise Failed('found that another process had connected')\n"
         "port.take = take\n"

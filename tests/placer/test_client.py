@@ -14,10 +14,10 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import PlacementError, place
-from placement_checks.capture import placing
-from placement_checks.capture.placer import process as module
-from placement_checks.capture.placer.process import PlacerProcess, Unusable
 from placement_checks.core.placement import Placement
+from placement_checks.placer import placing
+from placement_checks.placer.worker import client as module
+from placement_checks.placer.worker.client import PlacerProcess, Unusable
 
 
 def build() -> None:

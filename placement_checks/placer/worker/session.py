@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.capture.placer.refusal import Failed, Refused
 from placement_checks.logs import read_logs
+from placement_checks.placer.worker.refused import Failed, Refused
 from placement_checks.util.streams import diverted
 
 _PROBE = "placement_checks_probe"

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import PlacementError, place
-from placement_checks.capture import placing
-from placement_checks.capture.placer import child
-from placement_checks.capture.placer.process import PlacerProcess
-from placement_checks.capture.placer.refusal import Failed, Refused
-from placement_checks.capture.placer.session import Session
+from placement_checks.placer import placing
+from placement_checks.placer.worker import main
+from placement_checks.placer.worker.client import PlacerProcess
+from placement_checks.placer.worker.refused import Failed, Refused
+from placement_checks.placer.worker.session import Session
 
 HOST = "/job:localhost/replica:0/task:0/device:"
 TASKS = [["localhost", 0, [["CPU", 1], ["GPU", 2]]]]
@@ -151,7 +151,7 @@ class Answers:
 
 def serve(answers: Answers) -> tuple[list[str], bytes]:
     header = {"targets": 1, "tasks": TASKS, "soft": False, "limit": 1.0}
-    return child._serve(answers, header, b"", b"x\ncall/inner")
+    return main._serve(answers, header, b"", b"x\ncall/inner")
 
 
 def test_an_op_on_two_devices_is_no_answer() -> None:

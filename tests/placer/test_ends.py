@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from placement_checks.capture.placer import frames
-from placement_checks.capture.placer.process import PlacerProcess
 from placement_checks.core.errors import PlacerError
+from placement_checks.placer.worker import messages
+from placement_checks.placer.worker.client import PlacerProcess
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0  # seconds; the process looks every second, on a machine that may be busy
@@ -65,7 +65,7 @@ def kill(pid: int) -> None:
 
 START = """
     import time
-    from placement_checks.capture.placer.process import phantom
+    from placement_checks.placer.worker.client import phantom
     phantom._environment["PYTHONPATH"] = __import__("os").environ["PYTHONPATH"]
     phantom.start()
     print(phantom.pid, flush=True)
@@ -91,7 +91,7 @@ def test_it_ends_though_a_process_forked_from_the_parent_holds_its_input_open(
     parent, child = started(
         """
         import os, time
-        from placement_checks.capture.placer.process import phantom
+        from placement_checks.placer.worker.client import phantom
         phantom._environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
         phantom.start()
         forked = os.fork()
@@ -120,7 +120,7 @@ def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
             sys.executable,
             "-c",
             "import ctypes, sys\n"
-            "from placement_checks.capture.placer import child\n"
+            "from placement_checks.placer.worker import child\n"
             "class Hangs:\n"
             "    def place(self, *_): ctypes.PyDLL(None).sleep(1000)\n"
             "child._placer, child._GRACE = lambda _kind: Hangs(), 1\n"
@@ -134,9 +134,9 @@ def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdin, process.stdout:
-        frames.read(process.stdout)
+        messages.read(process.stdout)
         header = {"number": 1, "targets": 1, "tasks": [], "soft": False, "limit": 0.0}
-        frames.write(process.stdin, header, b"", b"a")
+        messages.write(process.stdin, header, b"", b"a")
 
         assert process.wait(timeout=PATIENCE) == -signal.SIGALRM
 

@@ -19,8 +19,8 @@ import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 from tensorflow.core.protobuf import config_pb2
 
-from placement_checks.capture.placer import wire
-from placement_checks.capture.placer.refusal import Failed, Refused
+from placement_checks.placer.worker import grpc_messages
+from placement_checks.placer.worker.refused import Failed, Refused
 from placement_checks.util import loopback
 
 # Sorts after every job a program names: an op that may go anywhere goes to the first device by
@@ -101,13 +101,13 @@ class Phantom:
         workers = self._workers_of({_devices(devices) for _, _, devices in tasks})
         for job, index, devices in tasks:
             cluster.setdefault(job, {})[index] = workers[_devices(devices)].address
-        request = wire.CreateSessionRequest(
+        request = grpc_messages.CreateSessionRequest(
             graph_def=None, config=_config(cluster, soft), target=f"grpc://{self._master}"
         )
         # Appending the field by hand saves parsing the graph here: field 1, length-delimited.
         message = b"\x0a" + _varint(len(graph)) + graph + request.SerializeToString()
         try:
-            session = wire.CreateSessionResponse.FromString(
+            session = grpc_messages.CreateSessionResponse.FromString(
                 self._call("CreateSession", message, limit)
             ).session_handle
         except grpc.RpcError as error:
@@ -115,16 +115,13 @@ class Phantom:
         for worker in workers.values():
             worker.expect(session)
         try:
-            self._call(
-                "RunStep",
-                wire.RunStepRequest(session_handle=session, target=targets).SerializeToString(),
-                limit,
-            )
+            request = grpc_messages.RunStepRequest(session_handle=session, target=targets)
+            self._call("RunStep", request.SerializeToString(), limit)
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.ABORTED:
                 _raise(error)
         finally:
-            close = wire.CloseSessionRequest(session_handle=session)
+            close = grpc_messages.CloseSessionRequest(session_handle=session)
             self._call("CloseSession", close.SerializeToString(), limit)
         for worker in workers.values():
             for graph_def in worker.parts():
@@ -165,7 +162,7 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         ]
         for incarnation, attribute in enumerate(attributes, start=1):
             attribute.incarnation = incarnation
-        self._status: bytes = wire.GetStatusResponse(
+        self._status: bytes = grpc_messages.GetStatusResponse(
             device_attributes=attributes
         ).SerializeToString()
         self._server = grpc.server(
@@ -205,7 +202,7 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         return self._status
 
     def _register(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        part = wire.RegisterGraphRequest.FromString(request)
+        part = grpc_messages.RegisterGraphRequest.FromString(request)
         if part.session_handle == self._session:
             self._parts.append(part.graph_def)
         context.abort(grpc.StatusCode.ABORTED, "kept, not run")

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any, BinaryIO, cast
 
-from placement_checks.capture.placer import frames
-from placement_checks.capture.placer.refusal import Refused
 from placement_checks.core.errors import PlacerError
+from placement_checks.placer.worker import messages
+from placement_checks.placer.worker.refused import Refused
 from placement_checks.util.processes import ending, start
 from placement_checks.util.streams import unnamed_file
 
@@ -120,7 +120,7 @@ class _Child:
         self._asked = 0
         self._errors = unnamed_file()
         self._process = start(
-            "placement_checks.capture.placer.child",
+            "placement_checks.placer.worker.main",
             kind,
             str(self._owner),
             environment=environment,
@@ -168,8 +168,8 @@ class _Child:
         watch.start()
         try:
             if request is not None:
-                frames.write(cast(BinaryIO, self._process.stdin), request, *blobs)
-            reply, answer = frames.read(cast(BinaryIO, self._process.stdout))
+                messages.write(cast(BinaryIO, self._process.stdin), request, *blobs)
+            reply, answer = messages.read(cast(BinaryIO, self._process.stdout))
         except (OSError, EOFError):
             raise self._failure(late.is_set(), limit) from None
         finally:

@@ -1,4 +1,4 @@
-"""The placer process: ``python -m placement_checks.capture.placer.child phantom|session PARENT``.
+"""The placer process: ``python -m placement_checks.placer.worker.main phantom|session PARENT``.
 
 Answers one request after the other, as `frames`, from standard input to standard output: each
 reply carries the number of its request. It ends when its input ends, when the process PARENT is
@@ -15,8 +15,8 @@ import signal
 import sys
 from typing import Any
 
-from placement_checks.capture.placer import frames, network
-from placement_checks.capture.placer.refusal import Failed, Refused
+from placement_checks.placer.worker import messages, network
+from placement_checks.placer.worker.refused import Failed, Refused
 from placement_checks.util.processes import end_with
 
 # Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
@@ -37,15 +37,15 @@ def main() -> None:
     try:
         placer = _placer(kind)
     except _Unusable as reason:
-        frames.write(replies, {"number": 0, "unusable": str(reason)})
+        messages.write(replies, {"number": 0, "unusable": str(reason)})
         return
     except Failed as failure:
-        frames.write(replies, {"number": 0, "failed": str(failure)})
+        messages.write(replies, {"number": 0, "failed": str(failure)})
         return
-    frames.write(replies, {"number": 0})
+    messages.write(replies, {"number": 0})
     while True:
         try:
-            header, blobs = frames.read(requests)
+            header, blobs = messages.read(requests)
         except EOFError:
             return
         number = {"number": header["number"]}
@@ -53,11 +53,11 @@ def main() -> None:
         signal.alarm(int(header["limit"]) + _GRACE)
         try:
             devices, indices = _serve(placer, header, *blobs)
-            frames.write(replies, {**number, "devices": devices}, indices)
+            messages.write(replies, {**number, "devices": devices}, indices)
         except Refused as refusal:
-            frames.write(replies, {**number, "refused": str(refusal)})
+            messages.write(replies, {**number, "refused": str(refusal)})
         except Failed as failure:
-            frames.write(replies, {**number, "failed": str(failure)})
+            messages.write(replies, {**number, "failed": str(failure)})
             return
         signal.alarm(0)
 
@@ -70,7 +70,7 @@ def _placer(kind: str) -> Any:
     import tensorflow as tf
 
     if kind == "session":
-        from placement_checks.capture.placer.session import Session
+        from placement_checks.placer.worker.session import Session
 
         return Session()
     if not tf.sysconfig.get_build_info()["is_cuda_build"]:
@@ -79,7 +79,7 @@ def _placer(kind: str) -> Any:
             "tell where a GPU machine would put an op; install the Linux x86-64 wheel of "
             "tensorflow, which is a CUDA build"
         )
-    from placement_checks.capture.placer import phantom
+    from placement_checks.placer.worker import phantom
 
     try:
         return phantom.Phantom()

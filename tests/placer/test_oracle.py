@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from capture.zoo import GRAPHS, PROGRAMS
+from placer.zoo import GRAPHS, PROGRAMS
 
 from placement_checks import Machine, place
-from placement_checks.capture import placing
 from placement_checks.execute.devices import running_on
 from placement_checks.loading.targets import resolve
+from placement_checks.placer import placing
 
 CPUS = 3
 NAMES = [graph.__name__ for graph in GRAPHS] + [

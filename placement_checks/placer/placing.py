@@ -10,17 +10,17 @@ from typing import Any
 
 from tensorflow.core.framework import types_pb2
 
-from placement_checks.capture.answers import check
-from placement_checks.capture.kernels import BOUND, why_not
-from placement_checks.capture.placer.process import PlacerProcess, Unusable, phantom, session
-from placement_checks.capture.placer.refusal import Refused
-from placement_checks.capture.preference import Preference
 from placement_checks.core import machines
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.placement import MOST_REFUSALS, VARIABLE_TYPES, Placement, Refusal
 from placement_checks.loading.graph_reading import Source
+from placement_checks.placer.answers import check
+from placement_checks.placer.kernels import BOUND, why_not
+from placement_checks.placer.task_order import Preference
+from placement_checks.placer.worker.client import PlacerProcess, Unusable, phantom, session
+from placement_checks.placer.worker.refused import Refused
 
 _STRIPPED_ABOVE = 1024  # bytes of a constant
 # Integer and bool constants feed shape functions, which the master runs: those must stay.

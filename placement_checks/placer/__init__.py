@@ -1,0 +1,1 @@
+"""From a built program to the device of every op."""
