@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from placement_checks.assertions import assert_update_ops_run as assert_update_ops_run
     from placement_checks.assertions import assert_variables_on_host as assert_variables_on_host
     from placement_checks.assertions import assert_variables_shared as assert_variables_shared
-    from placement_checks.averaging import average_gradients as average_gradients
-    from placement_checks.averaging import mean_of_stacked as mean_of_stacked
     from placement_checks.capture import place as place
     from placement_checks.core.devices import Device as Device
     from placement_checks.core.errors import PlacementError as PlacementError
@@ -49,10 +47,6 @@ if TYPE_CHECKING:
     from placement_checks.equality import assert_gradients_equal as assert_gradients_equal
     from placement_checks.equality import assert_training_equal as assert_training_equal
     from placement_checks.equality import with_numbers as with_numbers
-    from placement_checks.execute.cluster import Cluster as Cluster
-    from placement_checks.execute.cluster import LocalCluster as LocalCluster
-    from placement_checks.execute.cluster import local_cluster as local_cluster
-    from placement_checks.execute.eager import simulated_gpus as simulated_gpus
     from placement_checks.judging import verify as verify
     from placement_checks.logs import Log as Log
     from placement_checks.logs import read_logs as read_logs
@@ -61,12 +55,18 @@ if TYPE_CHECKING:
     from placement_checks.rules import Finding as Finding
     from placement_checks.rules import Rule as Rule
     from placement_checks.rules import Verdict as Verdict
+    from placement_checks.run.averaging import average_gradients as average_gradients
+    from placement_checks.run.averaging import mean_of_stacked as mean_of_stacked
+    from placement_checks.run.cluster import Cluster as Cluster
+    from placement_checks.run.cluster import LocalCluster as LocalCluster
+    from placement_checks.run.cluster import local_cluster as local_cluster
+    from placement_checks.run.eager import simulated_gpus as simulated_gpus
 
 _HOMES = {
-    "Cluster": "execute.cluster",
+    "Cluster": "run.cluster",
     "Device": "core.devices",
     "Finding": "rules",
-    "LocalCluster": "execute.cluster",
+    "LocalCluster": "run.cluster",
     "Log": "logs",
     "Machine": "core.machines",
     "Op": "core.placement",
@@ -102,13 +102,13 @@ _HOMES = {
     "assert_update_ops_run": "assertions",
     "assert_variables_on_host": "assertions",
     "assert_variables_shared": "assertions",
-    "average_gradients": "averaging",
+    "average_gradients": "run.averaging",
     "catch_log": "logs.live",
-    "local_cluster": "execute.cluster",
-    "mean_of_stacked": "averaging",
+    "local_cluster": "run.cluster",
+    "mean_of_stacked": "run.averaging",
     "place": "capture",
     "read_logs": "logs",
-    "simulated_gpus": "execute.eager",
+    "simulated_gpus": "run.eager",
     "verify": "judging",
     "with_numbers": "equality",
 }

@@ -55,10 +55,10 @@ class TowerBenchmark:
             Skipped: it could not be measured, because the machine was busy.
             InputError: a program or the batch function is at fault, or cannot be timed.
         """
-        from placement_checks.execute.pair import Pair
-        from placement_checks.execute.programs import Unmeasurable
-        from placement_checks.execute.timing import Race
         from placement_checks.loading.batches import batch_of, program_of
+        from placement_checks.run.pair import Pair
+        from placement_checks.run.runnable import Unmeasurable
+        from placement_checks.run.timing import Race
 
         __tracebackhide__ = True
         disabled = self._benchmark.disabled

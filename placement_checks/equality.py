@@ -17,10 +17,10 @@ from placement_checks.rules.weights_equal import WeightsEqual
 
 if TYPE_CHECKING:
     from placement_checks.core.trace import Trace
-    from placement_checks.execute.feeding import BatchFunction
-    from placement_checks.execute.measuring import Conditions
-    from placement_checks.execute.pair import Pair
     from placement_checks.loading.batches import Batch, Target
+    from placement_checks.run.feeding import BatchFunction
+    from placement_checks.run.measuring import Conditions
+    from placement_checks.run.pair import Pair
 
 _NUMERIC = frozenset({GradientsEqual.name, WeightsEqual.name})
 
@@ -57,10 +57,10 @@ def with_numbers(
         ConfigError: a policy is wrong.
         InputError: a program or the batch function is at fault.
     """
-    from placement_checks.execute.measuring import Conditions, measure
-    from placement_checks.execute.pair import Pair
-    from placement_checks.execute.programs import Unmeasurable
     from placement_checks.loading.batches import batch_of, program_of
+    from placement_checks.run.measuring import Conditions, measure
+    from placement_checks.run.pair import Pair
+    from placement_checks.run.runnable import Unmeasurable
 
     __tracebackhide__ = True
     rules = {rule.name: rule for rule in rules_of(placement, policies)}
@@ -103,7 +103,7 @@ def _watched(pair: Pair, batch: BatchFunction | None, conditions: Conditions) ->
     """Some steps of the towers, traced."""
     import numpy as np
 
-    from placement_checks.execute.tracing import watched
+    from placement_checks.run.tracing import watched
 
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     data = feeding.batch(np.random.default_rng(conditions.seed), feeding.rows)

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks import Program
-from placement_checks.execute.measuring import Conditions, measure
-from placement_checks.execute.pair import Pair
+from placement_checks.run.measuring import Conditions, measure
+from placement_checks.run.pair import Pair
 
 tf1 = tf.compat.v1
 

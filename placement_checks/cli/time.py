@@ -22,17 +22,17 @@ from placement_checks.config import Settings
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import checked_gpus
 from placement_checks.core.timing import Timing
-from placement_checks.execute.threads import settle
 from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome import chrome_trace
 from placement_checks.report.lanes import picture
 from placement_checks.report.page import page
+from placement_checks.run.threads import settle
 from placement_checks.util.streams import report_alone
 from placement_checks.util.text import counted
 
 if TYPE_CHECKING:
-    from placement_checks.execute.feeding import BatchFunction
-    from placement_checks.execute.pair import Pair
+    from placement_checks.run.feeding import BatchFunction
+    from placement_checks.run.pair import Pair
 
 _ROUNDS = 30
 
@@ -129,9 +129,9 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
     Raises:
         InputError: a program is at fault, or cannot be run.
     """
-    from placement_checks.execute.pair import Pair
-    from placement_checks.execute.programs import Unmeasurable
     from placement_checks.loading.batches import batch_of, program_of
+    from placement_checks.run.pair import Pair
+    from placement_checks.run.runnable import Unmeasurable
 
     assert settings.reference is not None
     try:
@@ -148,7 +148,7 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
 def _race(
     pair: Pair, batch: BatchFunction | None, rows: int, rounds: int, progress: Progress
 ) -> Timing:
-    from placement_checks.execute.timing import MOST_TRACED, Race
+    from placement_checks.run.timing import MOST_TRACED, Race
 
     with Race(pair, batch, rows=rows) as race:
         task = progress.add_task(counted(race.rows, "row"), total=rounds + MOST_TRACED)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.program import Program
-from placement_checks.execute.feeding import BatchFunction
-from placement_checks.execute.programs import Unmeasurable
 from placement_checks.loading.saved_case import SUFFIX, Case
 from placement_checks.loading.targets import resolve
+from placement_checks.run.feeding import BatchFunction
+from placement_checks.run.runnable import Unmeasurable
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from benchmarks.turns import in_turn, one_core_each
 
-from placement_checks.execute.devices import running_on
+from placement_checks.run.devices import running_on
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

@@ -83,8 +83,8 @@ STAGES = {
     "placement_checks.loading.building.build": None,
     "placement_checks.placer.placing.place": "placeable",
     "placement_checks.equality._watched": "towers-overlap",
-    "placement_checks.execute.measuring.measure": "weights-equal",
-    "placement_checks.execute.pair.runnable": "gradients-equal",
+    "placement_checks.run.measuring.measure": "weights-equal",
+    "placement_checks.run.pair.runnable": "gradients-equal",
 }
 WRITERS = {
     "text": "placement_checks.report.text.write",
@@ -262,7 +262,7 @@ def test_the_other_commands_fail_as_one(
 
 
 def test_timing_fails_as_one(run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
-    monkeypatch.setattr("placement_checks.execute.pair.runnable", failing(fault))
+    monkeypatch.setattr("placement_checks.run.pair.runnable", failing(fault))
 
     ran = run("time", "train.py:towers", *NUMBERS, "--rounds", 3)
 

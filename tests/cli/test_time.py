@@ -15,9 +15,9 @@ import pytest
 from timings import loop, timing
 
 from placement_checks.cli import time as command
-from placement_checks.execute import timing as execute_timing
-from placement_checks.execute.threads import POOL
 from placement_checks.report.timing import render
+from placement_checks.run import timing as execute_timing
+from placement_checks.run.threads import POOL
 
 Run = Callable[..., Any]
 DROPPED = "fixtures/defects/tail_dropped.py"  # small, and as fast as if it were right

@@ -12,9 +12,9 @@ import tensorflow as tf
 from placer.zoo import GRAPHS, PROGRAMS
 
 from placement_checks import Machine, place
-from placement_checks.execute.devices import running_on
 from placement_checks.loading.targets import resolve
 from placement_checks.placer import placing
+from placement_checks.run.devices import running_on
 
 CPUS = 3
 NAMES = [graph.__name__ for graph in GRAPHS] + [

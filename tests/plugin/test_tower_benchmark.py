@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from placement_checks.core import timing as loops
-from placement_checks.execute import timing
-from placement_checks.execute.threads import POOL
+from placement_checks.run import timing
+from placement_checks.run.threads import POOL
 
 TESTS = """
 import pytest

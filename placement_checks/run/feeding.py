@@ -12,10 +12,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from placement_checks.core.errors import InputError
-from placement_checks.execute.programs import Runnable, Unmeasurable
 from placement_checks.loading.details import dims
 from placement_checks.loading.saved_case import Case
 from placement_checks.loading.users_code import users_code
+from placement_checks.run.runnable import Runnable, Unmeasurable
 from placement_checks.util.text import counted, listed
 
 Batch = Mapping[str, npt.NDArray[Any]]

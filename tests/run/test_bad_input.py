@@ -17,9 +17,9 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.errors import InputError
-from placement_checks.execute.programs import Unmeasurable
 from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.saved_case import Case
+from placement_checks.run.runnable import Unmeasurable
 
 tf1 = tf.compat.v1
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.measurement import EPS
 from placement_checks.core.placement import producer_of
-from placement_checks.execute.programs import Runnable
+from placement_checks.run.runnable import Runnable
 
 # Ops that add gradients up or scale them all, and so do the same to every row of a batch.
 _LINEAR = frozenset(

@@ -18,8 +18,8 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
-    from placement_checks.execute.sessions import Running
     from placement_checks.loading.batches import Batch, Target
+    from placement_checks.run.session import Running
 
 ANSWER_LIMIT = 5.0  # seconds within which a task takes a connection
 _GRACE = 2.0  # seconds
@@ -136,11 +136,11 @@ class Cluster:
         """
         import numpy as np
 
-        from placement_checks.execute.feeding import Feeding
-        from placement_checks.execute.fitness import says_step
-        from placement_checks.execute.programs import Unmeasurable, runnable
-        from placement_checks.execute.sessions import Running
         from placement_checks.loading.batches import batch_of, program_of
+        from placement_checks.run.feeding import Feeding
+        from placement_checks.run.preconditions import says_step
+        from placement_checks.run.runnable import Unmeasurable, runnable
+        from placement_checks.run.session import Running
 
         self.answers()
         program = program_of(target)
@@ -189,7 +189,7 @@ class Cluster:
         found: dict[str, Device],
     ) -> Any:
         """Run a part of the graph, and note where its ops ran."""
-        from placement_checks.execute.programs import tf1
+        from placement_checks.run.runnable import tf1
 
         metadata = tf1.RunMetadata()
         answer: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
@@ -236,7 +236,7 @@ class Cluster:
 
     def _placed(self, asked: Placement, found: Mapping[str, Device]) -> Placement:
         """What was asked for, with where it ran; GPUs are named for what stood in for them."""
-        from placement_checks.execute.devices import stood_in_for
+        from placement_checks.run.devices import stood_in_for
 
         with_gpus = {(gpu.job, gpu.task) for gpu in self.machine.gpus if self.simulated}
         ops = {

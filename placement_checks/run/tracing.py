@@ -16,10 +16,10 @@ from placement_checks.core.devices import Device
 from placement_checks.core.placement import producer_of
 from placement_checks.core.timeline import Slice, Timeline
 from placement_checks.core.trace import Trace
-from placement_checks.execute.devices import stood_in_for
-from placement_checks.execute.fitness import all_fed, says_step
-from placement_checks.execute.programs import Runnable
-from placement_checks.execute.sessions import Running, Values
+from placement_checks.run.devices import stood_in_for
+from placement_checks.run.preconditions import all_fed, says_step
+from placement_checks.run.runnable import Runnable
+from placement_checks.run.session import Running, Values
 
 tf1 = tf.compat.v1
 

@@ -20,12 +20,12 @@ from placement_checks.analysis.schedule import Task
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.timeline import Timeline
 from placement_checks.core.trace import Trace
-from placement_checks.execute import tracing
-from placement_checks.execute.devices import stand_in, stood_in_for
-from placement_checks.execute.pair import Pair
-from placement_checks.execute.programs import Unmeasurable
-from placement_checks.execute.sessions import Running
-from placement_checks.execute.tracing import Tracer, tower_devices, watched
+from placement_checks.run import tracing
+from placement_checks.run.devices import stand_in, stood_in_for
+from placement_checks.run.pair import Pair
+from placement_checks.run.runnable import Unmeasurable
+from placement_checks.run.session import Running
+from placement_checks.run.tracing import Tracer, tower_devices, watched
 
 tf1 = tf.compat.v1
 

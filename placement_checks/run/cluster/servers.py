@@ -1,4 +1,4 @@
-"""The servers of a local cluster: ``python -m placement_checks.execute.cluster.servers``.
+"""The servers of a local cluster: ``python -m placement_checks.run.cluster.servers``.
 
 TensorFlow is loaded once, and a process is forked for every task before any of it has started.
 One line of JSON on standard input says which tasks there are; lines of JSON on standard output say

@@ -11,8 +11,8 @@ import pairs
 import pytest
 import tensorflow as tf
 
-from placement_checks.execute.layouts import channels_last
 from placement_checks.numerics.comparing import differing
+from placement_checks.run.channels_last import channels_last
 
 tf1 = tf.compat.v1
 

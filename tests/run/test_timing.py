@@ -14,12 +14,12 @@ import pytest
 from placement_checks import Program
 from placement_checks.core.errors import UsageError
 from placement_checks.core.timing import Loop
-from placement_checks.execute import timing
-from placement_checks.execute.pair import Pair
-from placement_checks.execute.programs import Unmeasurable
-from placement_checks.execute.sessions import Running
-from placement_checks.execute.threads import ONEDNN, POOL, settle
-from placement_checks.execute.timing import Race
+from placement_checks.run import timing
+from placement_checks.run.pair import Pair
+from placement_checks.run.runnable import Unmeasurable
+from placement_checks.run.session import Running
+from placement_checks.run.threads import ONEDNN, POOL, settle
+from placement_checks.run.timing import Race
 
 
 @pytest.fixture(autouse=True)

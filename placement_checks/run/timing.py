@@ -16,13 +16,13 @@ import tensorflow as tf
 
 from placement_checks.core.errors import UsageError
 from placement_checks.core.timing import Circumstances, Loop, Replayed, Timing
-from placement_checks.execute.feeding import Batch, BatchFunction
-from placement_checks.execute.fitness import all_fed, says_step
-from placement_checks.execute.pair import Pair
-from placement_checks.execute.programs import Runnable
-from placement_checks.execute.sessions import Running
-from placement_checks.execute.threads import ONEDNN, POOL
-from placement_checks.execute.tracing import Tracer, tower_devices
+from placement_checks.run.feeding import Batch, BatchFunction
+from placement_checks.run.pair import Pair
+from placement_checks.run.preconditions import all_fed, says_step
+from placement_checks.run.runnable import Runnable
+from placement_checks.run.session import Running
+from placement_checks.run.threads import ONEDNN, POOL
+from placement_checks.run.tracing import Tracer, tower_devices
 
 FEWEST_TRACED, MOST_TRACED = 20, 60  # steps that are traced of each program
 _TRACING = 20.0  # seconds after which no further step is traced

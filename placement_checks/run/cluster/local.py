@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, cast
 from placement_checks.core.errors import InputError, PlacerError, UsageError
 from placement_checks.core.machine_text import Task
 from placement_checks.core.machines import Machine
-from placement_checks.execute.cluster.cluster import Cluster
-from placement_checks.execute.cluster.servers import SERVING
+from placement_checks.run.cluster.servers import SERVING
+from placement_checks.run.cluster.training import Cluster
 from placement_checks.util.processes import start
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
@@ -64,7 +64,7 @@ class LocalCluster(Cluster):
         """
         with open(self._folder / "start.log", "wb") as errors:
             self._process = start(
-                "placement_checks.execute.cluster.servers",
+                "placement_checks.run.cluster.servers",
                 environment={
                     "CUDA_VISIBLE_DEVICES": "-1",
                     "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.program import Program
-from placement_checks.execute.backwards import changed
-from placement_checks.execute.programs import runnable
+from placement_checks.run.precision import changed
+from placement_checks.run.runnable import runnable
 
 tf1 = tf.compat.v1
 

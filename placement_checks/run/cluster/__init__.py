@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placement_checks.execute.cluster.cluster import Cluster, Trained
-from placement_checks.execute.cluster.local import LocalCluster, local_cluster
+from placement_checks.run.cluster.local import LocalCluster, local_cluster
+from placement_checks.run.cluster.training import Cluster, Trained
 
 __all__ = ["Cluster", "LocalCluster", "Trained", "local_cluster"]

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Array, Arrays, Sample
-from placement_checks.execute.feeding import Batch, Feeding
-from placement_checks.execute.sessions import Running
+from placement_checks.run.feeding import Batch, Feeding
+from placement_checks.run.session import Running
 
 _MOST_SINGLE_ROWS = 128  # each is a run
 

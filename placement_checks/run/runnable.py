@@ -14,12 +14,12 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import SEEDED
 from placement_checks.core.placement import VARIABLE_TYPES, Placement
 from placement_checks.core.program import Program, Step
-from placement_checks.execute.devices import session_config, stand_in, stands_in
-from placement_checks.execute.layouts import channels_last
-from placement_checks.execute.received import Received, noting_applied, received
 from placement_checks.loading.building import build
 from placement_checks.loading.graph_reading import Source, name_of, requested
 from placement_checks.placer.placing import keep_whole
+from placement_checks.run.channels_last import channels_last
+from placement_checks.run.devices import session_config, stand_in, stands_in
+from placement_checks.run.gradients import Received, noting_applied, received
 from placement_checks.util.text import counted
 
 tf1 = tf.compat.v1

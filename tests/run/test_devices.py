@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core import machines
-from placement_checks.execute.devices import full_precision, running_on, stand_in
+from placement_checks.run.devices import full_precision, running_on, stand_in
 
 tf1 = tf.compat.v1
 

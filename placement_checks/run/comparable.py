@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.errors import InputError
-from placement_checks.execute.programs import Runnable, Unmeasurable
+from placement_checks.run.runnable import Runnable, Unmeasurable
 from placement_checks.util.text import counted, listed, nearest
 
 

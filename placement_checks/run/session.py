@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
-from placement_checks.execute.programs import Runnable, Unmeasurable
+from placement_checks.run.runnable import Runnable, Unmeasurable
 
 tf1 = tf.compat.v1
 

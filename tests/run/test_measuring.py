@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from placement_checks.core import machines
 from placement_checks.core.measurement import Measurement
-from placement_checks.execute.programs import Unmeasurable
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.trajectories import compared
+from placement_checks.run.runnable import Unmeasurable
 
 tf1 = tf.compat.v1
 

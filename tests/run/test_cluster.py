@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from placement_checks import Cluster, Machine, local_cluster
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.execute.cluster.local import reserved_port
+from placement_checks.run.cluster.local import reserved_port
 
 tf1 = tf.compat.v1
 SMALL = "ps*1; worker*2: gpu*1"

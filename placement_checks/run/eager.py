@@ -19,7 +19,7 @@ from tensorflow.python.framework import ops
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import UsageError
-from placement_checks.execute.devices import stand_in, stands_in
+from placement_checks.run.devices import stand_in, stands_in
 
 # Where the numbers of the groups of devices begin that strategies add up in, of each strategy.
 _group_keys = count(1000, 1000)

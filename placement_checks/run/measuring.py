@@ -12,25 +12,19 @@ import numpy.typing as npt
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import EPS, Array, Arrays, Course, Measurement, Trial
 from placement_checks.core.placement import producer_of
-from placement_checks.execute.alone import Alone
-from placement_checks.execute.backwards import changed, precisions
-from placement_checks.execute.devices import full_precision
-from placement_checks.execute.feeding import Batch, BatchFunction, Feeding
-from placement_checks.execute.fitness import (
-    all_fed,
-    apart,
-    behind,
-    nothing_random,
-    random_steps,
-)
-from placement_checks.execute.matching import comparable
-from placement_checks.execute.pair import Pair
-from placement_checks.execute.programs import Unmeasurable
-from placement_checks.execute.sessions import Running, Values
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.noise import mean_over, noise_of, unsure_in
 from placement_checks.numerics.trajectories import compared, made_up_for, stale
+from placement_checks.run.comparable import comparable
+from placement_checks.run.devices import full_precision
+from placement_checks.run.feeding import Batch, BatchFunction, Feeding
+from placement_checks.run.pair import Pair
+from placement_checks.run.precision import changed, precisions
+from placement_checks.run.preconditions import all_fed, apart, behind, nothing_random, random_steps
+from placement_checks.run.reference_runs import Alone
+from placement_checks.run.runnable import Unmeasurable
+from placement_checks.run.session import Running, Values
 from placement_checks.util.text import counted
 
 _ORDERS = 3  # other orders of the rows, in which the noise is measured

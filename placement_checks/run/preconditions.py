@@ -13,9 +13,9 @@ from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.measurement import Trial
 from placement_checks.core.op_types import STATELESS, draws
 from placement_checks.core.placement import producer_of
-from placement_checks.execute.programs import Runnable, Unmeasurable
-from placement_checks.execute.sessions import Running, Values
 from placement_checks.numerics.comparing import gradients
+from placement_checks.run.runnable import Runnable, Unmeasurable
+from placement_checks.run.session import Running, Values
 from placement_checks.util.text import counted, listed
 
 _PIPELINE = re.compile(r"IteratorGetNext|Dequeue|^ReaderRead|^Unstage|TakeGradient")

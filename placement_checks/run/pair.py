@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement_checks.core.program import Program
-from placement_checks.execute.feeding import FEWEST, BatchFunction, Feeding
-from placement_checks.execute.programs import Runnable, runnable
+from placement_checks.run.feeding import FEWEST, BatchFunction, Feeding
+from placement_checks.run.runnable import Runnable, runnable
 
 
 @dataclass(frozen=True)

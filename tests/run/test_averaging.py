@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from placement_checks.averaging import average_gradients, mean_of_stacked
-from placement_checks.execute.devices import running_on
+from placement_checks.run.averaging import average_gradients, mean_of_stacked
+from placement_checks.run.devices import running_on
 
 tf1 = tf.compat.v1
 KINDS = ("dense", "sparse", None)
