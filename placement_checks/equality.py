@@ -11,9 +11,9 @@ from placement_checks.core.machines import checked_gpus
 from placement_checks.core.placement import Placement
 from placement_checks.judging import rules_of
 from placement_checks.policy import Policy
-from placement_checks.rules.gradients_equal import GradientsEqual
-from placement_checks.rules.towers_overlap import TowersOverlap
-from placement_checks.rules.weights_equal import WeightsEqual
+from placement_checks.rules.runs.gradients_equal import GradientsEqual
+from placement_checks.rules.runs.towers_overlap import TowersOverlap
+from placement_checks.rules.runs.weights_equal import WeightsEqual
 
 if TYPE_CHECKING:
     from placement_checks.core.trace import Trace

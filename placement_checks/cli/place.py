@@ -14,7 +14,7 @@ from placement_checks.cli.targets import asked_machine, captured, machine_option
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.placement import Placement
 from placement_checks.logs import Record, text_of
-from placement_checks.rules.placeable import Placeable
+from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.util.printable import printable
 from placement_checks.util.streams import report_alone
 

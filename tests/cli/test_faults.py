@@ -13,7 +13,7 @@ import pytest
 
 from placement_checks.analysis.tower_analysis import Wiring
 from placement_checks.core.errors import PlacerError
-from placement_checks.rules.losses_apart import LossesApart
+from placement_checks.rules.towers.losses_apart import LossesApart
 
 Run = Callable[..., Any]
 

@@ -1,0 +1,1 @@
+"""Rules on where ops and variables are."""

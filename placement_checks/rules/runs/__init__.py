@@ -1,0 +1,1 @@
+"""Rules on what running a program gives."""

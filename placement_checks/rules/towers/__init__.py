@@ -1,0 +1,1 @@
+"""Rules on what towers read, compute and update."""
