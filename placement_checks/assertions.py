@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from placement_checks.core.placement import Placement
 from placement_checks.judging import Report, verify
-from placement_checks.report.lines import finding_lines
+from placement_checks.report.finding_lines import finding_lines
 from placement_checks.rules import RULES, Rule, Verdict
 from placement_checks.util.printable import printable
 from placement_checks.util.text import counted

@@ -23,9 +23,9 @@ from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import checked_gpus
 from placement_checks.core.timing import Timing
 from placement_checks.report import timing as timing_report
-from placement_checks.report.chrome import chrome_trace
-from placement_checks.report.lanes import picture
-from placement_checks.report.page import page
+from placement_checks.report.chrome_trace import chrome_trace
+from placement_checks.report.html import page
+from placement_checks.report.timeline_svg import picture
 from placement_checks.run.threads import settle
 from placement_checks.util.streams import report_alone
 from placement_checks.util.text import counted

@@ -23,8 +23,8 @@ from placement_checks.judging import Report, verify
 from placement_checks.policy import known_rule, parse_setting, policy_errors
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
-from placement_checks.report.lanes import picture
-from placement_checks.report.page import page
+from placement_checks.report.html import page
+from placement_checks.report.timeline_svg import picture
 from placement_checks.util.streams import report_alone
 
 

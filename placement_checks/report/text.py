@@ -11,8 +11,8 @@ from rich.text import Text
 from placement_checks.core.placement import Placement
 from placement_checks.judging import Report
 from placement_checks.report.console import show
-from placement_checks.report.lines import finding_lines
-from placement_checks.report.picture import picture
+from placement_checks.report.error_bars import picture
+from placement_checks.report.finding_lines import finding_lines
 from placement_checks.rules import Verdict
 from placement_checks.util.text import counted
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from placement_checks import Finding, Verdict, verify
 from placement_checks.judging import Report
-from placement_checks.report.lines import finding_lines
+from placement_checks.report.finding_lines import finding_lines
 from placement_checks.report.text import write
 from placement_checks.util.text import counted
 

@@ -7,8 +7,8 @@ from timings import STEP, timeline
 
 from placement_checks.core.timeline import Timeline
 from placement_checks.core.trace import Trace
-from placement_checks.report.chrome import chrome_trace
-from placement_checks.report.lanes import lanes_svg, picture
+from placement_checks.report.chrome_trace import chrome_trace
+from placement_checks.report.timeline_svg import lanes_svg, picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 

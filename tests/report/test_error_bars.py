@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from placement_checks.report.picture import picture
+from placement_checks.report.error_bars import picture
 
 BAR = 24
 

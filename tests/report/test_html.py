@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from rich.console import Console
 from rich.text import Text
 
-from placement_checks.report.page import Picture, page
+from placement_checks.report.html import Picture, page
 
 
 class Reader(HTMLParser):

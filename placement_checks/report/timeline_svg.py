@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from placement_checks.core.timeline import Slice, Timeline
 from placement_checks.core.trace import Trace
-from placement_checks.report.page import Picture, shown
+from placement_checks.report.html import Picture, shown
 from placement_checks.util.text import counted
 
 _WIDTH, _LABEL, _RIGHT = 960, 120, 20
