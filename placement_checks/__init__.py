@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from placement_checks.assertions import assert_update_ops_run as assert_update_ops_run
     from placement_checks.assertions import assert_variables_on_host as assert_variables_on_host
     from placement_checks.assertions import assert_variables_shared as assert_variables_shared
-    from placement_checks.capture import place as place
     from placement_checks.core.devices import Device as Device
     from placement_checks.core.errors import PlacementError as PlacementError
     from placement_checks.core.machines import Machine as Machine
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from placement_checks.equality import assert_gradients_equal as assert_gradients_equal
     from placement_checks.equality import assert_training_equal as assert_training_equal
     from placement_checks.equality import with_numbers as with_numbers
-    from placement_checks.judging import verify as verify
     from placement_checks.logs import Log as Log
     from placement_checks.logs import read_logs as read_logs
     from placement_checks.logs.live import catch_log as catch_log
@@ -61,6 +59,8 @@ if TYPE_CHECKING:
     from placement_checks.run.cluster import LocalCluster as LocalCluster
     from placement_checks.run.cluster import local_cluster as local_cluster
     from placement_checks.run.eager import simulated_gpus as simulated_gpus
+    from placement_checks.verification.gathering import place as place
+    from placement_checks.verification.judging import verify as verify
 
 _HOMES = {
     "Cluster": "run.cluster",
@@ -106,10 +106,10 @@ _HOMES = {
     "catch_log": "logs.live",
     "local_cluster": "run.cluster",
     "mean_of_stacked": "run.averaging",
-    "place": "capture",
+    "place": "verification.gathering",
     "read_logs": "logs",
     "simulated_gpus": "run.eager",
-    "verify": "judging",
+    "verify": "verification.judging",
     "with_numbers": "equality",
 }
 

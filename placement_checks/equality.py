@@ -6,14 +6,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from placement_checks import assertions, capture, config
+from placement_checks import assertions
 from placement_checks.core.machines import checked_gpus
 from placement_checks.core.placement import Placement
-from placement_checks.judging import rules_of
-from placement_checks.policy import Policy
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.towers_overlap import TowersOverlap
 from placement_checks.rules.runs.weights_equal import WeightsEqual
+from placement_checks.verification import configuration, gathering
+from placement_checks.verification.judging import rules_of
+from placement_checks.verification.policy import Policy
 
 if TYPE_CHECKING:
     from placement_checks.core.trace import Trace
@@ -67,7 +68,7 @@ def with_numbers(
     gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
     assert isinstance(gradients, GradientsEqual)
     assert isinstance(weights, WeightsEqual)
-    placement = replace(placement, reference=capture.ask(reference, gpus=1))
+    placement = replace(placement, reference=gathering.ask(reference, gpus=1))
     wanted = set(only or rules) - set(without)
     if wanted.isdisjoint({*_NUMERIC, TowersOverlap.name}):
         return placement
@@ -193,7 +194,7 @@ def _assert(
 ) -> None:
     __tracebackhide__ = True
     placement = with_numbers(
-        capture.ask(towers, gpus=gpus),
+        gathering.ask(towers, gpus=gpus),
         towers,
         single,
         batch,
@@ -202,6 +203,6 @@ def _assert(
         policies=[policy],
         only=rules,
     )
-    own = config.Settings(policy=placement.policy)
-    policy = config.Settings(policy=policy).within(own).policy
+    own = configuration.Settings(policy=placement.policy)
+    policy = configuration.Settings(policy=policy).within(own).policy
     assertions.assert_rules(replace(placement, policy=policy), *rules)

@@ -113,7 +113,7 @@ def pytest_report_collectionfinish() -> list[str]:
 
 def _check_rules(item: pytest.Item, rules: tuple[object, ...]) -> None:
     from placement_checks.core.errors import UsageError
-    from placement_checks.policy import known_rule
+    from placement_checks.verification.policy import known_rule
 
     for rule in rules:
         try:
@@ -222,12 +222,13 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
     are run, for the rules on numbers. It returns a `Placement` for the ``assert_*`` functions.
     What the call leaves open, the marks of the test say, and then ``[tool.placement_checks]``.
     """
-    from placement_checks import capture, config, equality
+    from placement_checks import equality
     from placement_checks.assertions import assert_rules
+    from placement_checks.verification import configuration, gathering
 
     item = request.node
     marks = list(item.iter_markers("placement"))
-    settings = config.load(request.config.rootpath).settings
+    settings = configuration.load(request.config.rootpath).settings
     defaults: dict[str, Any] = {"gpus": settings.gpus or 2, "soft": settings.soft}
     if settings.machine:
         defaults["machine"] = settings.machine
@@ -243,12 +244,12 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
         __tracebackhide__ = True
         options = {**defaults, **_one_machine(keywords)}
         reference, batch = options.pop("reference", None), options.pop("batch", None)
-        placement = capture.place(
+        placement = gathering.place(
             target,
             devices=devices,
             **options,
         )
-        policy = settings.within(config.Settings(policy=placement.policy)).policy
+        policy = settings.within(configuration.Settings(policy=placement.policy)).policy
         placement = replace(placement, policy=policy)
         if reference is not None:
             placement = equality.with_numbers(placement, target, reference, batch, devices=devices)

@@ -16,8 +16,8 @@ from placement_checks import (
     verify,
     with_numbers,
 )
-from placement_checks.capture import ask
 from placement_checks.core.errors import ConfigError, InputError
+from placement_checks.verification.gathering import ask
 
 tf1 = tf.compat.v1
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from placement_checks import config
 from placement_checks.cli import FAILED
 from placement_checks.cli.targets import asked_machine, captured, check_all, machine_options
-from placement_checks.comparison import compare
 from placement_checks.report.diff import render_json, render_text
 from placement_checks.util.streams import report_alone
+from placement_checks.verification import configuration
+from placement_checks.verification.comparing import compare
 
 
 @click.command("diff")
@@ -30,7 +30,7 @@ def command(
     where anything failed, or where no difference is found and one of them is a log that could not
     be read in full.
     """
-    settings = asked_machine(gpus, machine, soft).within(config.load(Path.cwd()).settings)
+    settings = asked_machine(gpus, machine, soft).within(configuration.load(Path.cwd()).settings)
     check_all([old, new])
     with report_alone():
         difference = compare(captured(old, settings), captured(new, settings))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from placement_checks.policy import known_rule
+from placement_checks.verification.policy import known_rule
 
 
 @click.command("explain")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from placement_checks import config
 from placement_checks.analysis.transfers import copies, transfers
 from placement_checks.cli.targets import asked_machine, captured, machine_options
 from placement_checks.core.errors import InputError, UsageError
@@ -17,6 +16,7 @@ from placement_checks.logs import Record, text_of
 from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.util.printable import printable
 from placement_checks.util.streams import report_alone
+from placement_checks.verification import configuration
 
 
 @click.command("place")
@@ -47,7 +47,7 @@ def command(
     if rows is not None and not shows_transfers:
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
     call = asked_machine(gpus, machine, soft)
-    settings = call.within(config.load(Path.cwd()).settings)
+    settings = call.within(configuration.load(Path.cwd()).settings)
     with report_alone():
         placement = captured(target, settings)
     if placement.unplaced and not placement.refusals:

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from placement_checks import capture
-from placement_checks.config import Settings
 from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.errors import UsageError
 from placement_checks.core.machines import Machine, checked_gpus
 from placement_checks.core.placement import Placement
 from placement_checks.loading.targets import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.logs import STDIN, read_logs
+from placement_checks.verification import gathering
+from placement_checks.verification.configuration import Settings
 
 
 def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +99,7 @@ def captured(
     """
     check_all([target, graph])
     if not is_log(target) or (graph is not None and not is_log(graph)):
-        capture.prepare()
+        gathering.prepare()
     gpus = settings.gpus or 2
     machine = Machine.parse(settings.machine, gpus) if settings.machine else None
     if not is_log(target):
@@ -107,14 +107,14 @@ def captured(
             raise UsageError(
                 "--graph", f"is for placement logs, and {target} is none", "leave it out"
             )
-        program = capture.asked_on(target, gpus=gpus, machine=machine, soft=settings.soft)
+        program = gathering.asked_on(target, gpus=gpus, machine=machine, soft=settings.soft)
         try:
             return program.placed()
         except Exception as fault:
             if unplaced is None:
                 raise
             return unplaced(fault, replace(program.placement, machine=program.machine))
-    asked = None if graph is None else capture.ask(graph, gpus=gpus)
+    asked = None if graph is None else gathering.ask(graph, gpus=gpus)
     if machine is None and settings.gpus is not None:
         machine = Machine.local(settings.gpus)
     return read_logs([target]).placement(machine, asked)

@@ -13,12 +13,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from placement_checks import capture, config
 from placement_checks.cli import FAILED
 from placement_checks.cli.files import written
 from placement_checks.cli.output import tell
 from placement_checks.cli.targets import check_all
-from placement_checks.config import Settings
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import checked_gpus
 from placement_checks.core.timing import Timing
@@ -29,6 +27,8 @@ from placement_checks.report.timeline_svg import picture
 from placement_checks.run.threads import settle
 from placement_checks.util.streams import report_alone
 from placement_checks.util.text import counted
+from placement_checks.verification import configuration, gathering
+from placement_checks.verification.configuration import Settings
 
 if TYPE_CHECKING:
     from placement_checks.run.feeding import BatchFunction
@@ -92,7 +92,7 @@ def command(
     check_all([target, settings.reference], settings.batch)
     with written(output) as stream, _timeline(timeline) as step:
         with report_alone():
-            capture.prepare(placer=False)
+            gathering.prepare(placer=False)
             timings = _timed(target, settings, rows, rounds)
         step.write(chrome_trace(timings[-1].trace.shortest, target))
         _write(timings, form, stream, lambda console: _compare(timings, before, against, console))
@@ -106,7 +106,7 @@ def _timeline(path: str | None) -> AbstractContextManager[TextIO]:
 
 def _settings(target: str, call: Settings) -> Settings:
     """The settings of the call, and where it says nothing those of the configured program."""
-    configured = config.load(Path.cwd())
+    configured = configuration.load(Path.cwd())
     own = (settings for name, settings in configured.programs if name == target)
     settings = call.within(next(own, Settings())).within(configured.settings)
     checked_gpus(settings.gpus or 2)

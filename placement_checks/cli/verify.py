@@ -11,21 +11,21 @@ from typing import Any, TextIO
 import click
 from rich.console import Console
 
-from placement_checks import config
 from placement_checks.cli import FAILED, say
 from placement_checks.cli.files import written
 from placement_checks.cli.targets import asked_machine, captured, check_all, machine_options
-from placement_checks.config import Settings
 from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.placement import Placement
 from placement_checks.equality import with_numbers
-from placement_checks.judging import Report, verify
-from placement_checks.policy import known_rule, parse_setting, policy_errors
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.report.html import page
 from placement_checks.report.timeline_svg import picture
 from placement_checks.util.streams import report_alone
+from placement_checks.verification import configuration
+from placement_checks.verification.configuration import Settings
+from placement_checks.verification.judging import Report, verify
+from placement_checks.verification.policy import known_rule, parse_setting, policy_errors
 
 
 @click.command("verify")
@@ -89,7 +89,7 @@ def command(
     )
     for name in (*rules, *without):
         known_rule(name)
-    configured = config.load(Path.cwd())
+    configured = configuration.load(Path.cwd())
     jobs = [(target, call.within(configured.settings)) for target in targets] or [
         (target, call.within(own).within(configured.settings))
         for target, own in configured.programs

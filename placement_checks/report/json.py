@@ -11,8 +11,8 @@ from placement_checks.util.printable import printable
 
 if TYPE_CHECKING:
     from placement_checks.core.errors import PlacementError
-    from placement_checks.judging import Report
     from placement_checks.rules import Verdict
+    from placement_checks.verification.judging import Report
 
 SCHEMA = 1
 # The distributions that hold it.

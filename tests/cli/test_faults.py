@@ -229,7 +229,7 @@ def test_a_report_that_cannot_be_made(
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        ("verify outputlog", "placement_checks.config.load"),
+        ("verify outputlog", "placement_checks.verification.configuration.load"),
         ("log outputlog", "placement_checks.cli.log.render_text"),
         ("place outputlog", "placement_checks.cli.place.text_of"),
         ("diff outputlog outputlog", "placement_checks.cli.diff.compare"),

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from mutations import damage_bytes, damage_fields, of_kind, two_towers
 
 from placement_checks import place
-from placement_checks.capture import ask
 from placement_checks.core.errors import PlacementError
-from placement_checks.judging import verify
+from placement_checks.verification.gathering import ask
+from placement_checks.verification.judging import verify
 
 META = two_towers()
 KINDS = pytest.mark.parametrize(

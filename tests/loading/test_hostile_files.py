@@ -14,11 +14,11 @@ from tensorflow.core.framework import variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from placement_checks import place
-from placement_checks.capture import ask
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import TRAINABLE
-from placement_checks.judging import verify
 from placement_checks.loading.function_bodies import DEEPEST, MOST_NESTED
+from placement_checks.verification.gathering import ask
+from placement_checks.verification.judging import verify
 
 tf1 = tf.compat.v1
 

@@ -14,7 +14,7 @@ from placement_checks.core.measurement import Array, Arrays, Sample, Trial
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.diagnosis import causes
 from placement_checks.numerics.row_weights import Cause
-from placement_checks.policy import policy_errors
+from placement_checks.verification.policy import policy_errors
 
 UNKNOWN = "no mistake that is known explains it"
 FROZEN = "look for a stop_gradient, a mask, a list of variables or an index that leaves it out"

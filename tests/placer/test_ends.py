@@ -184,7 +184,7 @@ def test_what_infers_shapes_ends_with_the_process_that_waits_for_it(
         """
         import signal, threading, time
         import psutil
-        from placement_checks.capture import shapes
+        from placement_checks.verification.gathering import shapes
 
         class Graph:
             def SerializeToString(self):

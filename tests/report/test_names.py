@@ -10,7 +10,6 @@ from rich.console import Console
 from timings import timeline, timing
 
 from placement_checks import assert_rules, assert_variables_on_host, verify
-from placement_checks.comparison import compare
 from placement_checks.logs import Log, Record
 from placement_checks.report import diff, log, text
 from placement_checks.report import json as json_report
@@ -18,6 +17,7 @@ from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome_trace import chrome_trace
 from placement_checks.report.html import Picture, page
 from placement_checks.report.timeline_svg import lanes_svg
+from placement_checks.verification.comparing import compare
 
 HOSTILE = ["w\x1b[31mX", "a\nKEPT all is well", "gnp.\u202egpu", "b\x9b2J\x7f", "half\udcff"]
 PLAIN = "ü/中"

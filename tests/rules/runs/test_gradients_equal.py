@@ -15,8 +15,8 @@ from towers import program
 
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.measurement import Course, Measurement, Trial
-from placement_checks.policy import policy_errors
 from placement_checks.rules import GradientsEqual
+from placement_checks.verification.policy import policy_errors
 
 SPLIT = runs(6, 6)
 TWICE = np.full(12, 2.0)

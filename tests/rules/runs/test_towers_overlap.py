@@ -12,8 +12,8 @@ from placement_checks.analysis.schedule import Task, replayed
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.timeline import Slice, Timeline
 from placement_checks.core.trace import Trace
-from placement_checks.policy import policy_errors
 from placement_checks.rules import TowersOverlap
+from placement_checks.verification.policy import policy_errors
 
 HOST, *GPUS = (
     Device.parse(name).over(LOCALHOST) for name in ("/cpu:0", *(f"/gpu:{i}" for i in range(4)))

@@ -13,8 +13,8 @@ from towers import program
 
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.measurement import Course, Measurement, Trial
-from placement_checks.policy import policy_errors
 from placement_checks.rules import WeightsEqual
+from placement_checks.verification.policy import policy_errors
 
 FOLLOW = "mend that first"
 COPIES = "towers compute with something that the step does not update, such as copies of their own"

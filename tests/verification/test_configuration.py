@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement_checks.config import Config, Settings, load
 from placement_checks.core.errors import ConfigError
+from placement_checks.verification.configuration import Config, Settings, load
 
 AT = "tool.placement_checks"
 

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from placement_checks import RULES
 from placement_checks.core.errors import ConfigError, UsageError
-from placement_checks.policy import known_rule, made, parse_setting, policy_errors, rules_for
 from placement_checks.rules import NoFallback, SessionMemory, VariablesOnHost, VariablesShared
+from placement_checks.verification.policy import (
+    known_rule,
+    made,
+    parse_setting,
+    policy_errors,
+    rules_for,
+)
 
 NAMES = list(RULES)
 ALL = f"the rules are {', '.join(NAMES)}"

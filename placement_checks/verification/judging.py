@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from placement_checks.core.errors import PlacementError, as_error
 from placement_checks.core.placement import Placement
-from placement_checks.policy import Policy, policy_errors, rules_for
 from placement_checks.rules import Rule, Verdict
 from placement_checks.util.garbage import left_alone
 from placement_checks.util.text import listed
+from placement_checks.verification.policy import Policy, policy_errors, rules_for
 
 
 @dataclass(frozen=True)

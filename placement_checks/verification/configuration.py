@@ -6,7 +6,7 @@ soft = true                       # default: what the program's session configur
 without = ["no-idle-device"]
 programs = ["train.py:build_towers"]
 
-[tool.placement_checks.policy.variables-on-host]
+[tool.placement_checks.verification.policy.variables-on-host]
 device = "/job:ps"
 
 [[tool.placement_checks.programs]]      # a program with settings of its own
@@ -31,7 +31,7 @@ from typing import Any
 
 from placement_checks.core.errors import ConfigError, PlacementError
 from placement_checks.core.machines import Machine, checked_gpus
-from placement_checks.policy import Policy, known_rule, policy_errors
+from placement_checks.verification.policy import Policy, known_rule, policy_errors
 
 
 @dataclass(frozen=True)

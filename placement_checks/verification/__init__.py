@@ -1,0 +1,1 @@
+"""Evidence is gathered, judged by the rules and compared."""
