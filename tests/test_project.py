@@ -34,7 +34,8 @@ def test_the_extras_and_the_entry_point_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     assert set(project["optional-dependencies"]) == {"benchmark", "data"}
-    assert project["entry-points"]["pytest11"] == {"placement": "placement_checks.pytest_plugin"}
+    plugin = "placement_checks.testing.pytest_plugin"
+    assert project["entry-points"]["pytest11"] == {"placement": plugin}
 
 
 @pytest.mark.parametrize(

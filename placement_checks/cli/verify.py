@@ -16,11 +16,11 @@ from placement_checks.cli.files import written
 from placement_checks.cli.targets import asked_machine, captured, check_all, machine_options
 from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.placement import Placement
-from placement_checks.equality import with_numbers
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.report.html import page
 from placement_checks.report.timeline_svg import picture
+from placement_checks.testing.equality import with_numbers
 from placement_checks.util.streams import report_alone
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings

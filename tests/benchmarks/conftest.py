@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from placement_checks.benchmarking import Timings
 from placement_checks.loading.targets import as_script
+from placement_checks.testing.tower_benchmark import Timings
 
 # "TF Notes (2), Speedup and Benchmark with Two GPU Cards", and TensorFlow's CIFAR-10 tutorial.
 PUBLISHED = """\

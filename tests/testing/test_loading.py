@@ -11,7 +11,7 @@ import sys, time
 import pytest
 import _pytest.config, _pytest.main, _pytest.terminal
 begin = time.process_time()
-import placement_checks.pytest_plugin
+import placement_checks.testing.pytest_plugin
 print(time.process_time() - begin)
 heavy = {"tensorflow", "numpy", "rich", "click"} & sys.modules.keys()
 assert not heavy, heavy
@@ -34,7 +34,7 @@ def test_loading_takes_less_than_20_ms_and_no_tensorflow() -> None:
 def test_a_run_without_placements_loads_no_tensorflow(tmp_path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n\ndef test_it():\n    assert 'tensorflow' not in sys.modules\n"
-        "    assert 'placement_checks.pytest_plugin' in sys.modules\n"
+        "    assert 'placement_checks.testing.pytest_plugin' in sys.modules\n"
     )
 
     assert "1 passed" in run("-m", "pytest", "-q", str(tmp_path), "-p", "no:cacheprovider")

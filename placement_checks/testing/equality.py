@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from placement_checks import assertions
 from placement_checks.core.machines import checked_gpus
 from placement_checks.core.placement import Placement
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.towers_overlap import TowersOverlap
 from placement_checks.rules.runs.weights_equal import WeightsEqual
+from placement_checks.testing import assertions
 from placement_checks.verification import configuration, gathering
 from placement_checks.verification.judging import rules_of
 from placement_checks.verification.policy import Policy

@@ -15,11 +15,11 @@ import pytest
 from placement_checks.core import machines
 
 if TYPE_CHECKING:
-    from placement_checks.benchmarking import TowerBenchmark
     from placement_checks.core.placement import Placement
-    from placement_checks.isolation import State
     from placement_checks.logs.live import CaughtLog
     from placement_checks.rules import Verdict
+    from placement_checks.testing.isolation import State
+    from placement_checks.testing.tower_benchmark import TowerBenchmark
 
 _PROPERTY = "placement"
 _MARK_ARGUMENTS = ("gpus", "machine", "soft")
@@ -52,7 +52,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if not gpus:
         return
     from placement_checks.core.errors import UsageError
-    from placement_checks.early import ask_on_import
+    from placement_checks.testing.import_hook import ask_on_import
 
     try:
         ask_on_import(machines.checked_gpus(gpus))
@@ -137,7 +137,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Record the verdicts of a test, and keep what it does to TensorFlow from the next one."""
-    from placement_checks import assertions
+    from placement_checks.testing import assertions
 
     def record(placement: Placement, verdict: Verdict) -> None:
         facts = {
@@ -172,7 +172,7 @@ def _tensorflow_state() -> State | None:
     """What tests share of TensorFlow, if anything has loaded it."""
     if "tensorflow" not in sys.modules:
         return None
-    from placement_checks.isolation import State
+    from placement_checks.testing.isolation import State
 
     return State.now()
 
@@ -180,7 +180,7 @@ def _tensorflow_state() -> State | None:
 def _restored(before: State | None) -> Iterator[str]:
     """Undo what a test did to TensorFlow; a test that loaded it should leave it as it comes."""
     if "tensorflow" in sys.modules:
-        from placement_checks.isolation import State
+        from placement_checks.testing.isolation import State
 
         yield from (before or State()).restore()
 
@@ -222,8 +222,8 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
     are run, for the rules on numbers. It returns a `Placement` for the ``assert_*`` functions.
     What the call leaves open, the marks of the test say, and then ``[tool.placement_checks]``.
     """
-    from placement_checks import equality
-    from placement_checks.assertions import assert_rules
+    from placement_checks.testing import equality
+    from placement_checks.testing.assertions import assert_rules
     from placement_checks.verification import configuration, gathering
 
     item = request.node
@@ -286,7 +286,7 @@ class _Timed:
         `Timing`. pytest-benchmark's table and JSON have the steps of the towers, with the ratios
         as ``extra_info``.
         """
-        from placement_checks.benchmarking import TowerBenchmark
+        from placement_checks.testing.tower_benchmark import TowerBenchmark
 
         if hasattr(request.config, "workerinput"):
             benchmark.skipped = True  # or it warns that nothing was timed

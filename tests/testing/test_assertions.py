@@ -13,10 +13,10 @@ from placement_checks import (
     assert_rules,
     assert_variables_on_host,
     assert_variables_shared,
-    assertions,
 )
 from placement_checks.core.errors import ConfigError, PlacementError, UsageError
 from placement_checks.core.placement import Refusal
+from placement_checks.testing import assertions
 
 ALL = [
     assert_placeable,

@@ -1,0 +1,1 @@
+"""For pytest: the plugin, its fixtures and assertions."""
