@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from placement_checks.cli import FAILED
-from placement_checks.cli.targets import asked_machine, captured, check_all, machine_options
+from placement_checks.cli.options import asked_machine, captured, check_all, machine_options
 from placement_checks.report.diff import render_json, render_text
 from placement_checks.util.streams import report_alone
 from placement_checks.verification import configuration

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from placement_checks.analysis.transfers import copies, transfers
-from placement_checks.cli.targets import asked_machine, captured, machine_options
+from placement_checks.cli.options import asked_machine, captured, machine_options
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.placement import Placement
 from placement_checks.logs import Record, text_of

@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from placement_checks.cli import FAILED
 from placement_checks.cli.files import written
+from placement_checks.cli.options import check_all
 from placement_checks.cli.output import tell
-from placement_checks.cli.targets import check_all
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import checked_gpus
 from placement_checks.core.timing import Timing

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from placement_checks.cli import FAILED, say
 from placement_checks.cli.files import written
-from placement_checks.cli.targets import asked_machine, captured, check_all, machine_options
+from placement_checks.cli.options import asked_machine, captured, check_all, machine_options
 from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.placement import Placement
 from placement_checks.report import json as json_report

@@ -156,7 +156,7 @@ def test_a_stage_that_fails_is_told_and_the_rest_is_reported(
 def test_a_log_reader_that_fails(
     run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
-    monkeypatch.setattr("placement_checks.cli.targets.read_logs", failing(fault))
+    monkeypatch.setattr("placement_checks.cli.options.read_logs", failing(fault))
     monkeypatch.setattr("placement_checks.cli.log.read_logs", failing(fault))
 
     for command in ("verify", "log", "place"):
@@ -274,7 +274,7 @@ def test_the_traceback_is_shown_to_who_asks(run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PLACEMENT_CHECKS_DEBUG", "1")
     monkeypatch.setattr(LossesApart, "check", failing(RuntimeError("a fault")))
     in_a_rule = run("verify", "train.py:towers")
-    monkeypatch.setattr("placement_checks.cli.targets.read_logs", failing(RuntimeError("another")))
+    monkeypatch.setattr("placement_checks.cli.options.read_logs", failing(RuntimeError("another")))
     in_a_command = run("place", "outputlog")
 
     for ran, error in ((in_a_rule, "a fault"), (in_a_command, "another")):
