@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from placement_checks.core.placement import Variable as Variable
     from placement_checks.core.program import Program as Program
     from placement_checks.core.program import Step as Step
+    from placement_checks.core.results import Finding as Finding
+    from placement_checks.core.results import Verdict as Verdict
     from placement_checks.logs import Log as Log
     from placement_checks.logs import read_logs as read_logs
     from placement_checks.logs.live import catch_log as catch_log
     from placement_checks.rules import RULES as RULES
-    from placement_checks.rules import Finding as Finding
     from placement_checks.rules import Rule as Rule
-    from placement_checks.rules import Verdict as Verdict
     from placement_checks.run.averaging import average_gradients as average_gradients
     from placement_checks.run.averaging import mean_of_stacked as mean_of_stacked
     from placement_checks.run.cluster import Cluster as Cluster
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Cluster": "run.cluster",
     "Device": "core.devices",
-    "Finding": "rules",
+    "Finding": "core.results",
     "LocalCluster": "run.cluster",
     "Log": "logs",
     "Machine": "core.machines",
@@ -95,7 +95,7 @@ _HOMES = {
     "Rule": "rules",
     "Step": "core.program",
     "Variable": "core.placement",
-    "Verdict": "rules",
+    "Verdict": "core.results",
     "assert_averaging_on_host": "testing.assertions",
     "assert_every_tower_counts": "testing.assertions",
     "assert_gradients_colocated": "testing.assertions",

@@ -16,6 +16,7 @@ from placement_checks.cli.files import written
 from placement_checks.cli.options import asked_machine, captured, check_all, machine_options
 from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.placement import Placement
+from placement_checks.core.results import Report
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.report.html import page
@@ -24,7 +25,7 @@ from placement_checks.testing.equality import with_numbers
 from placement_checks.util.streams import report_alone
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
-from placement_checks.verification.judging import Report, verify
+from placement_checks.verification.judging import verify
 from placement_checks.verification.policy import known_rule, parse_setting, policy_errors
 
 

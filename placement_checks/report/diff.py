@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from placement_checks.core.results import Difference, Places
 from placement_checks.report.json import SCHEMA, versions, written
 from placement_checks.util.printable import printable
 from placement_checks.util.text import counted
-from placement_checks.verification.comparing import Difference, Places
 
 _MOST = 20  # ops of a group that are listed
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from placement_checks.rules import Finding
+    from placement_checks.core.results import Finding
 
 _LONGEST_PATH = 12
 _INSIDE = re.compile(r" \(built at .*\)$")

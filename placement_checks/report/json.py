@@ -11,8 +11,7 @@ from placement_checks.util.printable import printable
 
 if TYPE_CHECKING:
     from placement_checks.core.errors import PlacementError
-    from placement_checks.rules import Verdict
-    from placement_checks.verification.judging import Report
+    from placement_checks.core.results import Report, Verdict
 
 SCHEMA = 1
 # The distributions that hold it.

@@ -9,12 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from placement_checks.core.placement import Placement
+from placement_checks.core.results import Report, Verdict
 from placement_checks.report.console import show
 from placement_checks.report.error_bars import picture
 from placement_checks.report.finding_lines import finding_lines
-from placement_checks.rules import Verdict
 from placement_checks.util.text import counted
-from placement_checks.verification.judging import Report
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement

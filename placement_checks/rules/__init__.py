@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placement_checks.rules.base import Evidence, Finding, Rule, State, Verdict
+from placement_checks.rules.base import Rule
 from placement_checks.rules.devices.averaging_on_host import AveragingOnHost
 from placement_checks.rules.devices.gradients_colocated import GradientsColocated
 from placement_checks.rules.devices.no_fallback import NoFallback
@@ -56,4 +56,4 @@ RULES: dict[str, type[Rule]] = {
     )
 }
 
-__all__ = ["RULES", "Evidence", "Finding", "Rule", "State", "Verdict"]
+__all__ = ["RULES", "Rule"]

@@ -1,70 +1,19 @@
-"""What a rule is, and what it says: kept, broken or not-checked."""
+"""What a rule is."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from itertools import groupby
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
 from placement_checks.analysis.tower_analysis import wiring
-from placement_checks.core.errors import PlacementError
 from placement_checks.core.placement import Op, Placement
+from placement_checks.core.results import Evidence, Finding, State, Verdict
 
 _SHOWN = 4  # steps of a path at each end
-
-State = Literal["kept", "broken", "not-checked"]
-Evidence = Literal["requested", "assigned", "executed", "configuration"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One breach of a rule.
-
-    Attributes:
-        object: the op, variable (without ``:0``) or device it is about.
-        op: the type of that op; ``""`` for a device.
-        evidence: what it rests on.
-        expected, found: the two that differ.
-        message: a sentence that names all of it.
-        cure: what to change.
-        where: the user's outermost source line that built the object, if it is known.
-        path: the ops that show the breach, one after the other.
-    """
-
-    object: str
-    op: str
-    evidence: Evidence
-    expected: str
-    found: str
-    message: str
-    cure: str
-    where: str | None = None
-    path: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a rule says of a placement.
-
-    Attributes:
-        note: what a reader should know beside the state.
-        figures: what was measured, as plain mappings for reports.
-        error: what ended the rule before it had an answer.
-        alone: whether the rule compares towers, and there is one.
-    """
-
-    rule: str
-    state: State
-    evidence: Evidence | None
-    reason: str | None = None
-    findings: Sequence[Finding] = ()
-    note: str | None = None
-    figures: Sequence[Mapping[str, Any]] = ()
-    error: PlacementError | None = None
-    alone: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from placement_checks.core.placement import Placement
+from placement_checks.core.results import Report, Verdict
 from placement_checks.report.finding_lines import finding_lines
-from placement_checks.rules import RULES, Rule, Verdict
+from placement_checks.rules import RULES, Rule
 from placement_checks.util.printable import printable
 from placement_checks.util.text import counted
-from placement_checks.verification.judging import Report, verify
+from placement_checks.verification.judging import verify
 
 # Told of every verdict; the pytest plugin listens, for its summary.
 observers: list[Callable[[Placement, Verdict], None]] = []

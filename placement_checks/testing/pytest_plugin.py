@@ -16,8 +16,8 @@ from placement_checks.core import machines
 
 if TYPE_CHECKING:
     from placement_checks.core.placement import Placement
+    from placement_checks.core.results import Verdict
     from placement_checks.logs.live import CaughtLog
-    from placement_checks.rules import Verdict
     from placement_checks.testing.isolation import State
     from placement_checks.testing.tower_benchmark import TowerBenchmark
 

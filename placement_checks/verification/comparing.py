@@ -3,48 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
-
-Places = tuple[Device, ...]
-
-
-class Moved(NamedTuple):
-    """An op that is elsewhere; more than one device where it was placed more than once."""
-
-    op: str
-    type: str
-    old: Places
-    new: Places
-
-
-@dataclass(frozen=True)
-class Difference:
-    """What two placements have not in common.
-
-    Attributes:
-        old, new: what they are called.
-        ops: how many ops both have.
-        moved: ops that both have, on other devices.
-        removed, added: the types of ops that only the old or the new one has, by name.
-        unread: which of the two is not all there, and why.
-    """
-
-    old: str
-    new: str
-    ops: int
-    moved: Sequence[Moved]
-    removed: Mapping[str, str]
-    added: Mapping[str, str]
-    unread: Sequence[str] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.moved or self.removed or self.added)
+from placement_checks.core.results import Difference, Moved, Places
 
 
 def compare(old: Placement, new: Placement) -> Difference:

@@ -7,10 +7,10 @@ from graphs import op, placement
 from rich.console import Console
 
 from placement_checks import Finding, Verdict, verify
+from placement_checks.core.results import Report
 from placement_checks.report.finding_lines import finding_lines
 from placement_checks.report.text import write
 from placement_checks.util.text import counted
-from placement_checks.verification.judging import Report
 
 
 def written(*reports, width=40):

@@ -9,7 +9,8 @@ from graphs import op, placement
 from towers import program
 
 from placement_checks.core.placement import Details, Frame
-from placement_checks.rules import RULES, NoFallback, Rule, TowersAlike, Verdict
+from placement_checks.core.results import Verdict
+from placement_checks.rules import RULES, NoFallback, Rule, TowersAlike
 from placement_checks.rules.base import built_at
 
 

@@ -8,8 +8,9 @@ from graphs import op, placement
 from placement_checks import Device
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.errors import InputError
+from placement_checks.core.results import Moved
 from placement_checks.logs import Log, Record
-from placement_checks.verification.comparing import Moved, compare
+from placement_checks.verification.comparing import compare
 
 HOST = "/job:localhost/replica:0/task:0/device"
 CPU, GPU = (Device.parse(name).over(LOCALHOST) for name in ("CPU:0", "GPU:0"))

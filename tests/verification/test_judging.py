@@ -7,7 +7,7 @@ from graphs import op, placement
 
 from placement_checks import RULES, Verdict, verify
 from placement_checks.core.errors import ConfigError, UsageError, as_error
-from placement_checks.verification.judging import Report
+from placement_checks.core.results import Report
 
 KEPT, BROKEN, NOT_CHECKED = "kept", "broken", "not-checked"
 

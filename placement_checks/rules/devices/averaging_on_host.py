@@ -7,7 +7,8 @@ from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, steps
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, asked_for, built_at, steps
 from placement_checks.util.text import counted, listed
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at, is_among
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, asked_for, built_at, is_among
 from placement_checks.util.text import counted
 
 # They keep the order, pass a value on, or follow a variable to where it is.

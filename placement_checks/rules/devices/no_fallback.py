@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement, producer_of
-from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, asked_for, built_at
 
 # The ends of the names of op types that make a resource: HashTableV2, FIFOQueueV2, IteratorV2 …
 _RESOURCES = ("HandleOp", "Table", "TableV2", "Queue", "QueueV2", "Iterator", "IteratorV2")

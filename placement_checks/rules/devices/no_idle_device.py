@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement
-from placement_checks.rules.base import Finding, Rule, Verdict
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule
 from placement_checks.util.text import counted
 
 _SHOWN = 4  # GPUs that a note tells of one by one

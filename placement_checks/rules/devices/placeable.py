@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import MOST_REFUSALS, Op, Placement, Refusal
-from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, asked_for, built_at
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
 _MEMBER = re.compile(r"  (\S+) \(\w+\).*")  # two spaces, then: step (VariableV2) /device:GPU:0

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule
 from placement_checks.util.text import counted, listed
 
 _EVERY = "every"  # the GPUs that no program names

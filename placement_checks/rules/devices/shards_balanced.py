@@ -9,7 +9,8 @@ from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.placement import Placement, Tensor, Variable
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.util.text import counted, listed
 
 _PARAMETER_JOB = "ps"

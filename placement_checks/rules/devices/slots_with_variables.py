@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.placement import VARIABLE_TYPES, Placement, producer_of
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.util.text import counted
 
 

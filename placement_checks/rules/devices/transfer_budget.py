@@ -10,7 +10,8 @@ from placement_checks.analysis.transfers import Copy, Transfer, copies, links, t
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.rules.base import Finding, Rule, Verdict
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule
 from placement_checks.util.text import counted
 
 _PAIRS = 4  # that a report lists

@@ -6,7 +6,8 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.machines import Machine
 from placement_checks.core.placement import Op, Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, asked_for, built_at
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, asked_for, built_at
 from placement_checks.util.text import counted
 
 _DEVICE_FUNCTION = (

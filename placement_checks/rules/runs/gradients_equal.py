@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.util.text import counted, listed
 
 if TYPE_CHECKING:

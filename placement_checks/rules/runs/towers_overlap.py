@@ -8,7 +8,8 @@ from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.analysis.towers import Tower
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.rules.base import Finding, Rule, Verdict, steps
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, steps
 from placement_checks.util.text import counted
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.analysis.updates import Update
 from placement_checks.core.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.util.text import counted, listed
 
 

@@ -9,15 +9,8 @@ from placement_checks.analysis.equivalence import Identities
 from placement_checks.analysis.inputs import Use, input_uses, pipelines_of_one
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.rules.base import (
-    Finding,
-    Rule,
-    Verdict,
-    asked_for,
-    built_at,
-    is_among,
-    steps,
-)
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, asked_for, built_at, is_among, steps
 from placement_checks.util.text import counted
 
 _PIPELINE = re.compile(

@@ -8,7 +8,8 @@ from placement_checks.analysis.equivalence import Identities
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.op_types import SEEDED, STATELESS
 from placement_checks.core.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.util.text import counted
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from placement_checks.analysis.equivalence import Difference, differences
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.placement import Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among, steps
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, built_at, is_among, steps
 
 
 @dataclass(frozen=True)

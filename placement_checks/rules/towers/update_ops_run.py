@@ -7,7 +7,8 @@ from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.placement import VARIABLE_TYPES, Placement
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.util.text import listed
 
 

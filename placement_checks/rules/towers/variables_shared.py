@@ -8,7 +8,8 @@ from typing import NamedTuple
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.analysis.towers import Part, Parts
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Variable, producer_of
-from placement_checks.rules.base import Finding, Rule, Verdict, built_at, is_among
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, built_at, is_among
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,147 @@
+"""What comes of checking: findings, verdicts and reports, and what two placements differ in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import PlacementError
+from placement_checks.core.placement import Placement
+from placement_checks.util.text import listed
+
+State = Literal["kept", "broken", "not-checked"]
+Evidence = Literal["requested", "assigned", "executed", "configuration"]
+Places = tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One breach of a rule.
+
+    Attributes:
+        object: the op, variable (without ``:0``) or device it is about.
+        op: the type of that op; ``""`` for a device.
+        evidence: what it rests on.
+        expected, found: the two that differ.
+        message: a sentence that names all of it.
+        cure: what to change.
+        where: the user's outermost source line that built the object, if it is known.
+        path: the ops that show the breach, one after the other.
+    """
+
+    object: str
+    op: str
+    evidence: Evidence
+    expected: str
+    found: str
+    message: str
+    cure: str
+    where: str | None = None
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule says of a placement.
+
+    Attributes:
+        note: what a reader should know beside the state.
+        figures: what was measured, as plain mappings for reports.
+        error: what ended the rule before it had an answer.
+        alone: whether the rule compares towers, and there is one.
+    """
+
+    rule: str
+    state: State
+    evidence: Evidence | None
+    reason: str | None = None
+    findings: Sequence[Finding] = ()
+    note: str | None = None
+    figures: Sequence[Mapping[str, Any]] = ()
+    error: PlacementError | None = None
+    alone: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the rules said of one program."""
+
+    placement: Placement
+    verdicts: Sequence[Verdict]
+
+    def count(self, state: str) -> int:
+        return sum(verdict.state == state for verdict in self.verdicts)
+
+    @property
+    def errors(self) -> Sequence[PlacementError]:
+        """What ended rules before they had an answer: once, with all the rules that it ended."""
+        ended: dict[str, list[Verdict]] = defaultdict(list)
+        for verdict in self.verdicts:
+            if verdict.error is not None:
+                ended[str(verdict.error)].append(verdict)
+        return [_ending(alike) for alike in ended.values()]
+
+    def status(self, *, asked: Collection[str] = (), require_all: bool = False) -> int:
+        """The exit status: 0 for sound, 1 for a broken rule, 2 where nothing could be checked.
+
+        It is 2 also where a rule was ended by an error: the worst counts.
+
+        Args:
+            asked: rules that were asked for by name, and so must be checked.
+            require_all: whether a rule that could not be checked is as bad as a broken one.
+        """
+        if self.errors:
+            return 2
+        unchecked = [each.rule for each in self.verdicts if each.state == "not-checked"]
+        if self.count("broken"):
+            return 1
+        if not self.count("kept") or any(rule in asked for rule in unchecked):
+            return 2
+        return 1 if require_all and unchecked else 0
+
+
+def _ending(verdicts: Sequence[Verdict]) -> PlacementError:
+    """The error that ended some rules, with their names."""
+    error = verdicts[0].error
+    assert error is not None
+    rules = listed(verdict.rule for verdict in verdicts)
+    message = f"{rules} could not be checked: {error.message}"
+    ending = type(error)(error.object, message, error.cure, details=error.details)
+    ending.__cause__ = error.__cause__
+    return ending
+
+
+class Moved(NamedTuple):
+    """An op that is elsewhere; more than one device where it was placed more than once."""
+
+    op: str
+    type: str
+    old: Places
+    new: Places
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two placements have not in common.
+
+    Attributes:
+        old, new: what they are called.
+        ops: how many ops both have.
+        moved: ops that both have, on other devices.
+        removed, added: the types of ops that only the old or the new one has, by name.
+        unread: which of the two is not all there, and why.
+    """
+
+    old: str
+    new: str
+    ops: int
+    moved: Sequence[Moved]
+    removed: Mapping[str, str]
+    added: Mapping[str, str]
+    unread: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.moved or self.removed or self.added)
