@@ -12,7 +12,7 @@ from typing import Any
 from placement_checks.core.placement import Frame
 
 _OURS = Path(__file__).resolve().parents[1]
-_BUILD = str(_OURS / "capture" / "build.py")
+_BUILD = str(Path(__file__).resolve().with_name("building.py"))
 _LIBRARIES = tuple(
     {
         str(Path(path).resolve()) + os.sep
@@ -26,7 +26,7 @@ _LIBRARIES = tuple(
 def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]:
     """The user's frames of a traceback, the outermost first.
 
-    What led to the call of a builder, if it was called by `capture.build`, is left out, and so is
+    What led to the call of a builder, if it was called by `building.build`, is left out, and so is
     every frame outside ``folder``, if one is given.
     """
     frames = [(each.filename, each.lineno, each.name) for each in stack]
