@@ -7,9 +7,8 @@ from typing import Any
 
 from placement_checks import Device
 from placement_checks.core.devices import LOCALHOST
-from placement_checks.core.timeline import Slice, Timeline
 from placement_checks.core.timing import Circumstances, Loop, Timing
-from placement_checks.core.trace import Trace
+from placement_checks.core.trace import OpSpan, Timeline, Trace
 
 
 def loop(*wall: float, cpu: Sequence[float] = ()) -> Loop:
@@ -20,7 +19,7 @@ def timeline(lanes: Mapping[str, Sequence[tuple[str, float, float]]]) -> Timelin
     """The slices of each device, as (op, start, end)."""
     return Timeline(
         {
-            Device.parse(device).over(LOCALHOST): [Slice(*each) for each in lane]
+            Device.parse(device).over(LOCALHOST): [OpSpan(*each) for each in lane]
             for device, lane in lanes.items()
         }
     )

@@ -1,16 +1,59 @@
-"""What the step statistics of one program tell."""
+"""What the step statistics of one program tell: which op ran when, on which device."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import NamedTuple
 
-from placement_checks.analysis.schedule import Task, replayed
 from placement_checks.core.devices import Device
-from placement_checks.core.timeline import Pair, Timeline, at_once
 
-_LONG = 0.005  # seconds
+Spans = Sequence[tuple[float, float]]
+
+
+class OpSpan(NamedTuple):
+    """One op at work, from ``start`` to ``end``, in seconds since the step began."""
+
+    op: str
+    start: float
+    end: float
+
+
+class TimedOp(NamedTuple):
+    """One op on its device: how long it takes, in seconds, and the ops whose end it waits for.
+
+    ``needs`` are the numbers of those ops.
+    """
+
+    op: str
+    device: Device
+    seconds: float
+    needs: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What each device did in one step."""
+
+    lanes: Mapping[Device, Sequence[OpSpan]]
+
+    @property
+    def seconds(self) -> float:
+        """How long the step took, by the end of its last op."""
+        return max((span.end for lane in self.lanes.values() for span in lane), default=0.0)
+
+    def busy(self, devices: Collection[Device]) -> Spans:
+        """When at least one of some devices computed; a partial name is any that matches."""
+        return merged(
+            (span.start, span.end)
+            for device, lane in self.lanes.items()
+            if any(device.matches(pattern) for pattern in devices)
+            for span in lane
+        )
+
+    def computes(self, devices: Collection[Device]) -> float:
+        """For how long at least one of some devices computed, in seconds."""
+        return total(self.busy(devices))
 
 
 @dataclass(frozen=True)
@@ -20,42 +63,30 @@ class Trace:
     Attributes:
         rows: of the global batch.
         steps: each as it ran.
-        tasks: the ops of one step, each as short as it ever was.
+        ops: those of one step, each as short as it ever was.
     """
 
     rows: int
     steps: Sequence[Timeline] = field(repr=False)
-    tasks: Sequence[Task] = field(repr=False)
+    ops: Sequence[TimedOp] = field(repr=False)
 
     @property
     def shortest(self) -> Timeline:
         """The step that took the least time."""
         return min(self.steps, key=lambda step: step.seconds)
 
-    @cached_property
-    def replayed(self) -> Timeline | None:
-        """A step in which each device does one op at a time, without delay."""
-        return replayed(self.tasks)
 
-    def could(self, groups: Sequence[Collection[Device]]) -> list[Pair]:
-        """For what share of time every two groups of devices can compute at once.
+def merged(spans: Iterable[tuple[float, float]]) -> Spans:
+    """Spans of time without overlap, in order; those that touch become one."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        elif end > start:
+            found.append((start, end))
+    return found
 
-        So says a schedule in which nothing but what ops wait for holds up a GPU; what the host
-        does takes no time in it, since hosts have many cores.
-        """
-        free = [task if task.device.is_gpu else task._replace(seconds=0.0) for task in self.tasks]
-        timeline = replayed(free)
-        return [] if timeline is None else at_once(timeline, groups)
 
-    def did(self, groups: Sequence[Collection[Device]]) -> float | None:
-        """The share of time for which every two groups did, in the step where it was largest.
-
-        None where they compute for less than 5 ms each: then it tells how soon the threads of this
-        machine woke up, and nothing of the program.
-        """
-        shares = [
-            min(pair.share for pair in at_once(step, groups))
-            for step in self.steps
-            if len(groups) > 1 and all(step.computes(group) >= _LONG for group in groups)
-        ]
-        return max(shares, default=None)
+def total(spans: Spans) -> float:
+    """The length of spans that do not overlap, in seconds."""
+    return sum(end - start for start, end in spans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placement_checks.core.timeline import Timeline
+from placement_checks.core.trace import Timeline
 from placement_checks.report.json import written
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from placement_checks.core.timeline import Slice, Timeline
-from placement_checks.core.trace import Trace
+from placement_checks.core.trace import OpSpan, Timeline, Trace
 from placement_checks.report.html import Picture, shown
 from placement_checks.util.text import counted
 
@@ -42,7 +41,7 @@ def lanes_svg(timeline: Timeline, title: str) -> str:
     return "\n".join([*lines, "</svg>"])
 
 
-def _lane(lane: Sequence[Slice], top: float, scale: float, colour: str) -> Iterator[str]:
+def _lane(lane: Sequence[OpSpan], top: float, scale: float, colour: str) -> Iterator[str]:
     for ops, start, end in _visible(lane, _THINNEST / scale):
         x, width = _LABEL + start * scale, max(_THINNEST, (end - start) * scale)
         told = ops[0].op if len(ops) == 1 else f"{len(ops)} ops, {ops[0].op} the first"
@@ -53,9 +52,11 @@ def _lane(lane: Sequence[Slice], top: float, scale: float, colour: str) -> Itera
         )
 
 
-def _visible(lane: Sequence[Slice], thinnest: float) -> Iterator[tuple[list[Slice], float, float]]:
+def _visible(
+    lane: Sequence[OpSpan], thinnest: float
+) -> Iterator[tuple[list[OpSpan], float, float]]:
     """The ops of a lane; those too short to be seen together with their like beside them."""
-    group: list[Slice] = []
+    group: list[OpSpan] = []
     end = 0.0
     for each in lane:
         short = each.end - each.start < thinnest

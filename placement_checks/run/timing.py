@@ -14,6 +14,7 @@ from types import TracebackType
 import numpy as np
 import tensorflow as tf
 
+from placement_checks.analysis import schedule
 from placement_checks.core.errors import UsageError
 from placement_checks.core.timing import Circumstances, Loop, Replayed, Timing
 from placement_checks.run.feeding import Batch, BatchFunction
@@ -174,7 +175,8 @@ class Race:
         """What was timed and traced so far."""
         towers, single, control = (tracer.trace() for tracer in self._tracers)
         simulated = self._pair.towers.simulated
-        alone, together = single.replayed, (control if simulated else towers).replayed
+        alone = schedule.simulated(single.ops)
+        together = schedule.simulated((control if simulated else towers).ops)
         return Timing(
             circumstances(self._pair),
             self.rows,
@@ -184,7 +186,7 @@ class Race:
             self._company.loop if self._company else None,
             towers,
             Replayed(alone.seconds, together.seconds) if alone and together else None,
-            towers.did(tower_devices(self._pair.towers)),
+            schedule.observed_overlap(towers, tower_devices(self._pair.towers)),
         )
 
 

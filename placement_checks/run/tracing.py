@@ -10,12 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.analysis.schedule import Task
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import producer_of
-from placement_checks.core.timeline import Slice, Timeline
-from placement_checks.core.trace import Trace
+from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
 from placement_checks.run.devices import stood_in_for
 from placement_checks.run.preconditions import all_fed, says_step
 from placement_checks.run.runnable import Runnable
@@ -44,7 +42,7 @@ class Tracer:
         self._running = running
         self._feeds = feeds
         self._rows = rows
-        self._steps: list[Mapping[Device, Sequence[Slice]]] = []
+        self._steps: list[Mapping[Device, Sequence[OpSpan]]] = []
         self._parts = self._step().partition_graphs
 
     def _step(self) -> Any:
@@ -96,7 +94,7 @@ def tower_devices(program: Runnable) -> list[tuple[Device, ...]]:
     return [tower.devices for tower in wiring(program.placement).towers]
 
 
-def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[Slice]]]:
+def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[OpSpan]]]:
     """What each device did, in seconds since the epoch.
 
     Of a GPU TensorFlow tells when kernels were queued, under its whole name, and when they
@@ -113,12 +111,12 @@ def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[S
         yield _told(name, simulated=simulated), sorted(slices, key=lambda each: each.start)
 
 
-def _slice(node: Any) -> Slice:
+def _slice(node: Any) -> OpSpan:
     begin = (node.all_start_nanos or 1000 * node.all_start_micros) / 1e9
     start = (node.op_start_rel_nanos or 1000 * node.op_start_rel_micros) / 1e9
     end = (node.op_end_rel_nanos or 1000 * node.op_end_rel_micros) / 1e9
     op = node.node_name.partition(":")[0]  # of a kernel it is name:type
-    return Slice(op, begin + start, begin + max(start, end))
+    return OpSpan(op, begin + start, begin + max(start, end))
 
 
 def _told(name: str, *, simulated: bool) -> Device:
@@ -126,17 +124,17 @@ def _told(name: str, *, simulated: bool) -> Device:
     return stood_in_for(device) if simulated else device
 
 
-def _from_zero(lanes: Mapping[Device, Sequence[Slice]]) -> Timeline:
+def _from_zero(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
     begin = min((each.start for lane in lanes.values() for each in lane), default=0.0)
     return Timeline(
         {
-            device: [Slice(each.op, each.start - begin, each.end - begin) for each in lane]
+            device: [OpSpan(each.op, each.start - begin, each.end - begin) for each in lane]
             for device, lane in sorted(lanes.items(), key=lambda item: str(item[0]))
         }
     )
 
 
-def _shortest(steps: Sequence[Mapping[Device, Sequence[Slice]]]) -> _Seconds:
+def _shortest(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seconds:
     """The least time that each op took in a step; in a loop, that of all its turns together.
 
     By device as well: an op of a function's body may be called like one of the graph.
@@ -152,12 +150,14 @@ def _shortest(steps: Sequence[Mapping[Device, Sequence[Slice]]]) -> _Seconds:
     return least
 
 
-def _tasks(parts: Sequence[Any], seconds: _Seconds, *, simulated: bool) -> list[Task]:
+def _tasks(parts: Sequence[Any], seconds: _Seconds, *, simulated: bool) -> list[TimedOp]:
     """The ops of the partition graphs, with what each waits for."""
     nodes = _Nodes([node for part in parts for node in part.node])
     devices = [_told(node.device, simulated=simulated) for node in nodes.all]
     return [
-        Task(node.name, device, seconds.get((device, node.name), 0.0), sorted(nodes.needs(node)))
+        TimedOp(
+            node.name, device, seconds.get((device, node.name), 0.0), sorted(nodes.needs(node))
+        )
         for node, device in zip(nodes.all, devices, strict=True)
     ]
 

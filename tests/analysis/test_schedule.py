@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_checks import Device
-from placement_checks.analysis.schedule import Task, replayed
-from placement_checks.core.timeline import Slice, Timeline
+from placement_checks.analysis.schedule import simulated
+from placement_checks.core.trace import OpSpan, TimedOp, Timeline
 
 HOST, GPU, OTHER = (Device.parse(name) for name in ("/cpu:0", "/gpu:0", "/gpu:1"))
 
 
 @st.composite
-def steps(draw, seconds: Sequence[int] = (0, 1, 2, 5)) -> list[Task]:
+def steps(draw, seconds: Sequence[int] = (0, 1, 2, 5)) -> list[TimedOp]:
     """Ops of whole seconds in any order, each waiting for some that were built before it."""
     size = draw(st.integers(1, 10))
     place = draw(st.permutations(range(size)))
     tasks = {}
     for number in range(size):
         before = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
-        tasks[place[number]] = Task(
+        tasks[place[number]] = TimedOp(
             f"op{place[number]}",
             draw(st.sampled_from([HOST, GPU, OTHER])),
             draw(st.sampled_from(seconds)),
@@ -33,7 +33,7 @@ def steps(draw, seconds: Sequence[int] = (0, 1, 2, 5)) -> list[Task]:
     return [tasks[number] for number in range(size)]
 
 
-def waits(tasks: Sequence[Task]) -> nx.DiGraph:
+def waits(tasks: Sequence[TimedOp]) -> nx.DiGraph:
     """From each op to those that wait for it, as a graph of another library."""
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(tasks)))
@@ -41,13 +41,13 @@ def waits(tasks: Sequence[Task]) -> nx.DiGraph:
     return graph
 
 
-def slices(timeline: Timeline | None) -> dict[str, Slice]:
+def slices(timeline: Timeline | None) -> dict[str, OpSpan]:
     """When each op ran; those that take no time are in no lane."""
     assert timeline is not None
     return {each.op: each for lane in timeline.lanes.values() for each in lane}
 
 
-def ready(tasks: Sequence[Task], timeline: Timeline | None) -> dict[str, float]:
+def ready(tasks: Sequence[TimedOp], timeline: Timeline | None) -> dict[str, float]:
     """When the last op that each one waits for ended, whatever lies between."""
     ran = slices(timeline)
     graph = waits(tasks)
@@ -64,7 +64,7 @@ def ready(tasks: Sequence[Task], timeline: Timeline | None) -> dict[str, float]:
     }
 
 
-def lanes(tasks: Sequence[Task], timeline: Timeline | None) -> Iterator[list[Task]]:
+def lanes(tasks: Sequence[TimedOp], timeline: Timeline | None) -> Iterator[list[TimedOp]]:
     """The ops of each device that take time, in the order in which they ran."""
     ran = slices(timeline)
     for device in (HOST, GPU, OTHER):
@@ -74,7 +74,7 @@ def lanes(tasks: Sequence[Task], timeline: Timeline | None) -> Iterator[list[Tas
 
 @given(steps())
 def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(tasks):
-    timeline = replayed(tasks)
+    timeline = simulated(tasks)
 
     assert timeline is not None
     assert sorted(
@@ -86,7 +86,7 @@ def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(tasks):
 
 @given(steps())
 def test_no_op_starts_before_all_that_it_waits_for_have_ended(tasks):
-    timeline = replayed(tasks)
+    timeline = simulated(tasks)
     earliest = ready(tasks, timeline)
 
     assert all(each.start >= earliest[op] for op, each in slices(timeline).items())
@@ -95,7 +95,7 @@ def test_no_op_starts_before_all_that_it_waits_for_have_ended(tasks):
 @given(steps())
 def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready(tasks):
     """It never rests while one is ready."""
-    timeline = replayed(tasks)
+    timeline = simulated(tasks)
     ran, earliest = slices(timeline), ready(tasks, timeline)
 
     for lane in lanes(tasks, timeline):
@@ -107,7 +107,7 @@ def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready
 
 @given(steps([1, 2, 5]))
 def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks):
-    timeline = replayed(tasks)
+    timeline = simulated(tasks)
     earliest = ready(tasks, timeline)
 
     for lane in lanes(tasks, timeline):
@@ -116,7 +116,7 @@ def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks):
 
 @given(steps())
 def test_a_step_takes_no_less_than_its_longest_way_and_no_more_than_all_its_ops(tasks):
-    timeline = replayed(tasks)
+    timeline = simulated(tasks)
     graph = waits(tasks)
     graph.add_edges_from(("begin", number) for number in range(len(tasks)))
     for _, number, edge in graph.edges(data=True):
@@ -135,29 +135,29 @@ def test_ops_that_wait_for_each_other_never_run(tasks, data):
     early = data.draw(st.sampled_from(sorted({late, *nx.ancestors(waits(tasks), late)})))
     tasks[early] = tasks[early]._replace(needs=[*tasks[early].needs, late])
 
-    assert replayed(tasks) is None
+    assert simulated(tasks) is None
 
 
 def test_what_takes_no_time_does_not_queue():
     """A copy is there when it was sent, though its device computes."""
     tasks = [
-        Task("long", GPU, 5),
-        Task("sent", HOST, 1),
-        Task("copied", GPU, 0, [1]),
-        Task("next", OTHER, 2, [2]),
+        TimedOp("long", GPU, 5),
+        TimedOp("sent", HOST, 1),
+        TimedOp("copied", GPU, 0, [1]),
+        TimedOp("next", OTHER, 2, [2]),
     ]
 
-    assert slices(replayed(tasks))["next"] == ("next", 1, 3)
+    assert slices(simulated(tasks))["next"] == ("next", 1, 3)
 
 
 def test_lanes_are_in_the_order_of_devices():
-    tasks = [Task("a", OTHER, 1), Task("b", GPU, 1), Task("c", HOST, 1)]
+    tasks = [TimedOp("a", OTHER, 1), TimedOp("b", GPU, 1), TimedOp("c", HOST, 1)]
 
-    timeline = replayed(tasks)
+    timeline = simulated(tasks)
 
     assert timeline is not None
     assert list(timeline.lanes) == [HOST, GPU, OTHER]
 
 
 def test_a_step_of_nothing_takes_no_time():
-    assert replayed([]) == Timeline({})
+    assert simulated([]) == Timeline({})

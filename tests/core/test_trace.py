@@ -1,94 +1,121 @@
-"""What traced steps tell: what towers could do at once, and what they did."""
+"""When devices compute, and for how long at once, against counting whole seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from placement_checks import Device
-from placement_checks.analysis.schedule import Task
-from placement_checks.core.timeline import Slice, Timeline
-from placement_checks.core.trace import Trace
+from placement_checks.analysis.schedule import overlaps
+from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.trace import OpSpan, Timeline, merged
 
-HOST, *GPUS = (Device.parse(name) for name in ("/cpu:0", "/gpu:0", "/gpu:1", "/gpu:2"))
-TOWERS = [[gpu] for gpu in GPUS]
+HOST, *GPUS = (
+    Device.parse(name).over(LOCALHOST) for name in ("/cpu:0", "/gpu:0", "/gpu:1", "/gpu:2")
+)
+
+spans = st.lists(
+    st.builds(lambda start, length: (start, start + length), st.integers(0, 30), st.integers(0, 6))
+)
+some_spans = spans.filter(lambda each: any(start < end for start, end in each))
 
 
-def step(*lanes: Sequence[tuple[float, float]]) -> Timeline:
-    """What each GPU did, in milliseconds."""
+def timeline(*lanes: Sequence[tuple[float, float]]) -> Timeline:
+    """What each GPU did, and nothing else."""
     return Timeline(
         {
-            gpu: [Slice("op", start / 1000, end / 1000) for start, end in lane]
+            gpu: [OpSpan("op", start, end) for start, end in lane]
             for gpu, lane in zip(GPUS, lanes, strict=False)
         }
     )
 
 
-def did(*steps: Timeline, towers: int = 2) -> float | None:
-    share = Trace(16, steps, []).did(TOWERS[:towers])
-    return None if share is None else round(share, 9)
+def seconds_in(lane: Sequence[tuple[int, int]]) -> set[int]:
+    """The whole seconds within some spans."""
+    return {second for start, end in lane for second in range(start, end)}
 
 
-def test_the_shortest_step_took_the_least_time():
-    steps = [step([(0, 9)]), step([(5, 8)]), step([(0, 1), (8, 9)])]
-
-    assert Trace(16, steps, []).shortest is steps[1]
-
-
-def test_a_host_does_not_keep_towers_apart():
-    """It holds up the replayed step, of which the time is told, and not what towers could do."""
-    tasks = [
-        Task("one", HOST, 5),
-        Task("other", HOST, 50),
-        Task("tower_0", GPUS[0], 2, [0]),
-        Task("tower_1", GPUS[1], 2, [1]),
-    ]
-    trace = Trace(16, [], tasks)
-
-    assert trace.could(TOWERS[:2]) == [(0, 1, 1.0)]
-    assert trace.replayed is not None
-    assert trace.replayed.seconds == 57
+def share(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> float:
+    """The share of time for which two GPUs compute at once."""
+    (pair,) = overlaps(timeline(one, other), [[GPUS[0]], [GPUS[1]]])
+    return pair.share
 
 
-def test_towers_of_which_one_waits_for_the_other_cannot_compute_at_once():
-    tasks = [Task("tower_0", GPUS[0], 2), Task("tower_1", GPUS[1], 2, [0])]
+@given(spans)
+def test_merged_spans_are_the_runs_of_seconds_in_any_of_them(given_spans):
+    seconds = seconds_in(given_spans)
+    starts = sorted(second for second in seconds if second - 1 not in seconds)
+    ends = sorted(second + 1 for second in seconds if second + 1 not in seconds)
 
-    assert Trace(16, [], tasks).could(TOWERS[:2]) == [(0, 1, 0.0)]
-
-
-def test_of_ops_that_wait_for_each_other_there_is_no_schedule():
-    trace = Trace(16, [], [Task("a", GPUS[0], 1, [1]), Task("b", GPUS[1], 1, [0])])
-
-    assert trace.replayed is None
-    assert trace.could(TOWERS[:2]) == []
+    assert merged(given_spans) == list(zip(starts, ends, strict=True))
 
 
-def test_what_towers_did_is_the_most_of_any_step():
-    half, all_of_it, nothing = (step([(0, 10)], [(start, start + 10)]) for start in (5, 0, 10))
-
-    assert did(half, all_of_it, nothing) == 1
-    assert did(half, nothing) == 0.5
-    assert did(nothing) == 0
+def test_spans_that_touch_become_one():
+    assert merged([(2, 3), (0, 1), (1, 2), (5, 6)]) == [(0, 3), (5, 6)]
 
 
-def test_of_more_than_two_towers_those_two_count_that_were_at_it_together_least():
-    assert did(step([(0, 10)], [(0, 10)], [(8, 18)]), towers=3) == 0.2
+@given(some_spans, some_spans)
+def test_the_share_is_that_of_the_group_which_computes_less(one, other):
+    mine, its = seconds_in(one), seconds_in(other)
+
+    assert share(one, other) == len(mine & its) / min(len(mine), len(its))
 
 
-@pytest.mark.parametrize("lanes", [([(0, 4)], [(0, 90)]), ([(0, 90)], [(0, 4)]), ([(0, 90)], [])])
-def test_towers_that_compute_for_less_than_5_ms_show_nothing(lanes):
-    assert did(step(*lanes)) is None
-    assert did(step([(0, 10)], [(5, 15)]), step(*lanes)) == 0.5
+@given(some_spans, some_spans)
+def test_the_share_is_symmetric_and_between_nothing_and_all(one, other):
+    assert 0 <= share(one, other) == share(other, one) <= 1
 
 
-def test_towers_that_compute_for_5_ms_show_something():
-    assert did(step([(0, 5)], [(0, 5)])) == 1
+@given(some_spans)
+def test_equal_lanes_are_busy_at_once_all_the_time(lane):
+    assert share(lane, lane) == 1
 
 
-def test_one_tower_is_not_at_it_with_another():
-    assert did(step([(0, 10)]), towers=1) is None
+@given(some_spans, some_spans)
+def test_lanes_one_after_the_other_are_never_busy_at_once(one, other):
+    end = max(end for _, end in one)
+
+    assert share(one, [(start + end, stop + end) for start, stop in other]) == 0
 
 
-def test_without_steps_nothing_was_done():
-    assert did() is None
+def test_every_two_groups_are_compared_by_their_numbers():
+    given_lanes = timeline([(0, 2)], [(1, 3)], [(2, 4)])
+
+    assert overlaps(given_lanes, [[gpu] for gpu in GPUS]) == [(0, 1, 0.5), (0, 2, 0), (1, 2, 0.5)]
+
+
+def test_a_group_that_does_not_compute_is_in_no_pair():
+    given_lanes = timeline([(0, 2)], [], [(1, 3)])
+
+    assert overlaps(given_lanes, [[gpu] for gpu in GPUS]) == [(0, 2, 0.5)]
+    assert overlaps(given_lanes, [[GPUS[0]], [GPUS[1]], [HOST]]) == []
+
+
+def test_a_group_is_busy_while_any_of_its_devices_is():
+    given_lanes = timeline([(0, 2)], [(1, 3), (8, 9)], [(5, 6)])
+
+    assert given_lanes.busy(GPUS[:2]) == [(0, 3), (8, 9)]
+    assert given_lanes.computes(GPUS[:2]) == 4
+    assert given_lanes.computes([HOST]) == 0
+    assert overlaps(given_lanes, [GPUS[:1], GPUS[1:]]) == [(0, 1, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("/gpu", [(0, 1), (2, 3)]),
+        ("/gpu:1", [(2, 3)]),
+        ("/job:localhost/gpu:0", [(0, 1)]),
+        ("/job:worker/gpu:0", []),
+    ],
+)
+def test_a_partial_name_is_any_device_that_matches(pattern, found):
+    assert timeline([(0, 1)], [(2, 3)]).busy([Device.parse(pattern)]) == found
+
+
+def test_a_step_takes_until_the_end_of_its_last_op():
+    assert timeline([(0, 7), (1, 2)], [(3, 5)]).seconds == 7
+    assert timeline().seconds == 0

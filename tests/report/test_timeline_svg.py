@@ -5,8 +5,7 @@ from xml.etree import ElementTree
 
 from timings import STEP, timeline
 
-from placement_checks.core.timeline import Timeline
-from placement_checks.core.trace import Trace
+from placement_checks.core.trace import Timeline, Trace
 from placement_checks.report.chrome_trace import chrome_trace
 from placement_checks.report.timeline_svg import lanes_svg, picture
 

@@ -16,10 +16,9 @@ import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
 from placement_checks import Device, Program
-from placement_checks.analysis.schedule import Task
+from placement_checks.analysis.schedule import possible_overlap, simulated
 from placement_checks.core.devices import LOCALHOST
-from placement_checks.core.timeline import Timeline
-from placement_checks.core.trace import Trace
+from placement_checks.core.trace import TimedOp, Timeline, Trace
 from placement_checks.run import tracing
 from placement_checks.run.devices import stand_in, stood_in_for
 from placement_checks.run.pair import Pair
@@ -48,7 +47,7 @@ def traced(towers: Callable[..., Any], gpus: int = 2) -> tuple[Trace, Sequence[S
 def shares(towers: Callable[..., Any], gpus: int = 2) -> list[float]:
     """For what share of time every two towers can compute at once."""
     trace, devices = traced(towers, gpus)
-    return [pair.share for pair in trace.could(devices)]
+    return [pair.share for pair in possible_overlap(trace, devices)]
 
 
 def long(x: Any) -> Any:
@@ -76,7 +75,7 @@ def test_what_stands_in_for_a_gpu_is_told_as_that_gpu() -> None:
 
     assert devices == [(GPUS[0],), (GPUS[1],)]
     assert trace.rows == 16
-    for step in (*trace.steps, trace.replayed):
+    for step in (*trace.steps, simulated(trace.ops)):
         assert step is not None
         assert list(step.lanes) == [HOST, *GPUS]
         assert step.seconds > 0
@@ -131,10 +130,10 @@ def test_towers_that_wait_for_a_loop_cannot() -> None:
 @pytest.mark.parametrize("change", [turns, turns_of_v1, branch, tf.function(long)])
 def test_loops_branches_and_functions_have_a_schedule(change: Callable[[Any], Any]) -> None:
     trace, devices = traced(with_inputs(change))
-    (pair,) = trace.could(devices)
+    (pair,) = possible_overlap(trace, devices)
 
     assert pair.share >= 0.5
-    assert trace.replayed is not None
+    assert simulated(trace.ops) is not None
     for gpu in GPUS:  # what the body computes is among it; of a function 2.15 tells the call alone
         ops = {slice.op for slice in trace.shortest.lanes[gpu]}
         assert any("Tanh" in op or "PartitionedCall" in op for op in ops)
@@ -285,8 +284,8 @@ def test_of_a_gpu_the_times_of_its_streams_are_taken() -> None:
         GPUS[0]: [("conv", 10, 90), ("loss", 90, 99)],
         GPUS[1]: [("other", 21, 22)],
     }
-    (task,) = trace.tasks
-    assert task._replace(seconds=round(task.seconds, 9)) == Task("conv", GPUS[0], 80e-6, [])
+    (task,) = trace.ops
+    assert task._replace(seconds=round(task.seconds, 9)) == TimedOp("conv", GPUS[0], 80e-6, [])
     assert trace.rows == 8
 
 
@@ -303,7 +302,7 @@ def test_a_cpu_device_is_a_gpu_only_where_it_stands_in_for_one(
 
     told = Device.parse(device).over(LOCALHOST)
     assert list(trace.shortest.lanes) == [told]
-    assert [task.device for task in trace.tasks] == [told]
+    assert [task.device for task in trace.ops] == [told]
 
 
 def test_nanoseconds_are_taken_where_they_are_told() -> None:
@@ -332,7 +331,7 @@ def test_an_op_of_a_body_that_is_called_like_another_op_is_not_that_op() -> None
         parts=[[tf1.NodeDef(name="conv", op="Conv2D", device=GPU_NAMES[0])]],
     )
 
-    (task,) = trace.tasks
+    (task,) = trace.ops
     assert round(task.seconds, 9) == 5e-6
 
 
@@ -346,7 +345,7 @@ def test_an_op_takes_as_long_as_in_the_step_where_it_took_the_least() -> None:
         parts=[[tf1.NodeDef(name=name, device=HOST_NAME) for name in names]],
     )
 
-    taken = {task.op: round(1e6 * task.seconds) for task in trace.tasks}
+    taken = {task.op: round(1e6 * task.seconds) for task in trace.ops}
     assert taken == {"quick": 5, "turned": 4, "never": 0}
 
 
@@ -375,8 +374,8 @@ def test_an_op_waits_for_its_inputs_and_what_is_received_for_what_was_sent(prefi
 
     trace = played({HOST_NAME: []}, parts=[host, gpu])
 
-    names = [task.op for task in trace.tasks]
-    assert {task.op: [names[need] for need in task.needs] for task in trace.tasks} == {
+    names = [task.op for task in trace.ops]
+    assert {task.op: [names[need] for need in task.needs] for task in trace.ops} == {
         "w": [],
         "begin": [],
         "read": ["w", "begin"],
@@ -387,7 +386,7 @@ def test_an_op_waits_for_its_inputs_and_what_is_received_for_what_was_sent(prefi
         "double": ["read/_1"],
         "fed": [],
     }
-    assert {task.device for task in trace.tasks} == {HOST, GPUS[0]}
+    assert {task.device for task in trace.ops} == {HOST, GPUS[0]}
 
 
 @pytest.mark.parametrize("kind", ["NextIteration", "RefNextIteration"])
@@ -402,8 +401,8 @@ def test_the_way_back_of_a_loop_is_not_waited_for(kind: str) -> None:
 
     trace = played({HOST_NAME: [ran("body", 0, 0, 5)]}, parts=[loop])
 
-    assert [list(task.needs) for task in trace.tasks] == [[], [0], [1], [2]]
-    assert trace.replayed is not None
+    assert [list(task.needs) for task in trace.ops] == [[], [0], [1], [2]]
+    assert simulated(trace.ops) is not None
 
 
 @pytest.mark.parametrize("ref", ["", "Ref"])
@@ -429,8 +428,8 @@ def test_what_leaves_a_loop_waits_for_all_that_a_turn_of_it_computes(ref: str) -
 
     trace = played({HOST_NAME: [ran("a1/body", 0, 0, 5)]}, parts=[nodes])
 
-    waits = {task.op: {trace.tasks[need].op for need in task.needs} for task in trace.tasks}
+    waits = {task.op: {trace.ops[need].op for need in task.needs} for task in trace.ops}
     assert waits["a1/exit"] == {"a1/switch", "a1/next", "a2/next"}
     assert waits["b1/exit"] == {"b1/switch", "b1/next"}
     assert waits["a1/merge"] == {"a1/enter"}
-    assert trace.replayed is not None
+    assert simulated(trace.ops) is not None

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placement_checks.analysis.schedule import Overlap, observed_overlap, possible_overlap
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.analysis.towers import Tower
 from placement_checks.core.errors import ConfigError
@@ -13,7 +14,6 @@ from placement_checks.rules.base import Rule, steps
 from placement_checks.util.text import counted
 
 if TYPE_CHECKING:
-    from placement_checks.core.timeline import Pair
     from placement_checks.core.trace import Trace
 
 
@@ -55,7 +55,7 @@ class TowersOverlap(Rule):
         groups = [tower.devices for tower in towers]
         if idle := next((tower for tower in towers if not _computes(trace, tower)), None):
             return self.not_checked(f"nothing of the tower on {idle} is computed in a step")
-        could, did = trace.could(groups), trace.did(groups)
+        could, did = possible_overlap(trace, groups), observed_overlap(trace, groups)
         note = _note(trace, len(towers), could, did)
         if did is not None and did >= self.least:
             return self.verdict([], note)
@@ -86,7 +86,7 @@ class TowersOverlap(Rule):
         )
 
     def _findings(
-        self, placement: Placement, trace: Trace, pairs: Sequence[Pair]
+        self, placement: Placement, trace: Trace, pairs: Sequence[Overlap]
     ) -> Iterator[Finding]:
         """One for each tower that waits for others: with the one it waits for most directly."""
         ways: dict[int, tuple[int, float, list[int]]] = {}
@@ -153,7 +153,7 @@ def _wait(placement: Placement, trace: Trace, late: int, early: int) -> list[int
     )
 
 
-def _note(trace: Trace, towers: int, could: Sequence[Pair], did: float | None) -> str:
+def _note(trace: Trace, towers: int, could: Sequence[Overlap], did: float | None) -> str:
     parts = [f"{towers} towers"]
     if could:
         least = min(pair.share for pair in could)

@@ -8,10 +8,9 @@ from graphs import placement
 from towers import gradient, host, on, program, without_two_towers
 
 from placement_checks import Device, Finding, Verdict
-from placement_checks.analysis.schedule import Task, replayed
+from placement_checks.analysis.schedule import simulated
 from placement_checks.core.devices import LOCALHOST
-from placement_checks.core.timeline import Slice, Timeline
-from placement_checks.core.trace import Trace
+from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
 from placement_checks.rules import TowersOverlap
 from placement_checks.verification.policy import policy_errors
 
@@ -22,20 +21,23 @@ CURE = (
     "take away what makes it wait: a control dependency, or a value of the other tower that it "
     "reads"
 )
-CIRCLE = [Task("tower_0/w/MatMul", GPUS[0], 1, [1]), Task("tower_1/w/MatMul", GPUS[1], 1, [0])]
+CIRCLE = [
+    TimedOp("tower_0/w/MatMul", GPUS[0], 1, [1]),
+    TimedOp("tower_1/w/MatMul", GPUS[1], 1, [0]),
+]
 INPUTS = (("tower_0/x",), ("tower_1/x",))
 
 
 def works(tower, *needs, seconds=0.001):
     """A tower's work in one op; by default too little for the run itself to show anything."""
-    return Task(f"tower_{tower}/w/MatMul", GPUS[tower], seconds, needs)
+    return TimedOp(f"tower_{tower}/w/MatMul", GPUS[tower], seconds, needs)
 
 
 def step(*spans):
     """A step in which each tower computes from one millisecond to another."""
     return Timeline(
         {
-            GPUS[tower]: [Slice(f"tower_{tower}/w/MatMul", start / 1000, end / 1000)]
+            GPUS[tower]: [OpSpan(f"tower_{tower}/w/MatMul", start / 1000, end / 1000)]
             for tower, (start, end) in enumerate(spans)
         }
     )
@@ -43,7 +45,7 @@ def step(*spans):
 
 def checked(graph, *tasks, steps=(), rows=16, least=0.5):
     """The verdict on a program whose step has those tasks, and ran as they would unless said."""
-    ran = steps or [replayed(tasks)]
+    ran = steps or [simulated(tasks)]
     return TowersOverlap(least).check(replace(graph, trace=Trace(rows, ran, tasks)))
 
 
@@ -126,7 +128,7 @@ def test_the_way_may_lead_over_the_host_and_along_values():
 def test_the_op_that_waits_is_named_not_what_ran_before_it():
     """Each tower reads its weights at once."""
     graph = in_turn(2)
-    read = Task("tower_1/w/read", GPUS[1], 0.0001)
+    read = TimedOp("tower_1/w/read", GPUS[1], 0.0001)
 
     (finding,) = checked(graph, works(0), read, works(1, 0)).findings
 
@@ -153,8 +155,8 @@ def test_the_tower_on_the_first_gpu_may_be_the_one_that_waits():
     late = on(0, "tower_1/w/MatMul", "MatMul", *own(1), f"^{gradient(0)}")
     graph = program(late, gpus=[1, 0])
     tasks = [
-        Task("tower_0/w/MatMul", GPUS[1], 0.001),
-        Task("tower_1/w/MatMul", GPUS[0], 0.001, [0]),
+        TimedOp("tower_0/w/MatMul", GPUS[1], 0.001),
+        TimedOp("tower_1/w/MatMul", GPUS[0], 0.001, [0]),
     ]
 
     (finding,) = checked(graph, *tasks).findings
@@ -227,7 +229,7 @@ def test_of_two_that_wait_for_each_other_the_second_is_told():
         host("sum/w", "AddN", gradient(0), gradient(1), "tower_0/penalty"),
     )
 
-    (finding,) = checked(graph, *TURNS, Task("tower_0/penalty", GPUS[0], 0.001, [1])).findings
+    (finding,) = checked(graph, *TURNS, TimedOp("tower_0/penalty", GPUS[0], 0.001, [1])).findings
 
     assert finding.object == "/device:GPU:1"
     assert finding.message.endswith(": tower_1/w/MatMul waits for tower_0/loss")
@@ -249,7 +251,7 @@ def test_silent_on_towers_of_which_one_has_more_to_do(seconds):
 @pytest.mark.parametrize("seconds", [(1, 1), (1, 2), (2, 1)])
 def test_silent_on_a_host_that_works_long_for_each_tower(seconds):
     """Even if it is through with one before it is with the other."""
-    reads = (Task(f"read_{i}", HOST, each) for i, each in enumerate(seconds))
+    reads = (TimedOp(f"read_{i}", HOST, each) for i, each in enumerate(seconds))
 
     assert checked(program(), *reads, works(0, 0), works(1, 1)).state == "kept"
 
@@ -258,9 +260,9 @@ def parts_in_turn(*needs):
     """Towers of two GPUs each, the one after the other; ``needs`` are those of the second."""
     return [
         works(0),
-        Task("tower_0/u/MatMul", GPUS[2], 0.001, [0]),
+        TimedOp("tower_0/u/MatMul", GPUS[2], 0.001, [0]),
         works(1, *needs),
-        Task("tower_1/u/MatMul", GPUS[3], 0.001, [2]),
+        TimedOp("tower_1/u/MatMul", GPUS[3], 0.001, [2]),
     ]
 
 
@@ -360,7 +362,7 @@ def one_gpu(towers=2, gpus=2, **more):
 
 @pytest.mark.parametrize("towers", [2, 3])
 def test_towers_that_share_a_gpu(towers):
-    verdict = checked(one_gpu(towers), Task("read", HOST, 1), works(0, 0))
+    verdict = checked(one_gpu(towers), TimedOp("read", HOST, 1), works(0, 0))
 
     assert verdict == Verdict(
         "towers-overlap",
@@ -387,7 +389,7 @@ def test_towers_that_share_a_gpu(towers):
         pytest.param(one_gpu(gpus=1), [works(0)], id="the only GPU"),
         pytest.param(one_gpu(machine=None), [works(0)], id="GPUs are not known"),
         pytest.param(one_gpu(), [works(0), works(1)], id="another GPU computes"),
-        pytest.param(one_gpu(), [Task("read", HOST, 1)], id="no GPU computes"),
+        pytest.param(one_gpu(), [TimedOp("read", HOST, 1)], id="no GPU computes"),
         pytest.param(
             replace(one_gpu(), training=one_gpu().training._replace(inputs=INPUTS[:1])),
             [works(0)],
@@ -468,7 +470,7 @@ def test_ops_that_wait_for_each_other():
 @pytest.mark.parametrize(("least", "state"), [(0.5, "kept"), (0.51, "broken"), (1, "broken")])
 def test_the_least_share_that_is_no_breach(least, state):
     """A half of the second tower waits for the first, and is alone when it computes."""
-    half = Task("tower_1/loss", GPUS[1], 0.002, [0])
+    half = TimedOp("tower_1/loss", GPUS[1], 0.002, [0])
 
     verdict = checked(
         in_turn(2), works(0, seconds=0.004), works(1, seconds=0.002), half, least=least
