@@ -31,7 +31,7 @@ from placement_checks.verification import configuration, gathering
 from placement_checks.verification.configuration import Settings
 
 if TYPE_CHECKING:
-    from placement_checks.run.feeding import BatchFunction
+    from placement_checks.core.program import BatchFunction
     from placement_checks.run.pair import Pair
 
 _ROUNDS = 30
@@ -129,9 +129,9 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
     Raises:
         InputError: a program is at fault, or cannot be run.
     """
+    from placement_checks.core.errors import CannotRun
     from placement_checks.loading.batches import batch_of, program_of
     from placement_checks.run.pair import Pair
-    from placement_checks.run.runnable import Unmeasurable
 
     assert settings.reference is not None
     try:
@@ -141,7 +141,7 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
         made = batch_of(settings.batch)
         with _progress() as progress:
             return [_race(pair, made, each, rounds, progress) for each in rows or [0]]
-    except Unmeasurable as reason:
+    except CannotRun as reason:
         raise InputError(target, f"cannot be timed: {reason}") from None
 
 

@@ -55,6 +55,10 @@ class PlacerError(PlacementError):
     kind = "internal"
 
 
+class CannotRun(Exception):
+    """Why a sound program cannot be run here for numbers; rules on runs are then not checked."""
+
+
 def as_error(object: str, fault: BaseException) -> PlacementError:
     """What a user is told of an exception: itself if it was raised on purpose, else our fault.
 

@@ -6,9 +6,19 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from placement_checks.core.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# `batch(rng, n)`: arrays of n rows by the names of the inputs.
+BatchFunction: TypeAlias = "Callable[[np.random.Generator, int], Mapping[str, Any]]"
+# What a call may name: a batch function itself, a target that names one, or a saved case.
+Batch: TypeAlias = "str | Path | BatchFunction | None"
+# A program: its builder, or as the command line names it.
+Target: TypeAlias = "str | Path | Program | Callable[..., object]"
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import cast
 
-from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.program import Program
+from placement_checks.core.errors import CannotRun, InputError, UsageError
+from placement_checks.core.program import Batch, BatchFunction, Program, Target
 from placement_checks.loading.saved_case import SUFFIX, Case
 from placement_checks.loading.targets import resolve
-from placement_checks.run.feeding import BatchFunction
-from placement_checks.run.runnable import Unmeasurable
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Target: TypeAlias = str | Program | Path | Callable[..., object]
-    Batch: TypeAlias = str | Path | Callable[[np.random.Generator, int], Mapping[str, Any]] | None
 
 
 def program_of(target: Target) -> Program:
@@ -25,12 +16,12 @@ def program_of(target: Target) -> Program:
 
     Raises:
         InputError: there is none.
-        Unmeasurable: it is a saved graph, which cannot be run.
+        CannotRun: it is a saved graph, which cannot be run.
     """
     if isinstance(target, str):
         target = resolve(target)
     if isinstance(target, Path):
-        raise Unmeasurable(f"{target} is a saved graph, and only programs are run")
+        raise CannotRun(f"{target} is a saved graph, and only programs are run")
     return target if isinstance(target, Program) else Program.of(target)
 
 

@@ -8,31 +8,18 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from tensorflow.core.framework import types_pb2
-
 from placement_checks.core import machines
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.placement import MOST_REFUSALS, VARIABLE_TYPES, Placement, Refusal
+from placement_checks.loading.graph_def import all_nodes, keep_whole, strip
 from placement_checks.loading.graph_reading import Source
 from placement_checks.placer.answers import check
 from placement_checks.placer.kernels import BOUND, why_not
 from placement_checks.placer.task_order import Preference
 from placement_checks.placer.worker.client import PlacerProcess, Unusable, phantom, session
 from placement_checks.placer.worker.refused import Refused
-
-_STRIPPED_ABOVE = 1024  # bytes of a constant
-# Integer and bool constants feed shape functions, which the master runs: those must stay.
-_STRIPPED = {
-    types_pb2.DT_HALF,
-    types_pb2.DT_BFLOAT16,
-    types_pb2.DT_FLOAT,
-    types_pb2.DT_DOUBLE,
-    types_pb2.DT_COMPLEX64,
-    types_pb2.DT_COMPLEX128,
-    types_pb2.DT_STRING,
-}
 
 
 def place(asked: Placement, source: Source, machine: Machine, devices: str) -> Placement:
@@ -105,43 +92,15 @@ def prepare(graph_def: Any, machine: Machine) -> None:
     """
     prefix = str(LOCALHOST) if machine.is_local else ""
     renamed = cache(Preference(machine).device)
-    for node in _all_nodes(graph_def):
+    for node in all_nodes(graph_def):
         if prefix and "/job:" not in node.device:
             node.device = prefix + _HERE.sub("", node.device)
         elif not prefix and node.device:
             node.device = renamed(node.device)
         if node.op == "Const":
-            _strip(node.attr["value"].tensor)
+            strip(node.attr["value"].tensor)
     if not machine.is_local:
         keep_whole(graph_def)
-
-
-def keep_whole(graph_def: Any) -> None:
-    """Keep small constants from being split up among tasks after they were placed.
-
-    TensorFlow replaces a constant that several tasks read by one for each, under other names, but
-    leaves those alone that a control edge leads away from (core/common_runtime/
-    replicate_constants_pass.cc). So the first reader of each constant waits for it as well.
-    """
-    constants = {node.name for node in graph_def.node if node.op == "Const"}
-    for node in graph_def.node:
-        read = constants.intersection(node.input)
-        node.input.extend(f"^{name}" for name in sorted(read))
-        constants -= read
-
-
-def _strip(tensor: Any) -> None:
-    """Drop the values of a large constant; one without values is read as all zeros."""
-    if tensor.dtype not in _STRIPPED or tensor.ByteSize() <= _STRIPPED_ABOVE:
-        return
-    bare = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
-    tensor.CopyFrom(bare)
-
-
-def _all_nodes(graph_def: Any) -> Iterator[Any]:
-    yield from graph_def.node
-    for function in graph_def.library.function:
-        yield from function.node_def
 
 
 def _ask(process: PlacerProcess, source: Source, asked: Placement, *, soft: bool) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from placement_checks.analysis.tower_analysis import wiring
-from placement_checks.core.errors import InputError
-from placement_checks.run.runnable import Runnable, Unmeasurable
+from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.run.runnable import Runnable
 from placement_checks.util.text import counted, listed, nearest
 
 
@@ -13,7 +13,7 @@ def comparable(program: Runnable, reference: Runnable) -> None:
 
     Raises:
         InputError: the reference has towers, or a step trains nothing.
-        Unmeasurable: the variables differ, or it is not known what a step is.
+        CannotRun: the variables differ, or it is not known what a step is.
     """
     towers = wiring(reference.placement).towers
     if len(towers) > 1:
@@ -35,7 +35,7 @@ def _trains(program: Runnable) -> None:
         raise InputError(
             program.name, "its step trains no variable", "return the op that trains as train_op"
         )
-    raise Unmeasurable(
+    raise CannotRun(
         f"no op of {program.name} is seen to apply a gradient; return the op that trains as "
         "train_op"
     )
@@ -48,7 +48,7 @@ def _same_variables(program: Runnable, reference: Runnable) -> None:
     missing = [name for name in trained if name not in shapes]
     if missing:
         near = nearest(missing[0], shapes)
-        raise Unmeasurable(
+        raise CannotRun(
             f"variables are compared by name, and {program.name} has none called {missing[0]}"
             + (f" ({near} is near)" if near else "")
             + (
@@ -60,7 +60,7 @@ def _same_variables(program: Runnable, reference: Runnable) -> None:
         )
     for each in reference.placement.variables:
         if each.name in trained and shapes[each.name] != each.shape:
-            raise Unmeasurable(
+            raise CannotRun(
                 f"variable {each.name} has shape {shapes[each.name]} in {program.name} and "
                 f"{each.shape} in the reference; mend names-portable first"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.program import BatchFunction
 from placement_checks.loading.details import dims
 from placement_checks.loading.saved_case import Case
 from placement_checks.loading.users_code import users_code
-from placement_checks.run.runnable import Runnable, Unmeasurable
+from placement_checks.run.runnable import Runnable
 from placement_checks.util.text import counted, listed
 
 Batch = Mapping[str, npt.NDArray[Any]]
-BatchFunction = Callable[[np.random.Generator, int], Mapping[str, Any]]
 Split = tuple[tuple[int, ...], ...]
 
 FEWEST = 16  # rows of a batch that is not fixed
@@ -50,7 +50,7 @@ class Feeding:
         self._programs = [towers, reference] if reference else [towers]
         for program in self._programs:
             if not program.inputs:
-                raise Unmeasurable(
+                raise CannotRun(
                     f"{program.name} does not say what to feed; return it from the function that "
                     "builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
                 )
@@ -167,16 +167,16 @@ class Feeding:
         program, tensor = self._placeholder(name)
         sizes = dims(tensor.shape)
         if sizes is None:
-            raise Unmeasurable(f"the shape of the input '{name}' is not known; give --batch")
+            raise CannotRun(f"the shape of the input '{name}' is not known; give --batch")
         if not sizes:
-            raise Unmeasurable(f"the input '{name}' is one number for all rows; give --batch")
+            raise CannotRun(f"the input '{name}' is one number for all rows; give --batch")
         shape = [rows, *(size or 1 for size in sizes[1:])]
         dtype = tensor.dtype.base_dtype
         if dtype.is_floating or dtype.is_complex:
             return rng.normal(size=shape).astype(dtype.as_numpy_dtype)
         if dtype.is_integer or dtype == tf.bool:  # 0 and 1 are classes and words of any model
             return rng.integers(0, 2, size=shape).astype(dtype.as_numpy_dtype)
-        raise Unmeasurable(f"{program} takes {dtype.name} for '{name}'; give --batch")
+        raise CannotRun(f"{program} takes {dtype.name} for '{name}'; give --batch")
 
     def _placeholder(self, name: str) -> tuple[str, Any]:
         for program in self._programs:

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Array, Arrays, Course, Measurement, Trial
 from placement_checks.core.placement import producer_of
+from placement_checks.core.program import BatchFunction
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.noise import mean_over, noise_of, unsure_in
 from placement_checks.numerics.trajectories import compared, made_up_for, stale
 from placement_checks.run.comparable import comparable
 from placement_checks.run.devices import full_precision
-from placement_checks.run.feeding import Batch, BatchFunction, Feeding
+from placement_checks.run.feeding import Batch, Feeding
 from placement_checks.run.pair import Pair
 from placement_checks.run.precision import changed, precisions
 from placement_checks.run.preconditions import all_fed, apart, behind, nothing_random, random_steps
 from placement_checks.run.reference_runs import Alone
-from placement_checks.run.runnable import Unmeasurable
 from placement_checks.run.session import Running, Values
 from placement_checks.util.text import counted
 
@@ -63,7 +63,7 @@ def measure(pair: Pair, batch: BatchFunction | None, conditions: Conditions) -> 
 
     Raises:
         InputError: a program or the batch function is at fault.
-        Unmeasurable: the programs are sound, but numbers would mean nothing.
+        CannotRun: the programs are sound, but numbers would mean nothing.
     """
     comparable(pair.towers, pair.reference)
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
@@ -243,7 +243,7 @@ class _Comparison:
 
         Raises:
             InputError: it is so, on rows of the user's.
-            Unmeasurable: it is so, on rows that were made up.
+            CannotRun: it is so, on rows that were made up.
         """
         stray = next((name for name in expected if not np.all(np.isfinite(expected[name]))), None)
         if stray is None:
@@ -255,7 +255,7 @@ class _Comparison:
         )
         cure = "give rows with --batch on which the reference can be trained"
         if self._feeding.made_up:
-            raise Unmeasurable(f"{self._reference.program.name}: {message}; {cure}")
+            raise CannotRun(f"{self._reference.program.name}: {message}; {cure}")
         raise InputError(self._reference.program.name, message, cure)
 
     def _strays(

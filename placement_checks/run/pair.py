@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placement_checks.core.program import Program
-from placement_checks.run.feeding import FEWEST, BatchFunction, Feeding
+from placement_checks.core.program import BatchFunction, Program
+from placement_checks.run.feeding import FEWEST, Feeding
 from placement_checks.run.runnable import Runnable, runnable
 
 
@@ -28,7 +28,7 @@ class Pair:
 
         Raises:
             InputError: one of them cannot be built.
-            Unmeasurable: one of them cannot be run.
+            CannotRun: one of them cannot be run.
         """
         program = runnable(towers, gpus, devices)
         # Not one on a GPU and the other on the CPU: their kernels round otherwise.

@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 
 from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Trial
 from placement_checks.core.op_types import STATELESS, draws
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import gradients
-from placement_checks.run.runnable import Runnable, Unmeasurable
+from placement_checks.run.runnable import Runnable
 from placement_checks.run.session import Running, Values
 from placement_checks.util.text import counted, listed
 
@@ -49,7 +50,7 @@ def all_fed(program: Runnable, fed: Collection[str]) -> None:
     """Check that nothing behind the gradients and the step is left without a value.
 
     Raises:
-        Unmeasurable: a placeholder is not listed, or rows come from a pipeline.
+        CannotRun: a placeholder is not listed, or rows come from a pipeline.
     """
     training = program.placement.training
     ops = program.placement.ops
@@ -57,12 +58,12 @@ def all_fed(program: Runnable, fed: Collection[str]) -> None:
         where = program.placement.where(name)
         at = f", built at {where}" if where else ""
         if ops[name].type == "Placeholder":
-            raise Unmeasurable(
+            raise CannotRun(
                 f"nothing feeds the placeholder '{name}' of {program.name}{at}; list it in the "
                 "inputs that its builder returns, and give its value in the batch function"
             )
         if _PIPELINE.search(ops[name].type):
-            raise Unmeasurable(
+            raise CannotRun(
                 f"{program.name} takes rows from '{name}' ({ops[name].type}){at}, so that both "
                 "programs cannot be given the same; make it a placeholder_with_default, and list "
                 "that in its inputs"
@@ -73,10 +74,10 @@ def says_step(program: Runnable) -> None:
     """Check that a program says what one step is.
 
     Raises:
-        Unmeasurable: it does not.
+        CannotRun: it does not.
     """
     if not program.placement.training.train_op:
-        raise Unmeasurable(
+        raise CannotRun(
             f"which op is one step of {program.name} is not said; return it from the function "
             "that builds the graph: {'train_op': train_op}"
         )
@@ -86,7 +87,7 @@ def nothing_random(running: Running, feeds: Values) -> None:
     """Check that the gradients are those of the last run when the program runs again.
 
     Raises:
-        Unmeasurable: a random op reaches them and is not switched off.
+        CannotRun: a random op reaches them and is not switched off.
     """
     program = running.program
     known = wiring(program.placement)
@@ -98,7 +99,7 @@ def nothing_random(running: Running, feeds: Values) -> None:
     first = running.gradients(feeds)
     if _differ(first, running.gradients(feeds)):
         if not random:
-            raise Unmeasurable(
+            raise CannotRun(
                 f"two runs of {program.name} on the same rows give different gradients"
             )
         raise _left_on(program, known, random[0], feeds)
@@ -142,7 +143,7 @@ def _others(drawn: np.ndarray) -> np.ndarray:
     return others * drawn.dtype.type(0.5) if drawn.dtype.kind == "f" else others
 
 
-def _left_on(program: Runnable, known: Wiring, random: str, feeds: Values) -> Unmeasurable:
+def _left_on(program: Runnable, known: Wiring, random: str, feeds: Values) -> CannotRun:
     where = program.placement.where(random)
     at = f", built at {where}" if where else ""
     switch = _switch(program, known, random)
@@ -161,7 +162,7 @@ def _left_on(program: Runnable, known: Wiring, random: str, feeds: Values) -> Un
             f"feed '{switch}' with what switches it off: list it in the inputs that the builder "
             "returns, and give its value in the batch function"
         )
-    return Unmeasurable(
+    return CannotRun(
         f"the gradients of {program.name} depend on the random op '{random}' "
         f"({program.placement.ops[random].type}){at}; {cure}"
     )
@@ -194,7 +195,7 @@ def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
     """Check that the towers ran on devices of their own.
 
     Raises:
-        Unmeasurable: a device that a tower asks for computed nothing, or one had them all.
+        CannotRun: a device that a tower asks for computed nothing, or one had them all.
     """
     program = running.program
     asked = {device for tower in wiring(program.placement).towers for device in tower.devices}
@@ -216,13 +217,13 @@ def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
     ]
     towers = 1 if program.shared else len(program.inputs)
     if idle:
-        raise Unmeasurable(
+        raise CannotRun(
             f"the run shows nothing: of {program.name} nothing ran on what stands for "
             f"{listed(sorted(device.short for device in idle))}"
         )
     if len(asked) < min(2, towers):
         where = listed(device.short for device in asked) or "the host"
-        raise Unmeasurable(
+        raise CannotRun(
             f"the run shows nothing: {program.name} has inputs for {counted(towers, 'tower')}, "
             f"and all of them ran on {where}"
         )

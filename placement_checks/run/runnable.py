@@ -9,24 +9,20 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute.values import DistributedValues, SyncOnReadVariable
 
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import SEEDED
 from placement_checks.core.placement import VARIABLE_TYPES, Placement
 from placement_checks.core.program import Program, Step
 from placement_checks.loading.building import build
+from placement_checks.loading.graph_def import keep_whole
 from placement_checks.loading.graph_reading import Source, name_of, requested
-from placement_checks.placer.placing import keep_whole
 from placement_checks.run.channels_last import channels_last
 from placement_checks.run.devices import session_config, stand_in, stands_in
 from placement_checks.run.gradients import Received, noting_applied, received
 from placement_checks.util.text import counted
 
 tf1 = tf.compat.v1
-
-
-class Unmeasurable(Exception):
-    """Why a sound program cannot be run for numbers."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ def runnable(
     Raises:
         InputError: it cannot be built, what it says about its step cannot be used, or it names a
             task that the cluster has not.
-        Unmeasurable: it names tasks, and no cluster is there; or real devices are asked for and
+        CannotRun: it names tasks, and no cluster is there; or real devices are asked for and
             missing.
     """
     with noting_applied() as noted:
@@ -99,11 +95,11 @@ def runnable(
     if cluster is not None:
         _in_cluster(placement, cluster)
     elif jobs:
-        raise Unmeasurable(
+        raise CannotRun(
             f"it names the job {sorted(map(str, jobs))[0]}: programs of several tasks are not run"
         )
     elif devices == "real" and stands_in(most):
-        raise Unmeasurable(
+        raise CannotRun(
             f"{program.name} wants {counted(most, 'GPU')}, and real ones are asked for"
         )
     assert source.live is not None
@@ -172,7 +168,7 @@ def _tensor(value: Any, key: str, program: str) -> str:
     if isinstance(value, tf.Tensor):
         return str(value.name)
     if isinstance(value, tf.__internal__.CompositeTensor):
-        raise Unmeasurable(
+        raise CannotRun(
             f"the input '{key}' of {program} is a {type(value).__name__}; rows are given as arrays"
         )
     raise InputError(

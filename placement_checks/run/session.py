@@ -13,8 +13,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from placement_checks.core.devices import Device
-from placement_checks.core.errors import InputError
-from placement_checks.run.runnable import Runnable, Unmeasurable
+from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.run.runnable import Runnable
 
 tf1 = tf.compat.v1
 
@@ -105,7 +105,7 @@ class Running:
 
         Raises:
             InputError: it failed, or took too long.
-            Unmeasurable: an op of it runs on no CPU.
+            CannotRun: an op of it runs on no CPU.
         """
         options = tf1.RunOptions(
             timeout_in_ms=int(1000 * self._seconds),
@@ -124,7 +124,7 @@ class Running:
         except (tf.errors.OpError, ValueError, TypeError) as error:
             reason, where = self._told(error)
             if self.program.simulated and any(sign in reason for sign in _NO_KERNEL):
-                raise Unmeasurable(f"{name} cannot run on CPU devices: {reason}{where}") from None
+                raise CannotRun(f"{name} cannot run on CPU devices: {reason}{where}") from None
             raise InputError(name, f"running it failed: {reason}{where}") from None
 
     def _told(self, error: Exception) -> tuple[str, str]:
@@ -279,7 +279,7 @@ class Running:
         """The values of tensors; None for those of a branch that is not taken."""
         try:
             return list(self.run(list(names), feeds))
-        except (InputError, Unmeasurable):
+        except (InputError, CannotRun):
             if len(names) == 1:
                 return [None]
             half = len(names) // 2

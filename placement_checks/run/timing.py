@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from placement_checks.analysis import schedule
 from placement_checks.core.errors import UsageError
+from placement_checks.core.program import BatchFunction
 from placement_checks.core.timing import Circumstances, Loop, Replayed, Timing
-from placement_checks.run.feeding import Batch, BatchFunction
+from placement_checks.run.feeding import Batch
 from placement_checks.run.pair import Pair
 from placement_checks.run.preconditions import all_fed, says_step
 from placement_checks.run.runnable import Runnable
@@ -80,7 +81,7 @@ class Race:
 
         Raises:
             InputError: a program or the batch function is at fault.
-            Unmeasurable: the programs are sound, but cannot be given the same rows.
+            CannotRun: the programs are sound, but cannot be given the same rows.
             UsageError: the threads of ops were settled before.
         """
         self._pair = pair

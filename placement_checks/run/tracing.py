@@ -74,7 +74,7 @@ def watched(program: Runnable, feeds: Values, rows: int, seconds: float) -> Trac
 
     Raises:
         InputError: a step failed.
-        Unmeasurable: it does not say what a step is, cannot be fed, or cannot run here.
+        CannotRun: it does not say what a step is, cannot be fed, or cannot run here.
     """
     says_step(program)
     all_fed(program, feeds)

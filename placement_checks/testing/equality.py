@@ -17,9 +17,8 @@ from placement_checks.verification.judging import rules_of
 from placement_checks.verification.policy import Policy
 
 if TYPE_CHECKING:
+    from placement_checks.core.program import Batch, BatchFunction, Target
     from placement_checks.core.trace import Trace
-    from placement_checks.loading.batches import Batch, Target
-    from placement_checks.run.feeding import BatchFunction
     from placement_checks.run.measuring import Conditions
     from placement_checks.run.pair import Pair
 
@@ -58,10 +57,10 @@ def with_numbers(
         ConfigError: a policy is wrong.
         InputError: a program or the batch function is at fault.
     """
+    from placement_checks.core.errors import CannotRun
     from placement_checks.loading.batches import batch_of, program_of
     from placement_checks.run.measuring import Conditions, measure
     from placement_checks.run.pair import Pair
-    from placement_checks.run.runnable import Unmeasurable
 
     __tracebackhide__ = True
     rules = {rule.name: rule for rule in rules_of(placement, policies)}
@@ -85,17 +84,17 @@ def with_numbers(
     rows = batch_of(batch)
     try:
         pair = Pair.built(program_of(target), program_of(reference), checked_gpus(gpus), devices)
-    except Unmeasurable as reason:
+    except CannotRun as reason:
         return replace(placement, unmeasured=str(reason))
     if TowersOverlap.name in wanted:
         try:
             placement = replace(placement, trace=_watched(pair, rows, conditions))
-        except Unmeasurable as reason:
+        except CannotRun as reason:
             placement = replace(placement, unmeasured=str(reason))
     if wanted & _NUMERIC:
         try:
             placement = replace(placement, numbers=measure(pair, rows, conditions))
-        except Unmeasurable as reason:
+        except CannotRun as reason:
             placement = replace(placement, unmeasured=str(reason))
     return placement
 

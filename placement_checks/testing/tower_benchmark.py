@@ -13,7 +13,7 @@ from placement_checks.core.timing import Timing, summary
 from placement_checks.report.timing import write_legend, write_table
 
 if TYPE_CHECKING:
-    from placement_checks.loading.batches import Batch, Target
+    from placement_checks.core.program import Batch, Target
 
 ROUNDS = 30
 
@@ -55,9 +55,9 @@ class TowerBenchmark:
             Skipped: it could not be measured, because the machine was busy.
             InputError: a program or the batch function is at fault, or cannot be timed.
         """
+        from placement_checks.core.errors import CannotRun
         from placement_checks.loading.batches import batch_of, program_of
         from placement_checks.run.pair import Pair
-        from placement_checks.run.runnable import Unmeasurable
         from placement_checks.run.timing import Race
 
         __tracebackhide__ = True
@@ -72,7 +72,7 @@ class TowerBenchmark:
                     if disabled:
                         break
                 timing = race.timing()
-        except Unmeasurable as reason:
+        except CannotRun as reason:
             raise InputError("tower_benchmark", f"cannot time this: {reason}") from None
         self._benchmark.extra_info |= summary(timing.document())
         if disabled:

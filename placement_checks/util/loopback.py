@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from placement_checks.placer.worker.refused import Failed
-
 _ESTABLISHED, _CLOSE_WAIT, _LISTEN = "01", "08", "0A"
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER of asm-generic/socket.h, to which Python gives no name
 _TAKE_NOTHING = struct.pack("HBBI", 6, 0, 0, 0)  # a program for packets: BPF_RET, 0 bytes
@@ -49,12 +47,12 @@ def take(port: int, limit: float) -> None:
 
     Raises:
         OSError: no such socket.
-        Failed: there is no such connection, or somebody else was quicker.
+        ConnectionError: there is no such connection, or somebody else was quicker.
     """
     late = time.monotonic() + limit
     while not any(each.remote.port == port for each in _own_connections()):
         if time.monotonic() > late:
-            raise Failed(f"could not connect to its own port {port} within {limit:.0f} s")
+            raise ConnectionError(f"could not connect to its own port {port} within {limit:.0f} s")
         time.sleep(_LOOK_EVERY)
     program = ctypes.create_string_buffer(_TAKE_NOTHING)
     nothing = struct.pack("HP", 1, ctypes.addressof(program))
@@ -69,7 +67,7 @@ def close(port: int) -> None:
 
     Raises:
         OSError: no such socket.
-        Failed: somebody else was quicker, and may use this process until it ends.
+        ConnectionError: somebody else was quicker, and may use this process until it ends.
     """
     for listener in _listeners(port):
         listener.shutdown(socket.SHUT_RDWR)
@@ -80,7 +78,7 @@ def _look_for_others(port: int) -> None:
     own = {each.local for each in _own_connections()}
     for each in _connections():
         if each.is_connected and each.local.port == port and each.remote not in own:
-            raise Failed(f"found that another process had connected to its port {port}")
+            raise ConnectionError(f"found that another process had connected to its port {port}")
 
 
 class _Address(NamedTuple):

@@ -89,4 +89,4 @@ def test_a_builder_at_hand_has_the_lines_of_its_own_folder() -> None:
     line = place(build).where("x")
 
     assert line is not None
-    assert line.endswith(f"test_sources.py:{build.__code__.co_firstlineno + 1}")
+    assert line.endswith(f"test_source_lines.py:{build.__code__.co_firstlineno + 1}")

@@ -26,30 +26,30 @@ NAMES = ["a", "b", "c"]
 # Places every op where the text of the "graph" says.
 ECHO = """
     import os, sys, time
-    from placement_checks.placer.worker import frames
+    from placement_checks.placer.worker import messages
     requests, replies = os.fdopen(0, "rb"), os.fdopen(1, "wb")
-    frames.write(replies, {"number": 0})
+    messages.write(replies, {"number": 0})
     while True:
-        header, (graph, names) = frames.read(requests)
+        header, (graph, names) = messages.read(requests)
         time.sleep(0.01)
         number, count = header["number"], len(names.decode().split())
         device = graph.decode()
         if device == "refused":
-            frames.write(replies, {"number": number, "refused": "no such device"})
+            messages.write(replies, {"number": number, "refused": "no such device"})
         elif device == "failed":
             sys.stderr.write("the pipe of the master burst\\n")
             sys.stderr.flush()
-            frames.write(replies, {"number": number, "failed": "TensorFlow's master is gone"})
+            messages.write(replies, {"number": number, "failed": "TensorFlow's master is gone"})
         elif device == "late":
-            frames.write(replies, {"number": number - 1, "devices": ["x"]}, bytes(4 * count))
+            messages.write(replies, {"number": number - 1, "devices": ["x"]}, bytes(4 * count))
         elif device == "short":
-            frames.write(replies, {"number": number, "devices": ["x"]}, bytes(4 * count - 4))
+            messages.write(replies, {"number": number, "devices": ["x"]}, bytes(4 * count - 4))
         elif device == "cut":
             replies.write(b"\\x10\\0\\0")
             replies.flush()
             sys.exit(3)
         else:
-            frames.write(replies, {"number": number, "devices": [device]}, bytes(4 * count))
+            messages.write(replies, {"number": number, "devices": [device]}, bytes(4 * count))
 """
 
 
@@ -117,7 +117,7 @@ def test_a_request_that_is_interrupted_ends_its_process(
     ask(placer, "GPU:0")
     pid = placer.pid
     with monkeypatch.context() as patch:
-        patch.setattr(module.frames, "read", interrupt)
+        patch.setattr(module.messages, "read", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ask(placer, "GPU:1")
 

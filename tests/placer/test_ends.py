@@ -120,12 +120,12 @@ def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
             sys.executable,
             "-c",
             "import ctypes, sys\n"
-            "from placement_checks.placer.worker import child\n"
+            "from placement_checks.placer.worker import main\n"
             "class Hangs:\n"
             "    def place(self, *_): ctypes.PyDLL(None).sleep(1000)\n"
-            "child._placer, child._GRACE = lambda _kind: Hangs(), 1\n"
+            "main._placer, main._GRACE = lambda _kind: Hangs(), 1\n"
             f"sys.argv = ['child', 'phantom', '{os.getpid()}']\n"
-            "child.main()\n",
+            "main.main()\n",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -184,7 +184,7 @@ def test_what_infers_shapes_ends_with_the_process_that_waits_for_it(
         """
         import signal, threading, time
         import psutil
-        from placement_checks.verification.gathering import shapes
+        from placement_checks.loading import shapes
 
         class Graph:
             def SerializeToString(self):

@@ -93,11 +93,10 @@ def test_somebody_else_who_was_quicker_is_a_failure_and_no_lack_of_a_placer(
 ) -> None:
     """Or any user of this machine could have the rules on placement left out."""
     (tmp_path / "sitecustomize.py").write_text(
-        "from placement_checks.placer.worker import port\n"
-        "from placement_checks.placer.worker.refused import Failed\n"
+        "from placement_checks.util import loopback\n"
         "def take(number, limit):\n"
-        "    raise Failed('found that another process had connected')\n"
-        "port.take = take\n"
+        "    raise ConnectionError('found that another process had connected')\n"
+        "loopback.take = take\n"
     )
     process = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
 
@@ -119,7 +118,7 @@ def test_the_master_answers_nobody_before_its_port_is_ours(
         refused.append(caught.value.code())
         raise OSError("somebody was quicker")
 
-    monkeypatch.setattr(phantom.port, "take", take)
+    monkeypatch.setattr(phantom.loopback, "take", take)
     with pytest.raises(OSError, match="somebody was quicker"):
         phantom.Phantom()
 

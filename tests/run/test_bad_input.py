@@ -16,10 +16,9 @@ import pairs
 import pytest
 import tensorflow as tf
 
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.saved_case import Case
-from placement_checks.run.runnable import Unmeasurable
 
 tf1 = tf.compat.v1
 
@@ -31,7 +30,7 @@ def refused(
     **conditions: Any,
 ) -> str:
     """The error of a bad pair of programs; without a reference, of the program with itself."""
-    with pytest.raises((InputError, Unmeasurable)) as error:
+    with pytest.raises((InputError, CannotRun)) as error:
         pairs.measured(towers, single or partial(towers, 1), batch, **conditions)
     return f"{type(error.value).__name__}: {error.value}"
 
@@ -57,15 +56,15 @@ def test_variables_of_other_names_and_shapes() -> None:
         return pairs.towers(num_gpus, loss=loss)
 
     assert refused(partial(named, names=("weights", "b")), pairs.single) == (
-        "Unmeasurable: variables are compared by name, and towers has none called w; mend "
+        "CannotRun: variables are compared by name, and towers has none called w; mend "
         "names-portable first"
     )
     assert refused(partial(named, names=("w_1", "b_1")), pairs.single) == (
-        "Unmeasurable: variables are compared by name, and towers has none called w (w_1 is "
+        "CannotRun: variables are compared by name, and towers has none called w (w_1 is "
         "near), nor 1 other of the reference; mend names-portable first"
     )
     assert refused(partial(named, width=2), pairs.single) == (
-        "Unmeasurable: variable w has shape (4, 2) in towers and (4, 1) in the reference; mend "
+        "CannotRun: variable w has shape (4, 2) in towers and (4, 1) in the reference; mend "
         "names-portable first"
     )
 
@@ -86,7 +85,7 @@ def test_a_step_that_trains_nothing() -> None:
     )
     assert refused(pairs.towers, still).startswith("InputError: single: its step trains no")
     assert refused(silent, pairs.single) == (
-        "Unmeasurable: no op of towers is seen to apply a gradient; return the op that trains as "
+        "CannotRun: no op of towers is seen to apply a gradient; return the op that trains as "
         "train_op"
     )
 
@@ -105,7 +104,7 @@ def test_programs_that_do_not_say_what_to_feed() -> None:
         return {"train_op": pairs.towers(num_gpus)["train_op"]}
 
     assert refused(silent, pairs.single) == (
-        "Unmeasurable: towers does not say what to feed; return it from the function that builds "
+        "CannotRun: towers does not say what to feed; return it from the function that builds "
         "the graph: {'inputs': [{'x': x, 'y': y}, …]}"
     )
 
@@ -117,7 +116,7 @@ def test_placeholders_that_nobody_feeds() -> None:
     message = refused(with_loss(loss))
 
     assert message.startswith(
-        "Unmeasurable: nothing feeds the placeholder 'temperature' of towers, built at "
+        "CannotRun: nothing feeds the placeholder 'temperature' of towers, built at "
     )
     assert f"{Path(pairs.__file__).name}:" in message
     assert message.endswith(
@@ -155,7 +154,7 @@ def test_a_random_op_that_is_not_switched_off() -> None:
 
     for program in (by_rate(0.5), stateless(0.5)):
         message = refused(program)
-        assert message.startswith("Unmeasurable: the gradients of towers depend on the random op ")
+        assert message.startswith("CannotRun: the gradients of towers depend on the random op ")
         assert message.endswith(
             "let the builder take an argument that leaves it out, such as the rate of a dropout, "
             "and name a builder that gives it"
@@ -351,7 +350,7 @@ def test_what_runs_on_gpus_alone() -> None:
 
     message = refused(partial(pairs.towers, loss=loss))
 
-    assert message.startswith("Unmeasurable: single cannot run on CPU devices: ")
+    assert message.startswith("CannotRun: single cannot run on CPU devices: ")
     assert "No OpKernel was registered to support Op 'SpaceToDepth'" in message
 
 
@@ -381,7 +380,7 @@ def test_inputs_that_are_no_placeholders() -> None:
         "InputError: towers: its input 'x' is None; return the placeholder itself"
     )
     assert refused(with_input(lambda: tf1.sparse_placeholder(tf.float32)), pairs.single) == (
-        "Unmeasurable: the input 'x' of towers is a SparseTensor; rows are given as arrays"
+        "CannotRun: the input 'x' of towers is a SparseTensor; rows are given as arrays"
     )
 
 
@@ -404,7 +403,7 @@ def test_rows_that_are_made_up_may_not_suit_a_sound_program() -> None:
         with_loss(lambda predicted, y: tf.reduce_mean(tf.math.sqrt(y) * predicted**2)), batch=None
     )
 
-    assert message.startswith("Unmeasurable: single: its gradient of w is no number; ")
+    assert message.startswith("CannotRun: single: its gradient of w is no number; ")
     assert message.endswith("; give rows with --batch on which the reference can be trained")
 
 

@@ -14,11 +14,11 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core import machines
+from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Measurement
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.trajectories import compared
-from placement_checks.run.runnable import Unmeasurable
 
 tf1 = tf.compat.v1
 
@@ -332,7 +332,7 @@ def test_local_variables_are_made_of_the_values_that_both_programs_start_with() 
 
 
 def test_what_ran_on_one_device_is_no_evidence() -> None:
-    with pytest.raises(Unmeasurable) as refused:
+    with pytest.raises(CannotRun) as refused:
         run(partial(pairs.towers, device=lambda _: "/gpu:0"))
 
     assert str(refused.value) == (
@@ -504,7 +504,7 @@ def test_a_tower_that_no_gradient_needs_is_left_to_the_numbers() -> None:
 
 
 def test_real_devices_are_not_simulated_and_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unmeasurable, match="towers wants 2 GPUs, and real ones are asked for"):
+    with pytest.raises(CannotRun, match="towers wants 2 GPUs, and real ones are asked for"):
         run(pairs.towers, devices="real")
 
     monkeypatch.setattr(machines, "local_gpus", lambda: (0,))  # enough for the reference alone

@@ -12,11 +12,10 @@ import pairs
 import pytest
 
 from placement_checks import Program
-from placement_checks.core.errors import UsageError
+from placement_checks.core.errors import CannotRun, UsageError
 from placement_checks.core.timing import Loop
 from placement_checks.run import timing
 from placement_checks.run.pair import Pair
-from placement_checks.run.runnable import Unmeasurable
 from placement_checks.run.session import Running
 from placement_checks.run.threads import ONEDNN, POOL, settle
 from placement_checks.run.timing import Race
@@ -118,7 +117,7 @@ def test_a_program_that_does_not_say_its_step_is_not_timed() -> None:
     def towers(num_gpus: int = 2) -> Any:
         return {**pairs.towers(num_gpus), "train_op": None}
 
-    with pytest.raises(Unmeasurable) as error:
+    with pytest.raises(CannotRun) as error:
         Race(pair(towers), pairs.batch)
 
     assert str(error.value) == (

@@ -18,11 +18,11 @@ from tensorflow.core.framework import step_stats_pb2
 from placement_checks import Device, Program
 from placement_checks.analysis.schedule import possible_overlap, simulated
 from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.errors import CannotRun
 from placement_checks.core.trace import TimedOp, Timeline, Trace
 from placement_checks.run import tracing
 from placement_checks.run.devices import stand_in, stood_in_for
 from placement_checks.run.pair import Pair
-from placement_checks.run.runnable import Unmeasurable
 from placement_checks.run.session import Running
 from placement_checks.run.tracing import Tracer, tower_devices, watched
 
@@ -173,7 +173,7 @@ def test_a_program_that_does_not_say_what_a_step_is() -> None:
     def silent(num_gpus: int = 2) -> Mapping[str, Any]:
         return {key: said for key, said in pairs.towers(num_gpus).items() if key != "train_op"}
 
-    with pytest.raises(Unmeasurable) as error:
+    with pytest.raises(CannotRun) as error:
         traced(silent)
 
     assert str(error.value) == (
@@ -186,7 +186,7 @@ def test_a_placeholder_that_nobody_feeds() -> None:
     def warmer(x: Any) -> Any:
         return x * tf1.placeholder(tf.float32, [], name="temperature")
 
-    with pytest.raises(Unmeasurable) as error:
+    with pytest.raises(CannotRun) as error:
         traced(with_inputs(warmer))
 
     message = str(error.value)

@@ -71,6 +71,14 @@ class Phantom:
         self._master = self._server.target.removeprefix("grpc://")
         self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _ONCE)
         ready = grpc.channel_ready_future(self._channel)
+        try:
+            self._start(ready)
+        except ConnectionError as error:
+            raise Failed(str(error)) from None
+        self._workers: dict[Devices, _Worker] = {}
+
+    def _start(self, ready: Any) -> None:
+        """Let the server answer, and nobody else connect to it."""
         number = int(self._master.rpartition(":")[2])
         is_shared = OPEN_PORT in os.environ
         if not is_shared:
@@ -79,7 +87,6 @@ class Phantom:
         ready.result(timeout=_CONNECT_LIMIT)
         if not is_shared:
             loopback.close(number)
-        self._workers: dict[Devices, _Worker] = {}
 
     def place(
         self, graph: bytes, targets: list[str], tasks: list[Any], soft: bool, limit: float

@@ -18,7 +18,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
-    from placement_checks.loading.batches import Batch, Target
+    from placement_checks.core.program import Batch, Target
     from placement_checks.run.session import Running
 
 ANSWER_LIMIT = 5.0  # seconds within which a task takes a connection
@@ -136,10 +136,11 @@ class Cluster:
         """
         import numpy as np
 
+        from placement_checks.core.errors import CannotRun
         from placement_checks.loading.batches import batch_of, program_of
         from placement_checks.run.feeding import Feeding
         from placement_checks.run.preconditions import says_step
-        from placement_checks.run.runnable import Unmeasurable, runnable
+        from placement_checks.run.runnable import runnable
         from placement_checks.run.session import Running
 
         self.answers()
@@ -153,7 +154,7 @@ class Cluster:
             )
             says_step(made)
             feeding = Feeding(made, None, batch_of(batch), rows=rows) if made.inputs else None
-        except Unmeasurable as reason:
+        except CannotRun as reason:
             raise InputError(program.name, str(reason)) from None
         config = type(made.config)(
             log_device_placement=True, allow_soft_placement=made.placement.soft
