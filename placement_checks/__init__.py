@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     )
     from placement_checks.testing.equality import assert_gradients_equal as assert_gradients_equal
     from placement_checks.testing.equality import assert_training_equal as assert_training_equal
-    from placement_checks.testing.equality import with_numbers as with_numbers
     from placement_checks.verification.gathering import place as place
+    from placement_checks.verification.gathering import with_numbers as with_numbers
     from placement_checks.verification.judging import verify as verify
 
 _HOMES = {
@@ -128,7 +128,7 @@ _HOMES = {
     "read_logs": "logs",
     "simulated_gpus": "run.eager",
     "verify": "verification.judging",
-    "with_numbers": "testing.equality",
+    "with_numbers": "verification.gathering",
 }
 
 __all__ = list(_HOMES)

@@ -21,10 +21,10 @@ from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.report.html import page
 from placement_checks.report.timeline_svg import picture
-from placement_checks.testing.equality import with_numbers
 from placement_checks.util.streams import report_alone
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
+from placement_checks.verification.gathering import with_numbers
 from placement_checks.verification.judging import verify
 from placement_checks.verification.policy import known_rule, parse_setting, policy_errors
 

@@ -1,6 +1,6 @@
 """A placement: for every op what the program requested and what TensorFlow assigned.
 
-Needs no TensorFlow: `capture` builds placements from graphs, a test can build one by hand.
+Needs no TensorFlow: `loading` reads placements from graphs, a test can build one by hand.
 """
 
 from __future__ import annotations

@@ -222,7 +222,6 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
     are run, for the rules on numbers. It returns a `Placement` for the ``assert_*`` functions.
     What the call leaves open, the marks of the test say, and then ``[tool.placement_checks]``.
     """
-    from placement_checks.testing import equality
     from placement_checks.testing.assertions import assert_rules
     from placement_checks.verification import configuration, gathering
 
@@ -252,7 +251,9 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
         policy = settings.within(configuration.Settings(policy=placement.policy)).policy
         placement = replace(placement, policy=policy)
         if reference is not None:
-            placement = equality.with_numbers(placement, target, reference, batch, devices=devices)
+            placement = gathering.with_numbers(
+                placement, target, reference, batch, devices=devices
+            )
         if rules:
             one = placement.machine is not None and placement.machine.towers == 1
             assert_rules(placement, *rules, alone=alone if one else ())

@@ -82,7 +82,7 @@ STAGES = {
     "placement_checks.loading.targets._load_file": None,
     "placement_checks.loading.building.build": None,
     "placement_checks.placer.placing.place": "placeable",
-    "placement_checks.testing.equality._watched": "towers-overlap",
+    "placement_checks.verification.gathering._watched": "towers-overlap",
     "placement_checks.run.measuring.measure": "weights-equal",
     "placement_checks.run.pair.runnable": "gradients-equal",
 }
