@@ -6,7 +6,7 @@ soft = true                       # default: what the program's session configur
 without = ["no-idle-device"]
 programs = ["train.py:build_towers"]
 
-[tool.placement_checks.verification.policy.variables-on-host]
+[tool.placement_checks.policy.variables-on-host]
 device = "/job:ps"
 
 [[tool.placement_checks.programs]]      # a program with settings of its own
