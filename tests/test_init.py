@@ -19,14 +19,14 @@ assert "numpy" not in sys.modules
 """
 
 
-def test_loading_the_names_loads_no_tensorflow_but_for_what_runs_it():
+def test_loading_the_names_loads_no_tensorflow_but_for_what_runs_it() -> None:
     subprocess.run([sys.executable, "-c", _WITHOUT_TENSORFLOW], check=True)
 
 
-def test_public_names_are_listed():
+def test_public_names_are_listed() -> None:
     assert set(placement_checks.__all__) <= set(dir(placement_checks))
 
 
-def test_unknown_name_is_an_attribute_error():
+def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'placement_checks' has no attribute 'plcae'"):
         placement_checks.plcae  # noqa: B018

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -10,12 +12,13 @@ from graphs import op, placement
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placement_checks import Placement
 from placement_checks.analysis.data_flow import Flow
 from placement_checks.core.placement import producer_of
 
 
 @st.composite
-def graphs(draw):
+def graphs(draw: st.DrawFn) -> tuple[Placement, set[int]] | None:
     """Ops 0..n with edges either way between them, so loops too, and some sources among them."""
     size = draw(st.integers(1, 9))
     names = [f"op{number}" for number in range(size)]
@@ -31,7 +34,7 @@ def graphs(draw):
     return placement(*ops), draw(st.sets(st.integers(0, size - 1)))
 
 
-def value_edges(graph):
+def value_edges(graph: Placement) -> Any:
     """The edges along which values pass, as a graph of another library."""
     values = nx.DiGraph()
     values.add_nodes_from(graph.ops)
@@ -45,7 +48,7 @@ def value_edges(graph):
 
 
 @given(graphs())
-def test_masks_are_the_bits_of_all_that_values_come_from(case):
+def test_masks_are_the_bits_of_all_that_values_come_from(case: tuple[Placement, set[int]]) -> None:
     graph, sources = case
     flow = Flow(graph)
     values = value_edges(graph)
@@ -60,7 +63,7 @@ def test_masks_are_the_bits_of_all_that_values_come_from(case):
 
 
 @given(graphs())
-def test_needed_is_all_that_an_op_waits_for(case):
+def test_needed_is_all_that_an_op_waits_for(case: tuple[Placement, set[int]]) -> None:
     graph, starts = case
     flow = Flow(graph)
     edges = nx.DiGraph()
@@ -77,7 +80,7 @@ def test_needed_is_all_that_an_op_waits_for(case):
 
 
 @given(graphs(), st.data())
-def test_a_path_is_a_shortest_one(case, data):
+def test_a_path_is_a_shortest_one(case: tuple[Placement, set[int]], data: st.DataObject) -> None:
     graph, ends = case
     flow = Flow(graph)
     values = value_edges(graph).reverse()
@@ -98,7 +101,7 @@ def test_a_path_is_a_shortest_one(case, data):
         )
 
 
-def test_a_call_computes_with_the_ops_of_its_body():
+def test_a_call_computes_with_the_ops_of_its_body() -> None:
     graph = placement(
         op("x", "Placeholder"),
         op("call", "PartitionedCall", "", "", "x"),
@@ -114,7 +117,7 @@ def test_a_call_computes_with_the_ops_of_its_body():
 
 
 @pytest.mark.parametrize("kind", ["Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"])
-def test_the_shape_of_a_value_is_no_value_but_is_waited_for(kind):
+def test_the_shape_of_a_value_is_no_value_but_is_waited_for(kind: str) -> None:
     graph = placement(op("x", "Placeholder"), op("like", kind, "", "", "x"))
     flow = Flow(graph)
 
@@ -122,13 +125,13 @@ def test_the_shape_of_a_value_is_no_value_but_is_waited_for(kind):
     assert list(flow.needed([1])) == [1, 1]
 
 
-def given_to(name, graph):
+def given_to(name: str, graph: Placement) -> list[str]:
     """The ops whose values an op computes with."""
     flow = Flow(graph)
     return [flow.names[each] for each in flow.values[flow.number[name]]]
 
 
-def reduced(kind, *keys, in_attributes):
+def reduced(kind: str, *keys: int, in_attributes: str) -> Placement:
     """What two GPUs give to collectives of these keys, for each of two variables."""
     ops, attributes, values = [], {}, {}
     for variable, key in zip("wv", keys, strict=True):
@@ -158,7 +161,7 @@ def reduced(kind, *keys, in_attributes):
         ("CollectiveGatherV2", ""),
     ],
 )
-def test_the_members_of_a_collective_yield_what_all_of_them_give(kind, key):
+def test_the_members_of_a_collective_yield_what_all_of_them_give(kind: str, key: str) -> None:
     """And nothing of another variable's, which has another key."""
     graph = reduced(kind, 1, 2, in_attributes=key)
     own = [] if key else ["key/w_1"]
@@ -167,7 +170,7 @@ def test_the_members_of_a_collective_yield_what_all_of_them_give(kind, key):
     assert given_to("v_0", graph)[:2] == ["g/v_0", "g/v_1"]
 
 
-def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another():
+def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another() -> None:
     """nccl_ops.reduce_sum: one op for each variable, that have no key in common."""
     graph = placement(
         *(op(f"g/{each}", "MatMul") for each in ("w_0", "w_1", "v_1")),
@@ -197,7 +200,7 @@ def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another():
     "copy",
     ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"],
 )
-def test_writers_change_what_a_holder_holds(kind, copy):
+def test_writers_change_what_a_holder_holds(kind: str, copy: str) -> None:
     graph = placement(
         op("state", kind),
         op("g", "MatMul"),
@@ -212,7 +215,7 @@ def test_writers_change_what_a_holder_holds(kind, copy):
     assert flow.writers == {0: [(flow.number["write"], [flow.number["g"]])]}
 
 
-def test_a_cone_ends_where_it_is_not_to_be_entered():
+def test_a_cone_ends_where_it_is_not_to_be_entered() -> None:
     graph = placement(
         op("a", "Placeholder"),
         op("b", "Neg", "", "", "a"),
@@ -225,7 +228,7 @@ def test_a_cone_ends_where_it_is_not_to_be_entered():
     assert sorted(flow.cone([3], lambda _: True)) == [0, 1, 2, 3]
 
 
-def test_a_collective_whose_input_is_not_known_gives_nothing():
+def test_a_collective_whose_input_is_not_known_gives_nothing() -> None:
     graph = placement(
         op("g", "MatMul"), op("one", "NcclAllReduce", "", "", "g"), op("other", "NcclAllReduce")
     )
@@ -234,7 +237,7 @@ def test_a_collective_whose_input_is_not_known_gives_nothing():
     assert given_to("other", graph) == ["g"]
 
 
-def test_a_path_leads_only_through_what_may_be_entered():
+def test_a_path_leads_only_through_what_may_be_entered() -> None:
     graph = placement(
         op("a", "Placeholder"),
         op("b", "Neg", "", "", "a"),
@@ -246,7 +249,7 @@ def test_a_path_leads_only_through_what_may_be_entered():
     )
     flow = Flow(graph)
 
-    def names(path):
+    def names(path: Sequence[int]) -> list[str]:
         return [flow.names[each] for each in path]
 
     assert names(flow.path(6, lambda each: each == 0)) == ["d", "c", "b", "a"]

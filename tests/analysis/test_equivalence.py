@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from graphs import op, placement
 
+from placement_checks import Op
 from placement_checks.analysis.data_flow import Flow
 from placement_checks.analysis.equivalence import Identities
 
 
-def are_equal(*ops, tensors=("one", "other"), by_kind=False, **more):
+def are_equal(
+    *ops: Op, tensors: tuple[str, str] = ("one", "other"), by_kind: bool = False, **more: Any
+) -> bool:
     graph = placement(*ops, **more)
     equal = Identities(graph, Flow(graph), by_kind=by_kind)
     one, other = map(equal.of, tensors)
     return one == other
 
 
-def twice(kind, *inputs):
+def twice(kind: str, *inputs: str) -> list[Op]:
     return [op(name, kind, "", "", *inputs) for name in ("one", "other")]
 
 
@@ -36,7 +41,9 @@ X = op("x", "Placeholder")
         (["x", "y"], ["x"], False),
     ],
 )
-def test_ops_of_one_type_on_one_source(inputs, others, equal):
+def test_ops_of_one_type_on_one_source(
+    inputs: Sequence[str], others: Sequence[str], equal: bool
+) -> None:
     ops = [op("one", "Slice", "", "", *inputs), op("other", "Slice", "", "", *others)]
 
     assert are_equal(X, op("y", "Placeholder"), *ops) == equal
@@ -45,24 +52,24 @@ def test_ops_of_one_type_on_one_source(inputs, others, equal):
 @pytest.mark.parametrize(
     ("tensors", "equal"), [(("x", "x:0"), True), (("x", "x:1"), False), (("x:1", "x:1"), True)]
 )
-def test_outputs_of_one_op(tensors, equal):
+def test_outputs_of_one_op(tensors: tuple[str, str], equal: bool) -> None:
     assert are_equal(X, tensors=tensors) == equal
 
 
 @pytest.mark.parametrize("attribute", ["seed", "shared_name", "frame_name"])
-def test_what_only_names_an_op_makes_no_other(attribute):
+def test_what_only_names_an_op_makes_no_other(attribute: str) -> None:
     attributes = {"one": {attribute: 1}, "other": {attribute: 2}}
 
     assert are_equal(X, *twice("Cast", "x"), attributes=attributes)
 
 
-def test_attributes_may_come_in_any_order():
+def test_attributes_may_come_in_any_order() -> None:
     attributes = {"one": {"axis": 1, "keep": True}, "other": {"keep": True, "axis": 1}}
 
     assert are_equal(X, *twice("Sum", "x"), attributes=attributes)
 
 
-def test_another_attribute_makes_another():
+def test_another_attribute_makes_another() -> None:
     attributes = {"one": {"axis": 1}, "other": {"axis": 2}}
 
     assert not are_equal(X, *twice("Cast", "x"), attributes=attributes)
@@ -77,7 +84,7 @@ def test_another_attribute_makes_another():
         ({}, False),
     ],
 )
-def test_constants_are_equal_by_their_values(values, equal):
+def test_constants_are_equal_by_their_values(values: Mapping[str, int], equal: bool) -> None:
     assert are_equal(*twice("Const"), values=values) == equal
 
 
@@ -94,7 +101,9 @@ def test_constants_are_equal_by_their_values(values, equal):
         ("ReaderReadV2", False),
     ],
 )
-def test_reads_of_one_holder_are_equal_and_what_it_yields_anew_is_not(kind, equal):
+def test_reads_of_one_holder_are_equal_and_what_it_yields_anew_is_not(
+    kind: str, equal: bool
+) -> None:
     assert are_equal(op("state", "VarHandleOp"), *twice(kind, "state", "x"), X) == equal
 
 
@@ -111,12 +120,14 @@ def test_reads_of_one_holder_are_equal_and_what_it_yields_anew_is_not(kind, equa
         "Multinomial",
     ],
 )
-def test_what_an_op_yields_anew_is_its_own(kind):
+def test_what_an_op_yields_anew_is_its_own(kind: str) -> None:
     assert not are_equal(X, *twice(kind, "x"))
 
 
 @pytest.mark.parametrize(("length", "equal"), [(100, True), (2000, False)])
-def test_chains_of_ops_are_followed_as_far_as_slices_are_computed(length, equal):
+def test_chains_of_ops_are_followed_as_far_as_slices_are_computed(
+    length: int, equal: bool
+) -> None:
     """And no further: those of a recurrent model would be too deep."""
     ops = [X]
     for chain in ("one", "other"):
@@ -126,7 +137,7 @@ def test_chains_of_ops_are_followed_as_far_as_slices_are_computed(length, equal)
     assert are_equal(*ops) == equal
 
 
-def test_what_a_loop_yields_is_equal_to_what_is_computed_alike():
+def test_what_a_loop_yields_is_equal_to_what_is_computed_alike() -> None:
     ops = [
         op("enter", "Merge", "", "", "x", "next"),
         op("next", "Neg", "", "", "enter"),
@@ -136,7 +147,7 @@ def test_what_a_loop_yields_is_equal_to_what_is_computed_alike():
     assert are_equal(X, *ops, tensors=("enter", "other"))
 
 
-def pipelines(*kinds, source="Placeholder", of="files"):
+def pipelines(*kinds: str, source: str = "Placeholder", of: str = "files") -> list[Op]:
     """Two iterators, each made of a dataset of its own."""
     return [
         op("files", source),
@@ -166,11 +177,11 @@ def pipelines(*kinds, source="Placeholder", of="files"):
         ),
     ],
 )
-def test_pipelines_that_are_made_alike(ops, equal):
+def test_pipelines_that_are_made_alike(ops: Sequence[Op], equal: bool) -> None:
     assert are_equal(*ops, by_kind=True) == equal
     assert not are_equal(*ops)
 
 
-def test_variables_and_placeholders_are_never_made_alike():
+def test_variables_and_placeholders_are_never_made_alike() -> None:
     assert not are_equal(*twice("VarHandleOp"), by_kind=True)
     assert not are_equal(*twice("Placeholder"), by_kind=True)

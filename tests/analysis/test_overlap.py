@@ -29,13 +29,13 @@ def did(*steps: Timeline, towers: int = 2) -> float | None:
     return None if share is None else round(share, 9)
 
 
-def test_the_shortest_step_took_the_least_time():
+def test_the_shortest_step_took_the_least_time() -> None:
     steps = [step([(0, 9)]), step([(5, 8)]), step([(0, 1), (8, 9)])]
 
     assert Trace(16, steps, []).shortest is steps[1]
 
 
-def test_a_host_does_not_keep_towers_apart():
+def test_a_host_does_not_keep_towers_apart() -> None:
     """It holds up the simulated step, of which the time is told, and not what towers could do."""
     tasks = [
         TimedOp("one", HOST, 5),
@@ -50,20 +50,20 @@ def test_a_host_does_not_keep_towers_apart():
     assert simulated(trace.ops).seconds == 57
 
 
-def test_towers_of_which_one_waits_for_the_other_cannot_compute_at_once():
+def test_towers_of_which_one_waits_for_the_other_cannot_compute_at_once() -> None:
     tasks = [TimedOp("tower_0", GPUS[0], 2), TimedOp("tower_1", GPUS[1], 2, [0])]
 
     assert possible_overlap(Trace(16, [], tasks), TOWERS[:2]) == [(0, 1, 0.0)]
 
 
-def test_of_ops_that_wait_for_each_other_there_is_no_schedule():
+def test_of_ops_that_wait_for_each_other_there_is_no_schedule() -> None:
     trace = Trace(16, [], [TimedOp("a", GPUS[0], 1, [1]), TimedOp("b", GPUS[1], 1, [0])])
 
     assert simulated(trace.ops) is None
     assert possible_overlap(trace, TOWERS[:2]) == []
 
 
-def test_what_towers_did_is_the_most_of_any_step():
+def test_what_towers_did_is_the_most_of_any_step() -> None:
     half, all_of_it, nothing = (step([(0, 10)], [(start, start + 10)]) for start in (5, 0, 10))
 
     assert did(half, all_of_it, nothing) == 1
@@ -71,23 +71,25 @@ def test_what_towers_did_is_the_most_of_any_step():
     assert did(nothing) == 0
 
 
-def test_of_more_than_two_towers_those_two_count_that_were_at_it_together_least():
+def test_of_more_than_two_towers_those_two_count_that_were_at_it_together_least() -> None:
     assert did(step([(0, 10)], [(0, 10)], [(8, 18)]), towers=3) == 0.2
 
 
 @pytest.mark.parametrize("lanes", [([(0, 4)], [(0, 90)]), ([(0, 90)], [(0, 4)]), ([(0, 90)], [])])
-def test_towers_that_compute_for_less_than_5_ms_show_nothing(lanes):
+def test_towers_that_compute_for_less_than_5_ms_show_nothing(
+    lanes: tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]],
+) -> None:
     assert did(step(*lanes)) is None
     assert did(step([(0, 10)], [(5, 15)]), step(*lanes)) == 0.5
 
 
-def test_towers_that_compute_for_5_ms_show_something():
+def test_towers_that_compute_for_5_ms_show_something() -> None:
     assert did(step([(0, 5)], [(0, 5)])) == 1
 
 
-def test_one_tower_is_not_at_it_with_another():
+def test_one_tower_is_not_at_it_with_another() -> None:
     assert did(step([(0, 10)]), towers=1) is None
 
 
-def test_without_steps_nothing_was_done():
+def test_without_steps_nothing_was_done() -> None:
     assert did() is None

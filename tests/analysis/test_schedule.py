@@ -17,7 +17,7 @@ HOST, GPU, OTHER = (Device.parse(name) for name in ("/cpu:0", "/gpu:0", "/gpu:1"
 
 
 @st.composite
-def steps(draw, seconds: Sequence[int] = (0, 1, 2, 5)) -> list[TimedOp]:
+def steps(draw: st.DrawFn, seconds: Sequence[int] = (0, 1, 2, 5)) -> list[TimedOp]:
     """Ops of whole seconds in any order, each waiting for some that were built before it."""
     size = draw(st.integers(1, 10))
     place = draw(st.permutations(range(size)))
@@ -73,7 +73,9 @@ def lanes(tasks: Sequence[TimedOp], timeline: Timeline | None) -> Iterator[list[
 
 
 @given(steps())
-def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(tasks):
+def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(
+    tasks: Sequence[TimedOp],
+) -> None:
     timeline = simulated(tasks)
 
     assert timeline is not None
@@ -85,7 +87,7 @@ def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(tasks):
 
 
 @given(steps())
-def test_no_op_starts_before_all_that_it_waits_for_have_ended(tasks):
+def test_no_op_starts_before_all_that_it_waits_for_have_ended(tasks: Sequence[TimedOp]) -> None:
     timeline = simulated(tasks)
     earliest = ready(tasks, timeline)
 
@@ -93,7 +95,9 @@ def test_no_op_starts_before_all_that_it_waits_for_have_ended(tasks):
 
 
 @given(steps())
-def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready(tasks):
+def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready(
+    tasks: Sequence[TimedOp],
+) -> None:
     """It never rests while one is ready."""
     timeline = simulated(tasks)
     ran, earliest = slices(timeline), ready(tasks, timeline)
@@ -106,7 +110,7 @@ def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready
 
 
 @given(steps([1, 2, 5]))
-def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks):
+def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks: Sequence[TimedOp]) -> None:
     timeline = simulated(tasks)
     earliest = ready(tasks, timeline)
 
@@ -115,7 +119,9 @@ def test_of_ops_that_become_ready_at_once_the_first_comes_first(tasks):
 
 
 @given(steps())
-def test_a_step_takes_no_less_than_its_longest_way_and_no_more_than_all_its_ops(tasks):
+def test_a_step_takes_no_less_than_its_longest_way_and_no_more_than_all_its_ops(
+    tasks: Sequence[TimedOp],
+) -> None:
     timeline = simulated(tasks)
     graph = waits(tasks)
     graph.add_edges_from(("begin", number) for number in range(len(tasks)))
@@ -130,7 +136,9 @@ def test_a_step_takes_no_less_than_its_longest_way_and_no_more_than_all_its_ops(
 
 
 @given(steps(), st.data())
-def test_ops_that_wait_for_each_other_never_run(tasks, data):
+def test_ops_that_wait_for_each_other_never_run(
+    tasks: Sequence[TimedOp], data: st.DataObject
+) -> None:
     late = data.draw(st.integers(0, len(tasks) - 1))
     early = data.draw(st.sampled_from(sorted({late, *nx.ancestors(waits(tasks), late)})))
     tasks[early] = tasks[early]._replace(needs=[*tasks[early].needs, late])
@@ -138,7 +146,7 @@ def test_ops_that_wait_for_each_other_never_run(tasks, data):
     assert simulated(tasks) is None
 
 
-def test_what_takes_no_time_does_not_queue():
+def test_what_takes_no_time_does_not_queue() -> None:
     """A copy is there when it was sent, though its device computes."""
     tasks = [
         TimedOp("long", GPU, 5),
@@ -150,7 +158,7 @@ def test_what_takes_no_time_does_not_queue():
     assert slices(simulated(tasks))["next"] == ("next", 1, 3)
 
 
-def test_lanes_are_in_the_order_of_devices():
+def test_lanes_are_in_the_order_of_devices() -> None:
     tasks = [TimedOp("a", OTHER, 1), TimedOp("b", GPU, 1), TimedOp("c", HOST, 1)]
 
     timeline = simulated(tasks)
@@ -159,5 +167,5 @@ def test_lanes_are_in_the_order_of_devices():
     assert list(timeline.lanes) == [HOST, GPU, OTHER]
 
 
-def test_a_step_of_nothing_takes_no_time():
+def test_a_step_of_nothing_takes_no_time() -> None:
     assert simulated([]) == Timeline({})

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from graphs import op, placement
 from towers import host, on, program, variable
 
+from placement_checks import Op, Placement
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.placement import Training
 
 
-def tower_of(name, *ops, **more):
+def tower_of(name: str, *ops: Op, **more: Any) -> int:
     graph = program(*ops, **more)
     return wiring(graph).at[wiring(graph).flow.number[name]]
 
@@ -40,11 +43,13 @@ def tower_of(name, *ops, **more):
         pytest.param([op("a", "Tanh", "", "", colocated=["w"])], -1, id="bound to the host's"),
     ],
 )
-def test_an_op_works_for_the_tower_on_whose_gpu_it_is_asked_to_be(ops, tower):
+def test_an_op_works_for_the_tower_on_whose_gpu_it_is_asked_to_be(
+    ops: Sequence[Op], tower: int
+) -> None:
     assert tower_of("a", *ops, machine="gpu*3") == tower
 
 
-def test_a_saved_graph_may_have_an_op_before_the_one_it_is_bound_to():
+def test_a_saved_graph_may_have_an_op_before_the_one_it_is_bound_to() -> None:
     graph = program()
     early = op("early", "Tanh", "", "", colocated=["tower_1/loss"])
 
@@ -52,26 +57,26 @@ def test_a_saved_graph_may_have_an_op_before_the_one_it_is_bound_to():
 
 
 @pytest.mark.parametrize("asked", ["", "/gpu:0", "/cpu:0"])
-def test_a_backward_op_works_for_the_tower_of_its_forward_op(asked):
+def test_a_backward_op_works_for_the_tower_of_its_forward_op(asked: str) -> None:
     """Gradients that are taken outside the towers' scopes ask for no device, or another one."""
     late = op("gradients/tower_1/w/MatMul_grad/Reshape", "Reshape", asked, "", "tower_1/loss")
 
     assert tower_of(late.name, late) == 1
 
 
-def test_a_backward_op_of_the_first_tower_on_the_gpu_of_the_second_works_for_the_first():
+def test_a_backward_op_of_the_first_tower_on_the_gpu_of_the_second_works_for_the_first() -> None:
     late = on(1, "gradients/tower_0/w/MatMul_grad/Reshape", "Reshape", "tower_0/loss")
 
     assert tower_of(late.name, late) == 0
 
 
-def test_a_backward_op_of_no_towers_op_works_for_the_tower_whose_gpu_it_is_on():
+def test_a_backward_op_of_no_towers_op_works_for_the_tower_whose_gpu_it_is_on() -> None:
     late = on(1, "gradients/loss_grad/Reshape", "Reshape", "loss")
 
     assert tower_of(late.name, late) == 1
 
 
-def evaluated(gpu, **more):
+def evaluated(gpu: int, **more: Any) -> Placement:
     """The towers, and a copy of the model on another GPU of which no gradients are taken."""
     return program(
         on(gpu, "eval/x", "Placeholder"),
@@ -82,18 +87,18 @@ def evaluated(gpu, **more):
     )
 
 
-def test_a_copy_that_only_evaluates_is_no_tower():
+def test_a_copy_that_only_evaluates_is_no_tower() -> None:
     assert [str(each) for each in wiring(evaluated(2)).towers] == [
         "/device:GPU:0",
         "/device:GPU:1",
     ]
 
 
-def test_every_copy_is_a_tower_where_the_step_is_not_known():
+def test_every_copy_is_a_tower_where_the_step_is_not_known() -> None:
     assert len(wiring(evaluated(2, training={"train_op": ()})).towers) == 3
 
 
-def test_a_copy_that_the_step_runs_is_a_tower_though_no_gradients_are_taken_of_it():
+def test_a_copy_that_the_step_runs_is_a_tower_though_no_gradients_are_taken_of_it() -> None:
     graph = evaluated(2)
     train = graph.ops["train"]
     ops = {**graph.ops, "train": train._replace(inputs=[*train.inputs, "^eval/MatMul"])}
@@ -101,7 +106,7 @@ def test_a_copy_that_the_step_runs_is_a_tower_though_no_gradients_are_taken_of_i
     assert len(wiring(replace(graph, ops=ops)).towers) == 3
 
 
-def test_copies_that_only_predict_are_towers_where_no_gpu_trains():
+def test_copies_that_only_predict_are_towers_where_no_gpu_trains() -> None:
     """What is trained is on the host."""
     graph = placement(
         variable("w"),
@@ -116,11 +121,11 @@ def test_copies_that_only_predict_are_towers_where_no_gpu_trains():
     assert len(wiring(graph).towers) == 2
 
 
-def test_every_copy_is_a_tower_where_no_gradients_are_taken():
+def test_every_copy_is_a_tower_where_no_gradients_are_taken() -> None:
     assert len(wiring(evaluated(2, training={"backward": ()})).towers) == 3
 
 
-def test_the_body_of_a_backward_function_is_part_of_the_backward_pass():
+def test_the_body_of_a_backward_function_is_part_of_the_backward_pass() -> None:
     graph = placement(
         op("forward", "PartitionedCall"),
         op("forward/Relu", "Relu", call="forward"),
@@ -132,7 +137,7 @@ def test_the_body_of_a_backward_function_is_part_of_the_backward_pass():
     assert list(wiring(graph).backward.ops) == [0, 0, 1, 1]
 
 
-def test_a_backward_op_whose_forward_op_is_gone_has_none():
+def test_a_backward_op_whose_forward_op_is_gone_has_none() -> None:
     """A graph that was cut down for serving."""
     graph = placement(op("gradients/gone_grad/Mul", "Mul"), op("kept", "Relu"))
 
@@ -156,7 +161,7 @@ def test_a_backward_op_whose_forward_op_is_gone_has_none():
         ),
     ],
 )
-def test_what_starts_in_a_tower_is_that_towers(ops):
+def test_what_starts_in_a_tower_is_that_towers(ops: Sequence[Op]) -> None:
     known = wiring(program(*ops))
 
     assert list(known.towers_in(known.masks[known.flow.number["shown"]])) == [1]

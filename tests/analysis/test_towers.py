@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from graphs import op, placement
 
+from placement_checks import Op, Placement
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.placement import Training
 
 
-def read_by(graph, variable):
+def read_by(graph: Placement, variable: str) -> list[str]:
     flow = wiring(graph).flow
     return [flow.names[number] for number in wiring(graph).parts.readers[variable]]
 
@@ -19,7 +20,7 @@ def read_by(graph, variable):
 @pytest.mark.parametrize(
     "copy", ["Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "Cast"]
 )
-def test_readers_follow_copies_of_the_value(copy):
+def test_readers_follow_copies_of_the_value(copy: str) -> None:
     graph = placement(
         op("v", "VarHandleOp"),
         op("copy", copy, "", "", "v"),
@@ -47,12 +48,12 @@ def test_readers_follow_copies_of_the_value(copy):
         ("DestroyResourceOp", False),
     ],
 )
-def test_readers_compute_with_the_value(type, reads):
+def test_readers_compute_with_the_value(type: str, reads: bool) -> None:
     graph = placement(op("v", "VarHandleOp"), op("user", type, "", "", "v"))
     assert (read_by(graph, "v") == ["user"]) == reads
 
 
-def test_readers_of_a_value_that_goes_round_a_loop_are_found_once():
+def test_readers_of_a_value_that_goes_round_a_loop_are_found_once() -> None:
     graph = placement(
         op("v", "VariableV2"),
         op("enter", "RefEnter", "", "", "v", "back"),
@@ -62,7 +63,7 @@ def test_readers_of_a_value_that_goes_round_a_loop_are_found_once():
     assert read_by(graph, "v") == ["add"]
 
 
-def test_towers_are_the_gpus_asked_for_in_the_order_of_their_numbers():
+def test_towers_are_the_gpus_asked_for_in_the_order_of_their_numbers() -> None:
     """By the request, wherever the placer put them, with the reader that was built first."""
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
@@ -79,7 +80,7 @@ def test_towers_are_the_gpus_asked_for_in_the_order_of_their_numbers():
     ]
 
 
-def test_towers_of_a_cluster_are_ordered_by_job_and_task():
+def test_towers_of_a_cluster_are_ordered_by_job_and_task() -> None:
     names = ["/job:worker/task:1/gpu:0", "/job:worker/task:0/gpu:1", "/job:chief/task:2/gpu:0"]
     graph = placement(
         op("w", "VarHandleOp"), *(op(name, "MatMul", name, "", "w") for name in names)
@@ -87,7 +88,7 @@ def test_towers_of_a_cluster_are_ordered_by_job_and_task():
     assert [each.reads["w"] for each in wiring(graph).parts.all] == names[::-1]
 
 
-def looked_up(*more, trained=True):
+def looked_up(*more: Op, trained: bool = True) -> Placement:
     """Two tables that the host looks up for each of two GPUs, which compute a loss with that."""
     ops = [op("ids", "Placeholder"), op("first", "VarHandleOp", "/cpu:0")]
     ops.append(op("second", "VarHandleOp", "/cpu:0"))
@@ -107,7 +108,7 @@ def looked_up(*more, trained=True):
     return placement(*ops, *more, training=Training(objectives=objectives))
 
 
-def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it():
+def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it() -> None:
     """Every table that has a part in it; by the first ops alone, and no backward op."""
     graph = looked_up()
 
@@ -126,7 +127,7 @@ def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it():
     ]
 
 
-def test_where_no_loss_is_known_all_that_the_host_looks_up_is_read():
+def test_where_no_loss_is_known_all_that_the_host_looks_up_is_read() -> None:
     graph = replace(looked_up(trained=False), training=Training())
 
     assert [each.reads for each in wiring(graph).parts.all] == [
@@ -136,14 +137,14 @@ def test_where_no_loss_is_known_all_that_the_host_looks_up_is_read():
     assert wiring(graph).read == {"first", "second"}
 
 
-def test_a_gpu_that_takes_a_table_and_what_the_host_made_of_it_reads_it_once():
+def test_a_gpu_that_takes_a_table_and_what_the_host_made_of_it_reads_it_once() -> None:
     graph = looked_up(op("penalty", "Mul", "/gpu:0", "", "first", "row_0"))
 
     assert read_by(graph, "first").count("penalty") == 1
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_what_the_host_looks_up_beside_the_model_makes_no_tower(trained):
+def test_what_the_host_looks_up_beside_the_model_makes_no_tower(trained: bool) -> None:
     """A third GPU that only looks at what the host makes of a table, for a summary."""
     graph = looked_up(
         op("norm", "L2Loss", "/cpu:0", "", "first"),
@@ -154,7 +155,7 @@ def test_what_the_host_looks_up_beside_the_model_makes_no_tower(trained):
     assert len(wiring(graph).parts.all) == 2
 
 
-def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one():
+def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one() -> None:
     """Two parts of one model: each reads what is its own."""
     graph = placement(
         op("w", "VarHandleOp", "/gpu:0"),
@@ -166,7 +167,7 @@ def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one():
     assert [each.reads for each in wiring(graph).parts.all] == [{"w": "first"}, {"v": "second"}]
 
 
-def test_gpus_are_joined_into_models_among_those_asked_about():
+def test_gpus_are_joined_into_models_among_those_asked_about() -> None:
     graph = placement(
         *(op(name, "VarHandleOp", "/cpu:0") for name in "uvw"),
         op("first", "MatMul", "/gpu:0", "", "x", "u"),
@@ -180,7 +181,7 @@ def test_gpus_are_joined_into_models_among_those_asked_about():
     assert parts.models([0, 2]) == [[0], [2]]
 
 
-def test_the_body_of_a_function_reads_what_the_call_takes():
+def test_the_body_of_a_function_reads_what_the_call_takes() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0"),
         op("call", "PartitionedCall", "/gpu:0", "", "w"),
@@ -190,7 +191,7 @@ def test_the_body_of_a_function_reads_what_the_call_takes():
     assert read_by(graph, "w") == ["call/MatMul"]
 
 
-def test_what_only_an_update_computes_with_is_not_read():
+def test_what_only_an_update_computes_with_is_not_read() -> None:
     """A velocity: the step slows it down, and no tower looks at it."""
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0"),

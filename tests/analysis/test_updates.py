@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from towers import host, program, variable
 
+from placement_checks import Op
 from placement_checks.analysis.tower_analysis import wiring
 
 
-def roots(*ops, of):
+def roots(*ops: Op, of: Sequence[str]) -> list[str]:
     known = wiring(program(*ops, training={"train_op": (), "train_ops": of}))
     return [known.flow.names[op] for op in known.updates.roots]
 
@@ -16,21 +19,21 @@ def roots(*ops, of):
 @pytest.mark.parametrize(
     "kind", ["NoOp", "Identity", "IdentityN", "StatefulPartitionedCall", "If"]
 )
-def test_the_step_is_the_group_around_what_the_optimiser_returns(kind):
+def test_the_step_is_the_group_around_what_the_optimiser_returns(kind: str) -> None:
     around = [host("step_and_more", kind, "train"), host("all", "NoOp", "^step_and_more", "^loss")]
 
     assert roots(*around, of=("train",)) == ["all"]
 
 
-def test_what_only_computes_with_the_step_is_no_group_of_it():
+def test_what_only_computes_with_the_step_is_no_group_of_it() -> None:
     assert roots(host("shown", "Add", "train", "one"), of=("train",)) == ["train"]
 
 
-def test_an_op_of_the_optimiser_that_the_graph_has_no_longer_is_left_out():
+def test_an_op_of_the_optimiser_that_the_graph_has_no_longer_is_left_out() -> None:
     assert roots(of=("gone", "train")) == ["train"]
 
 
-def test_of_many_train_ops_three_are_named():
+def test_of_many_train_ops_three_are_named() -> None:
     graph = program(
         *(host(f"train_{each}", "NoOp") for each in "abcd"),
         training={"train_op": (), "train_ops": [f"train_{each}" for each in "dcba"]},
@@ -44,7 +47,7 @@ def test_of_many_train_ops_three_are_named():
 @pytest.mark.parametrize(
     "inputs", [[], ["gone", "one"], ["tower_0/x", "one"], ["queue", "one"], ["alone", "one"]]
 )
-def test_an_assignment_to_what_is_no_variable_is_no_update(inputs):
+def test_an_assignment_to_what_is_no_variable_is_no_update(inputs: Sequence[str]) -> None:
     graph = program(
         host("queue", "FIFOQueueV2"),
         host("one", "Const"),
@@ -56,7 +59,7 @@ def test_an_assignment_to_what_is_no_variable_is_no_update(inputs):
     assert list(wiring(graph).updates.by_variable) == ["step"]
 
 
-def test_branches_within_branches_are_known_by_their_switches():
+def test_branches_within_branches_are_known_by_their_switches() -> None:
     """Of an update in one of two inner branches and one in the other outer one, one is made."""
     graph = program(
         variable("v", "VariableV2"),
@@ -73,7 +76,7 @@ def test_branches_within_branches_are_known_by_their_switches():
     assert len(known.updates.at_once(known.updates.by_variable["v"])) == 1
 
 
-def test_of_the_updates_in_branches_that_are_taken_at_once_the_first_built_comes_first():
+def test_of_the_updates_in_branches_that_are_taken_at_once_the_first_built_comes_first() -> None:
     """Those of one branch, among those that are always made."""
     graph = program(
         variable("v", "VariableV2"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from benchmarks.turns import in_turn, one_core_each
+from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks import average_gradients
 
@@ -74,7 +75,7 @@ def gradients(shapes: Sequence[Any]) -> Grads:
 
 
 @pytest.mark.parametrize("parameters", ROUNDS)
-def test_averaging(benchmark, mnist: ModuleType, parameters: str) -> None:
+def test_averaging(benchmark: BenchmarkFixture, mnist: ModuleType, parameters: str) -> None:
     with tf.Graph().as_default(), tf.device("/cpu:0"):
         tower_grads = gradients(shapes(mnist, parameters))
         optimizer = tf1.train.GradientDescentOptimizer(0.1)

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import tensorflow as tf
+from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks import Machine, Placement, place, verify
 from placement_checks.placer.worker.client import phantom
@@ -87,7 +88,7 @@ def of_placer() -> int:
 
 @pytest.mark.parametrize("servers", [1, 4, 16])
 @pytest.mark.parametrize("workers", [8, 64, 256])
-def test_placing_a_cluster(benchmark, workers: int, servers: int) -> None:
+def test_placing_a_cluster(benchmark: BenchmarkFixture, workers: int, servers: int) -> None:
     if benchmark.disabled and (workers, servers) != (8, 4):
         pytest.skip("large graphs take a minute to build: --benchmark-only")
     graph = built(workers, servers)

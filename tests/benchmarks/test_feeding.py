@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from benchmarks.turns import in_turn, one_core_each
+from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks.run.devices import running_on
 
@@ -55,7 +56,9 @@ def piped(examples: Rows, rows: int) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("rows", TURNS)
-def test_feeding(benchmark, mnist: ModuleType, examples: Rows, rows: int) -> None:
+def test_feeding(
+    benchmark: BenchmarkFixture, mnist: ModuleType, examples: Rows, rows: int
+) -> None:
     with tf.Graph().as_default() as graph, running_on(TOWERS, devices="simulated") as config:
         tf1.set_random_seed(0)
         step = mnist.build_towers(TOWERS)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 import tensorflow as tf
+from pytest_benchmark.fixture import BenchmarkFixture
 
 from placement_checks import Placement, Program, place, verify
 
@@ -75,7 +76,7 @@ def _started() -> None:
 
 @pytest.mark.usefixtures("_started")
 @pytest.mark.parametrize("ops", [1_000, 10_000, 100_000])
-def test_placing_and_judging_against_building(benchmark, ops: int) -> None:
+def test_placing_and_judging_against_building(benchmark: BenchmarkFixture, ops: int) -> None:
     if ops > 10_000 and benchmark.disabled:
         pytest.skip("building 100,000 ops takes a minute: --benchmark-only")
     build = towers(ops)

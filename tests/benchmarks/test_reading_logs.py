@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 
@@ -90,7 +91,7 @@ def log(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_reading(benchmark, log: Path, command: str) -> None:
+def test_reading(benchmark: BenchmarkFixture, log: Path, command: str) -> None:
     ran = benchmark.pedantic(
         lambda: subprocess.run([*COMMANDS[command], log], capture_output=True, check=True),
         rounds=5,

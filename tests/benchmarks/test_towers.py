@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from placement_checks.testing.tower_benchmark import TowerBenchmark
+
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 
 
-def check(tower_benchmark, towers: Path, single: Path, gpus: int, rows: int, rounds: int) -> None:
+def check(
+    tower_benchmark: TowerBenchmark, towers: Path, single: Path, gpus: int, rows: int, rounds: int
+) -> None:
     towers, single = (Path(os.path.relpath(each)) for each in (towers, single))
     batch = single.with_name(f"{single.name.partition(':')[0]}:batch")
 
@@ -32,19 +36,21 @@ def check(tower_benchmark, towers: Path, single: Path, gpus: int, rows: int, rou
 
 @pytest.mark.parametrize("rows", [128, 512])
 @pytest.mark.parametrize("gpus", [1, 2, 4])
-def test_mnist(tower_benchmark, fixtures: Path, gpus: int, rows: int) -> None:
+def test_mnist(tower_benchmark: TowerBenchmark, fixtures: Path, gpus: int, rows: int) -> None:
     towers, single = (fixtures / f"mnist.py:build_{kind}" for kind in ("towers", "single"))
     check(tower_benchmark, towers, single, gpus, rows, rounds=30)
 
 
 @pytest.mark.parametrize("rows", [128, 512])
 @pytest.mark.parametrize("strategy", ["mirrored", "central"])
-def test_strategies(tower_benchmark, fixtures: Path, strategy: str, rows: int) -> None:
+def test_strategies(
+    tower_benchmark: TowerBenchmark, fixtures: Path, strategy: str, rows: int
+) -> None:
     towers = fixtures / f"strategies.py:build_{strategy}"
     check(tower_benchmark, towers, fixtures / "mnist.py:build_single", 2, rows, rounds=30)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4])
-def test_cifar10(tower_benchmark, fixtures: Path, gpus: int) -> None:
+def test_cifar10(tower_benchmark: TowerBenchmark, fixtures: Path, gpus: int) -> None:
     towers, single = (fixtures / f"cifar10.py:build_{kind}" for kind in ("towers", "single"))
     check(tower_benchmark, towers, single, gpus, 128, rounds=10)

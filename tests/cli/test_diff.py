@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from cli.conftest import Run
 
 HOST = "/job:localhost/replica:0/task:0/device"
 
 
 @pytest.fixture
-def logs(tmp_path, monkeypatch):
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "old.log").write_text(
         f"w: (VarHandleOp): {HOST}:CPU:0\na: (MatMul): {HOST}:GPU:0\nb: (MatMul): {HOST}:GPU:1\n"
@@ -22,14 +24,14 @@ def logs(tmp_path, monkeypatch):
     )
 
 
-def test_the_same(run, logs):
+def test_the_same(run: Run, logs: None) -> None:
     ran = run("diff", "old.log", "old.log")
 
     assert (ran.status, ran.err) == (0, "")
     assert ran.out == "old.log and old.log have 4 ops, each on the same device.\n"
 
 
-def test_differences_in_text(run, logs):
+def test_differences_in_text(run: Run, logs: None) -> None:
     ran = run("diff", "old.log", "new.log")
 
     assert ran.status == 1
@@ -47,7 +49,7 @@ def test_differences_in_text(run, logs):
     )
 
 
-def test_differences_in_json(run, logs):
+def test_differences_in_json(run: Run, logs: None) -> None:
     ran = run("diff", "old.log", "new.log", "--format", "json")
 
     document = json.loads(ran.out)
@@ -66,7 +68,7 @@ def test_differences_in_json(run, logs):
     }
 
 
-def test_a_log_and_the_program_that_it_is_of(run, fixtures, tmp_path):
+def test_a_log_and_the_program_that_it_is_of(run: Run, fixtures: Path, tmp_path: Path) -> None:
     target = f"{fixtures}/mnist.py:build_towers"
     log = tmp_path / "towers.log"
     log.write_text(run("place", target).out.replace("GPU:1", "GPU:0", 1))
@@ -78,7 +80,7 @@ def test_a_log_and_the_program_that_it_is_of(run, fixtures, tmp_path):
     assert "of 835 ops in both, 1 moved; 0 only in" in ran.out
 
 
-def test_a_log_of_nothing_is_no_placement(run, logs, tmp_path):
+def test_a_log_of_nothing_is_no_placement(run: Run, logs: None, tmp_path: Path) -> None:
     (tmp_path / "none.log").write_text("")
 
     ran = run("diff", "old.log", "none.log")

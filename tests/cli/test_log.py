@@ -8,18 +8,21 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from cli.conftest import Run
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 
 @pytest.fixture
-def session(fixtures):
+def session(fixtures: Path) -> Path:
     return fixtures / "logs" / "1.15.5" / "session.log"
 
 
-def test_text(run, session):
+def test_text(run: Run, session: Path) -> None:
     ran = run("log", session)
 
     assert (ran.status, ran.err) == (0, "")
@@ -34,7 +37,7 @@ def test_text(run, session):
     )
 
 
-def test_json_is_the_contract(run, session):
+def test_json_is_the_contract(run: Run, session: Path) -> None:
     ran = run("log", session, "--format", "json")
     document = json.loads(ran.out)
     truth = json.loads(session.with_name("session.truth.json").read_text())
@@ -45,7 +48,7 @@ def test_json_is_the_contract(run, session):
     assert sorted(ops) == sorted(truth["ops"])
 
 
-def test_lines_are_a_log_again(run, session, tmp_path):
+def test_lines_are_a_log_again(run: Run, session: Path, tmp_path: Path) -> None:
     lines = run("log", session, "--format", "lines").out
     again = tmp_path / "again.log"
     again.write_text(lines)
@@ -55,20 +58,20 @@ def test_lines_are_a_log_again(run, session, tmp_path):
     assert run("log", again, "--format", "lines").out == lines
 
 
-def test_several_files_are_one_run(run, fixtures):
+def test_several_files_are_one_run(run: Run, fixtures: Path) -> None:
     apart = [fixtures / "logs" / "2.20.0" / f"session.{each}.log" for each in ("stdout", "stderr")]
 
     assert "750 records, 375 placements of 222 ops" in run("log", *apart).out
 
 
-def test_standard_input(session):
+def test_standard_input(session: Path) -> None:
     command = [sys.executable, "-m", "placement_checks", "log", "-"]
     ran = subprocess.run(command, input=session.read_bytes(), capture_output=True)
 
     assert ran.stdout.startswith(b"-: 602 records")
 
 
-def test_neither_tensorflow_nor_anything_slow_is_loaded(session):
+def test_neither_tensorflow_nor_anything_slow_is_loaded(session: Path) -> None:
     program = (
         "import sys\n"
         f"sys.argv = ['placement-checks', 'log', {str(session)!r}]\n"
@@ -82,7 +85,7 @@ def test_neither_tensorflow_nor_anything_slow_is_loaded(session):
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
 
 
-def test_an_empty_log_says_why_and_is_no_error(run, tmp_path):
+def test_an_empty_log_says_why_and_is_no_error(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "empty.log"
     log.write_bytes(b"")
 
@@ -102,7 +105,7 @@ def test_an_empty_log_says_why_and_is_no_error(run, tmp_path):
         ("step 1\n", "nothing in it comes from TensorFlow's runtime"),
     ],
 )
-def test_records_may_be_required(run, tmp_path, text, reason):
+def test_records_may_be_required(run: Run, tmp_path: Path, text: str, reason: str) -> None:
     log = tmp_path / "a.log"
     log.write_text(text)
 
@@ -115,18 +118,18 @@ def test_records_may_be_required(run, tmp_path, text, reason):
     assert document["error"]["cure"].startswith(reason)
 
 
-def test_records_that_are_required_and_there(run, session):
+def test_records_that_are_required_and_there(run: Run, session: Path) -> None:
     assert run("log", session, "--require-records") == run("log", session)
 
 
-def test_the_help_says_what_the_status_means(run):
+def test_the_help_says_what_the_status_means(run: Run) -> None:
     said = " ".join(run("log", "--help").out.split())
 
     assert "The exit status is 0 also for a log without records" in said
     assert "--require-records" in said
 
 
-def test_what_could_not_be_read_is_said_beside_the_rest(run, tmp_path):
+def test_what_could_not_be_read_is_said_beside_the_rest(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "cut.log.gz"
     text = "".join(f"x_{n}: (Add): {DEVICE}\n" for n in range(100_000))
     log.write_bytes(gzip.compress(text.encode())[:-500])
@@ -147,7 +150,9 @@ def test_what_could_not_be_read_is_said_beside_the_rest(run, tmp_path):
         ([], "Missing argument 'FILE... | -'; see placement-checks log --help"),
     ],
 )
-def test_bad_input(run, tmp_path, monkeypatch, arguments, error):
+def test_bad_input(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], error: str
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     ran = run("log", *arguments)
@@ -159,7 +164,7 @@ def test_bad_input(run, tmp_path, monkeypatch, arguments, error):
     assert json.loads(as_json.out)["error"]["message"] in error
 
 
-def test_verify_takes_a_log(run, tmp_path):
+def test_verify_takes_a_log(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(
         f"{DEVICE} -> device: 0, name: Tesla K40c\n"
@@ -177,7 +182,7 @@ def test_verify_takes_a_log(run, tmp_path):
     assert "with --graph" in ran.out
 
 
-def test_verify_with_the_number_of_gpus_finds_an_idle_one(run, tmp_path):
+def test_verify_with_the_number_of_gpus_finds_an_idle_one(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(f"a: (MatMul): {DEVICE}\n")
 
@@ -185,7 +190,7 @@ def test_verify_with_the_number_of_gpus_finds_an_idle_one(run, tmp_path):
     assert run("verify", log, "--rule", "no-idle-device", "--gpus", "2").status == 1
 
 
-def test_verify_with_the_graph_joins_both(run, fixtures, tmp_path):
+def test_verify_with_the_graph_joins_both(run: Run, fixtures: Path, tmp_path: Path) -> None:
     target = f"{fixtures}/mnist.py:build_towers"
     log = tmp_path / "towers.log"
     log.write_text(run("place", target).out)
@@ -198,7 +203,7 @@ def test_verify_with_the_graph_joins_both(run, fixtures, tmp_path):
     assert "KEPT         variables-on-host     32 variables" in ran.out
 
 
-def test_a_graph_is_for_logs(run, fixtures):
+def test_a_graph_is_for_logs(run: Run, fixtures: Path) -> None:
     target = f"{fixtures}/mnist.py:build_towers"
 
     ran = run("verify", target, "--graph", target)
@@ -209,7 +214,7 @@ def test_a_graph_is_for_logs(run, fixtures):
     )
 
 
-def test_a_log_of_nothing_cannot_be_judged(run, tmp_path):
+def test_a_log_of_nothing_cannot_be_judged(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("step 1\n")
 
@@ -219,7 +224,7 @@ def test_a_log_of_nothing_cannot_be_judged(run, tmp_path):
     assert ran.err.startswith(f"placement-checks: {log}: has no placements; nothing in it comes")
 
 
-def test_a_bar_shows_how_far_it_is_on_a_terminal(session, tmp_path):
+def test_a_bar_shows_how_far_it_is_on_a_terminal(session: Path, tmp_path: Path) -> None:
     log = tmp_path / "session.log"
     log.write_bytes(session.read_bytes().rstrip())  # the last line has no newline
     program = (
@@ -242,7 +247,9 @@ def test_a_bar_shows_how_far_it_is_on_a_terminal(session, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["text", "lines"])
-def test_output_that_cannot_show_a_name_shows_it_all_the_same(session, tmp_path, form):
+def test_output_that_cannot_show_a_name_shows_it_all_the_same(
+    session: Path, tmp_path: Path, form: str
+) -> None:
     log = tmp_path / "h\udce9.log"
     log.write_bytes(session.read_bytes())
     command = [sys.executable, "-m", "placement_checks", "log", log, "--format", form]
@@ -253,7 +260,7 @@ def test_output_that_cannot_show_a_name_shows_it_all_the_same(session, tmp_path,
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
-def test_lines_of_an_empty_log_are_none(run, tmp_path):
+def test_lines_of_an_empty_log_are_none(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "empty.log"
     log.write_bytes(b"")
 
@@ -263,7 +270,9 @@ def test_lines_of_an_empty_log_are_none(run, tmp_path):
     assert ran.err.startswith(f"placement-checks: {log}: no placements; the log is empty")
 
 
-def test_a_long_line_and_no_record_is_no_error(run, tmp_path, monkeypatch):
+def test_a_long_line_and_no_record_is_no_error(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("placement_checks.logs.sources.LONGEST", 1000)
     log = tmp_path / "a.log"
     log.write_text("x" * 2_000_000)
@@ -275,7 +284,7 @@ def test_a_long_line_and_no_record_is_no_error(run, tmp_path, monkeypatch):
     assert ran.err.endswith("a line is longer than 16 MiB, and was read no further\n")
 
 
-def test_a_pipe_may_be_verified_and_compared(session):
+def test_a_pipe_may_be_verified_and_compared(session: Path) -> None:
     command = f"{sys.executable} -m placement_checks diff <(cat {session}) {session}"
     ran = subprocess.run(["bash", "-c", command], capture_output=True)
 
@@ -283,7 +292,9 @@ def test_a_pipe_may_be_verified_and_compared(session):
     assert b"have 162 ops, each on the same device" in ran.stdout
 
 
-def test_systems_without_fork_read_alone(run, session, monkeypatch):
+def test_systems_without_fork_read_alone(
+    run: Run, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.delattr(os, "fork")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
+from cli.conftest import Ran, Run
 
 HOST = "/job:localhost/replica:0/task:0/device"
 PREFIX = "2018-10-21 18:30:00.140665: I tensorflow/core/common_runtime/placer.cc:922] "
@@ -21,12 +23,12 @@ ONE_TORN = (
 
 
 @pytest.fixture
-def log(tmp_path, monkeypatch):
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path / "train.log"
 
 
-def cut(log, text: str) -> str:
+def cut(log: Path, text: str) -> str:
     """What is left of a compressed log when a third of it was not copied."""
     packed = gzip.compress(text.encode())
     file = log.with_name("train.log.gz")
@@ -34,19 +36,19 @@ def cut(log, text: str) -> str:
     return file.name
 
 
-def states(ran) -> dict[str, tuple[str, str | None]]:
+def states(ran: Ran) -> dict[str, tuple[str, str | None]]:
     (program,) = json.loads(ran.out)["programs"]
     return {each["rule"]: (each["state"], each["reason"]) for each in program["rules"]}
 
 
-def test_what_was_read_in_full_is_kept(run, log):
+def test_what_was_read_in_full_is_kept(run: Run, log: Path) -> None:
     log.write_text(SOUND)
 
     assert run("verify", log).status == 0
     assert run("diff", log, log).status == 0
 
 
-def test_a_log_that_was_cut_keeps_no_rule(run, log):
+def test_a_log_that_was_cut_keeps_no_rule(run: Run, log: Path) -> None:
     ran = run("verify", cut(log, SOUND))
 
     unread = (
@@ -59,7 +61,7 @@ def test_a_log_that_was_cut_keeps_no_rule(run, log):
     assert "KEPT" not in ran.out
 
 
-def test_a_log_with_a_torn_record_keeps_no_rule_and_says_how_many(run, log):
+def test_a_log_with_a_torn_record_keeps_no_rule_and_says_how_many(run: Run, log: Path) -> None:
     log.write_text(SOUND + TORN)
 
     ran = run("verify", log, "--format", "json")
@@ -71,14 +73,14 @@ def test_a_log_with_a_torn_record_keeps_no_rule_and_says_how_many(run, log):
     assert all(state == "not-checked" for state, _ in states(ran).values())
 
 
-def test_a_torn_record_whose_other_copy_is_whole_is_not_lost(run, log):
+def test_a_torn_record_whose_other_copy_is_whole_is_not_lost(run: Run, log: Path) -> None:
     log.write_text(f"{SOUND}{TORN}{PREFIX}w: (VarHandleOp){HOST}:CPU:0\n")
 
     assert run("verify", log).status == 0
     assert "9,003 records, 9,002 placements of 9,002 ops" in run("log", log).out
 
 
-def test_what_was_read_breaks_rules_all_the_same(run, log):
+def test_what_was_read_breaks_rules_all_the_same(run: Run, log: Path) -> None:
     ran = run("verify", cut(log, f"v: (VarHandleOp): {HOST}:GPU:0\n{SOUND}"))
 
     assert ran.status == 1
@@ -86,7 +88,7 @@ def test_what_was_read_breaks_rules_all_the_same(run, log):
     assert "KEPT" not in ran.out
 
 
-def test_what_was_not_read_may_be_what_a_rule_misses(run, log):
+def test_what_was_not_read_may_be_what_a_rule_misses(run: Run, log: Path) -> None:
     """The records of the GPU that seems idle may be among those that are lost."""
     file = cut(log, SOUND)
 
@@ -96,7 +98,7 @@ def test_what_was_not_read_may_be_what_a_rule_misses(run, log):
     assert ran.status == 2
 
 
-def test_a_graph_does_not_make_up_for_it(run, log, fixtures):
+def test_a_graph_does_not_make_up_for_it(run: Run, log: Path, fixtures: Path) -> None:
     target = f"{fixtures}/mnist.py:build_towers"
     log.write_text(run("place", target).out + TORN)
 
@@ -121,7 +123,7 @@ def test_a_graph_does_not_make_up_for_it(run, log, fixtures):
         "2024-01-21T21:16:10Z stdout P x: (Add): /job:local",
     ],
 )
-def test_a_log_that_ends_in_a_record(run, log, record):
+def test_a_log_that_ends_in_a_record(run: Run, log: Path, record: str) -> None:
     log.write_text(SOUND + record)
 
     ran = run("verify", log)
@@ -140,13 +142,13 @@ def test_a_log_that_ends_in_a_record(run, log, record):
         f"Executing op Add in device {HOST}:CPU:0",
     ],
 )
-def test_a_log_that_ends_without_a_newline(run, log, text):
+def test_a_log_that_ends_without_a_newline(run: Run, log: Path, text: str) -> None:
     log.write_text(SOUND + text)
 
     assert run("verify", log).status == 0
 
 
-def test_no_difference_is_told_of_logs_that_were_not_read_in_full(run, log):
+def test_no_difference_is_told_of_logs_that_were_not_read_in_full(run: Run, log: Path) -> None:
     log.write_text(SOUND)
     (torn := log.with_name("torn.log")).write_text(SOUND + TORN)
 
@@ -159,7 +161,7 @@ def test_no_difference_is_told_of_logs_that_were_not_read_in_full(run, log):
     )
 
 
-def test_differences_are_told_of_them(run, log):
+def test_differences_are_told_of_them(run: Run, log: Path) -> None:
     log.write_text(SOUND)
     file = cut(log, SOUND.replace(COMPUTING, COMPUTING.replace("GPU:0", "GPU:1")))
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,14 +20,18 @@ LONG = "1" * 5000  # more digits than int() reads
 class Spec:
     """As a tf.train.ClusterSpec gives what it holds."""
 
-    def __init__(self, jobs):
+    def __init__(self, jobs: Mapping[str, Any] | None) -> None:
         self.jobs = jobs
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any] | None:
         return self.jobs
 
 
-def config(monkeypatch, cluster, task=None):
+def config(
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: Sequence[str] | Mapping[str, Any],
+    task: str | Mapping[str, Any] | None = None,
+) -> None:
     described = {"cluster": cluster} if task is None else {"cluster": cluster, "task": task}
     monkeypatch.setenv("TF_CONFIG", json.dumps(described))
 
@@ -45,11 +51,11 @@ def config(monkeypatch, cluster, task=None):
         ({"ps": ["a:1"], "worker": ["a:2"]}, {"ps": {0: "a:1"}, "worker": {0: "a:2"}}),
     ],
 )
-def test_addresses(spec, found):
+def test_addresses(spec: Mapping[str, Any] | Spec, found: Mapping[str, Mapping[int, str]]) -> None:
     assert cluster_spec.addresses(spec) == found
 
 
-def test_jobs_are_in_the_order_given_and_tasks_in_that_of_their_indices():
+def test_jobs_are_in_the_order_given_and_tasks_in_that_of_their_indices() -> None:
     found = cluster_spec.addresses({"worker": {"10": "a:1", "9": "a:2"}, "chief": ["a:3"]})
 
     assert [(job, list(tasks)) for job, tasks in found.items()] == [
@@ -59,7 +65,7 @@ def test_jobs_are_in_the_order_given_and_tasks_in_that_of_their_indices():
 
 
 @pytest.mark.parametrize("spec", [{}, None, [], ["a:1"], "ps", 3, Spec({}), Spec(None)])
-def test_a_spec_without_jobs(spec):
+def test_a_spec_without_jobs(spec: Any) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses(spec)
     assert str(caught.value) == f"the ClusterSpec: names no jobs; {CURE}"
@@ -68,7 +74,7 @@ def test_a_spec_without_jobs(spec):
 @pytest.mark.parametrize(
     "job", ["", "9ps", "_ps", "ps-1", "ps/task:0", "ps ", "ps\n", "ж", 1, None]
 )
-def test_what_is_no_name_of_a_job(job):
+def test_what_is_no_name_of_a_job(job: str | int | None) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"worker": ["a:1"], job: ["b:1"]})
     assert str(caught.value) == f"the ClusterSpec: {job!r} is no name of a job; {CURE}"
@@ -93,7 +99,7 @@ def test_what_is_no_name_of_a_job(job):
         {LONG: "a:1"},
     ],
 )
-def test_a_job_without_a_list_of_addresses(tasks):
+def test_a_job_without_a_list_of_addresses(tasks: Any) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": tasks})
     assert str(caught.value) == f"the ClusterSpec: the job ps has no list of addresses; {CURE}"
@@ -107,7 +113,7 @@ def test_a_job_without_a_list_of_addresses(tasks):
         {"0": "a:1", "2": "b:1", 2: "b:1"},
     ],
 )
-def test_a_job_that_has_one_index_twice(tasks):
+def test_a_job_that_has_one_index_twice(tasks: Mapping[str | int, str | None]) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"worker": ["c:1"], "ps": tasks})
     assert str(caught.value) == f"the ClusterSpec: the job ps has one index twice; {CURE}"
@@ -130,7 +136,7 @@ def test_a_job_that_has_one_index_twice(tasks):
         f"host:{LONG}",
     ],
 )
-def test_what_is_no_address(address):
+def test_what_is_no_address(address: str) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": ["host:1", address]})
     assert str(caught.value) == (
@@ -139,7 +145,7 @@ def test_what_is_no_address(address):
 
 
 @pytest.mark.parametrize("address", [None, 22, pytest.param(10**5000, id="long"), ["a:1"]])
-def test_an_address_that_is_no_text(address):
+def test_an_address_that_is_no_text(address: int | Sequence[str] | None) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": ["host:1", address]})
     assert str(caught.value) == (
@@ -149,13 +155,13 @@ def test_an_address_that_is_no_text(address):
 
 
 @pytest.mark.parametrize("index", [pytest.param(10**5000, id="long"), -1, 1.0, "x"])
-def test_an_index_that_is_none(index):
+def test_an_index_that_is_none(index: str | float) -> None:
     with pytest.raises(InputError, match="the job ps has no list of addresses"):
         cluster_spec.addresses({"ps": {index: "a:1"}})
 
 
 @pytest.mark.parametrize("port", ["65536", "999999999"])
-def test_ports_end(port):
+def test_ports_end(port: str) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": {"4": f"host:{port}"}})
     assert str(caught.value) == (
@@ -170,7 +176,7 @@ def test_ports_end(port):
         ({"ps": ["b:1", "a:1"], "worker": {5: "a:1"}}, "/job:ps/task:1 and /job:worker/task:5"),
     ],
 )
-def test_two_tasks_have_one_address(spec, tasks):
+def test_two_tasks_have_one_address(spec: Mapping[str, Any], tasks: str) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses(spec)
     assert str(caught.value) == (
@@ -182,13 +188,13 @@ def test_two_tasks_have_one_address(spec, tasks):
     "spec",
     [{}, {"9": []}, {"ps": []}, {"ps": ["a"]}, {"ps": ["a:65536"]}, {"ps": ["a:1", "a:1"]}],
 )
-def test_messages_call_the_spec_what_they_are_told(spec):
+def test_messages_call_the_spec_what_they_are_told(spec: Mapping[str, Sequence[str]]) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses(spec, "cluster.json")
     assert caught.value.object == "cluster.json"
 
 
-def test_from_environment(monkeypatch):
+def test_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     config(monkeypatch, {"ps": ["a:1"], "worker": ["b:1", "c:1"]})
     cluster = {"ps": {0: "a:1"}, "worker": {0: "b:1", 1: "c:1"}}
     assert cluster_spec.from_environment() == (cluster, None)
@@ -211,13 +217,18 @@ def test_from_environment(monkeypatch):
         ),
     ],
 )
-def test_the_own_task_is_of_the_cluster(monkeypatch, cluster, task, own):
+def test_the_own_task_is_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: Mapping[str, Any],
+    task: str | Mapping[str, Any],
+    own: tuple[str, int] | None,
+) -> None:
     config(monkeypatch, cluster, task)
     assert cluster_spec.from_environment() == (cluster_spec.addresses(cluster), own)
 
 
 @pytest.mark.parametrize("text", [None, ""])
-def test_tf_config_that_is_not_set(monkeypatch, text):
+def test_tf_config_that_is_not_set(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
     if text is not None:
         monkeypatch.setenv("TF_CONFIG", text)
@@ -226,7 +237,7 @@ def test_tf_config_that_is_not_set(monkeypatch, text):
     assert str(caught.value) == "TF_CONFIG: is not set; export it, or write the machine out"
 
 
-def test_tf_config_that_is_no_json(monkeypatch):
+def test_tf_config_that_is_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{'cluster': 1}")
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
@@ -243,7 +254,9 @@ def test_tf_config_that_is_no_json(monkeypatch):
         pytest.param(f'{{"cluster": {{"ps": [{LONG}]}}}}', id="a number too long"),
     ],
 )
-def test_tf_config_that_is_more_than_json_reads(monkeypatch, text):
+def test_tf_config_that_is_more_than_json_reads(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(InputError, match=r"^TF_CONFIG: is no JSON: [A-Za-z]"):
         cluster_spec.from_environment()
@@ -252,7 +265,7 @@ def test_tf_config_that_is_more_than_json_reads(monkeypatch, text):
 @pytest.mark.parametrize(
     "text", ["{}", "[]", "null", "3", '"cluster"', '{"cluster": {}}', '{"cluster": null}']
 )
-def test_tf_config_without_a_cluster(monkeypatch, text):
+def test_tf_config_without_a_cluster(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
@@ -268,7 +281,11 @@ def test_tf_config_without_a_cluster(monkeypatch, text):
         ({"ps": ["a"]}, f"/job:ps/task:0 has the address 'a'; {ADDRESS}"),
     ],
 )
-def test_tf_config_with_a_malformed_cluster(monkeypatch, cluster, message):
+def test_tf_config_with_a_malformed_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: Sequence[str] | Mapping[str, Sequence[str]],
+    message: str,
+) -> None:
     config(monkeypatch, cluster)
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
@@ -285,7 +302,9 @@ def test_tf_config_with_a_malformed_cluster(monkeypatch, cluster, message):
         (3, "its jobs are ps, worker"),
     ],
 )
-def test_the_own_task_is_of_a_job_that_the_cluster_lacks(monkeypatch, job, cure):
+def test_the_own_task_is_of_a_job_that_the_cluster_lacks(
+    monkeypatch: pytest.MonkeyPatch, job: str | int, cure: str
+) -> None:
     config(monkeypatch, {"ps": ["a:1"], "worker": ["b:1"]}, {"type": job, "index": 0})
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
@@ -308,7 +327,12 @@ def test_the_own_task_is_of_a_job_that_the_cluster_lacks(monkeypatch, job, cure)
         ({"7": "a:1", "3": "b:1", "8": "c:1"}, 4, "tasks 3, 7 and 8"),
     ],
 )
-def test_the_own_task_is_none_of_its_job(monkeypatch, tasks, index, has):
+def test_the_own_task_is_none_of_its_job(
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: Sequence[str] | Mapping[str, str],
+    index: str | bool | float | None,
+    has: str,
+) -> None:
     config(monkeypatch, {"worker": tasks}, {"type": "worker", "index": index})
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
@@ -318,7 +342,7 @@ def test_the_own_task_is_none_of_its_job(monkeypatch, tasks, index, has):
     )
 
 
-def test_a_long_index_of_the_own_task_is_shortened(monkeypatch):
+def test_a_long_index_of_the_own_task_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     config(monkeypatch, {"ps": ["a:1"]}, {"type": "ps", "index": LONG})
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
@@ -328,7 +352,7 @@ def test_a_long_index_of_the_own_task_is_shortened(monkeypatch):
     )
 
 
-def test_without_an_index_the_own_task_is_the_first(monkeypatch):
+def test_without_an_index_the_own_task_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     config(monkeypatch, {"worker": {"3": "a:1"}}, {"type": "worker"})
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
@@ -353,7 +377,7 @@ def test_without_an_index_the_own_task_is_the_first(monkeypatch):
         (range(0, 3000, 2), "tasks 0, 2, 4, 6, 8, 10, 12, 14 and others"),
     ],
 )
-def test_some_tasks(indices, words):
+def test_some_tasks(indices: Sequence[int] | range, words: str) -> None:
     assert cluster_spec.some_tasks(indices) == words
 
 
@@ -367,7 +391,9 @@ junk = st.recursive(
 
 
 @given(junk | st.dictionaries(words | leaves, junk, max_size=3))
-def test_addresses_raises_nothing_but_input_errors(spec):
+def test_addresses_raises_nothing_but_input_errors(
+    spec: bool | Sequence[Any] | Mapping[Any, Any] | None,
+) -> None:
     found = {}
     with suppress(InputError):
         found = cluster_spec.addresses(spec)
@@ -377,7 +403,9 @@ def test_addresses_raises_nothing_but_input_errors(spec):
 
 
 @given(st.fixed_dictionaries({}, optional={"cluster": junk, "task": junk}) | junk)
-def test_from_environment_raises_nothing_but_input_errors(described):
+def test_from_environment_raises_nothing_but_input_errors(
+    described: str | Sequence[str | None] | Mapping[str, Any] | None,
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_CONFIG", json.dumps(described))
         with suppress(InputError):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import fields
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -26,12 +27,12 @@ devices = st.builds(
 
 
 @given(devices)
-def test_written_form_reads_back(device):
+def test_written_form_reads_back(device: Device) -> None:
     assert Device.parse(str(device)) == device
 
 
 @given(st.sampled_from(["cpu", "gpu"]), numbers, st.data())
-def test_spellings_of_one_device_are_equal(kind, index, data):
+def test_spellings_of_one_device_are_equal(kind: str, index: int, data: st.DataObject) -> None:
     spelled = data.draw(
         st.sampled_from([f"/{kind}:{index}", f"{kind}:{index}", f"//device:{kind}:{index}/"])
     )
@@ -40,7 +41,7 @@ def test_spellings_of_one_device_are_equal(kind, index, data):
 
 
 @given(devices, st.randoms())
-def test_parts_may_stand_in_any_order(device, random):
+def test_parts_may_stand_in_any_order(device: Device, random: Random) -> None:
     parts = str(device).split("/")
     random.shuffle(parts)
     assert Device.parse("/".join(parts)) == device
@@ -60,7 +61,7 @@ def test_parts_may_stand_in_any_order(device, random):
         ("/job:Worker_2/cpu:0", Device("Worker_2", type="CPU", index=0)),
     ],
 )
-def test_parse(text, device):
+def test_parse(text: str, device: Device) -> None:
     assert Device.parse(text) == device
 
 
@@ -77,7 +78,7 @@ def test_parse(text, device):
         ("/replica:x", "replica:x"),
     ],
 )
-def test_parse_names_the_part_it_cannot_read(text, part):
+def test_parse_names_the_part_it_cannot_read(text: str, part: str) -> None:
     with pytest.raises(InputError) as caught:
         Device.parse(text)
     assert caught.value.object == repr(text)
@@ -88,19 +89,19 @@ def test_parse_names_the_part_it_cannot_read(text, part):
 @pytest.mark.parametrize(
     "text", ["/cpu:0/gpu:1", "/cpu:0/device:CPU:0", "/job:ps/job:ps", "/task:0/task:1"]
 )
-def test_parse_refuses_a_part_that_is_stated_twice(text):
+def test_parse_refuses_a_part_that_is_stated_twice(text: str) -> None:
     with pytest.raises(InputError, match="states a part again"):
         Device.parse(text)
 
 
 @given(st.text() | st.text("/:*0123abcdegijkloprstuv"))
-def test_parse_raises_nothing_but_input_errors(text):
+def test_parse_raises_nothing_but_input_errors(text: str) -> None:
     with suppress(InputError):
         Device.parse(text)
 
 
 @given(devices, devices)
-def test_over_fills_what_is_left_open(inner, outer):
+def test_over_fills_what_is_left_open(inner: Device, outer: Device) -> None:
     merged = inner.over(outer)
     for part in PARTS:
         stated = [getattr(each, part) for each in (inner, outer)]
@@ -108,23 +109,23 @@ def test_over_fills_what_is_left_open(inner, outer):
 
 
 @given(devices, devices, devices)
-def test_over_is_associative(inner, middle, outer):
+def test_over_is_associative(inner: Device, middle: Device, outer: Device) -> None:
     assert inner.over(middle).over(outer) == inner.over(middle.over(outer))
 
 
 @given(devices)
-def test_over_nothing_changes_nothing(device):
+def test_over_nothing_changes_nothing(device: Device) -> None:
     assert device.over(Device()) == device == Device().over(device)
 
 
 @given(devices)
-def test_matches_itself_and_the_pattern_that_states_nothing(device):
+def test_matches_itself_and_the_pattern_that_states_nothing(device: Device) -> None:
     assert device.matches(device)
     assert device.matches(Device())
 
 
 @given(devices, devices, devices)
-def test_matches_is_transitive(pattern, more, most):
+def test_matches_is_transitive(pattern: Device, more: Device, most: Device) -> None:
     narrower = pattern.over(more)
     narrowest = narrower.over(most)
     assert narrower.matches(pattern)
@@ -134,14 +135,14 @@ def test_matches_is_transitive(pattern, more, most):
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("other", [None, "other"])
-def test_does_not_match_where_one_part_differs_or_is_open(part, other):
+def test_does_not_match_where_one_part_differs_or_is_open(part: str, other: str | None) -> None:
     whole = dict(zip(PARTS, ("ps", 0, 1, "CPU", 0), strict=True))
     assert not Device(**{**whole, part: other}).matches(Device(**whole))
     assert not Device(**{**whole, part: other}).matches(Device(**{part: whole[part]}))
 
 
 @given(devices)
-def test_is_false_only_where_nothing_is_stated(device):
+def test_is_false_only_where_nothing_is_stated(device: Device) -> None:
     assert bool(device) == (str(device) != "")
 
 
@@ -156,12 +157,12 @@ def test_is_false_only_where_nothing_is_stated(device):
         ("/job:ps/replica:0/task:0/cpu:0", "/job:ps/replica:0/task:0/device:CPU:0"),
     ],
 )
-def test_short_leaves_out_the_local_host(text, short):
+def test_short_leaves_out_the_local_host(text: str, short: str) -> None:
     assert Device.parse(text).short == short
 
 
 @pytest.mark.parametrize(
     ("text", "is_gpu"), [("/gpu:1", True), ("/gpu", True), ("/cpu:0", False), ("/job:ps", False)]
 )
-def test_is_gpu(text, is_gpu):
+def test_is_gpu(text: str, is_gpu: bool) -> None:
     assert Device.parse(text).is_gpu == is_gpu

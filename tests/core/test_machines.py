@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,12 +22,12 @@ CURE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 job_names = st.sampled_from(["ps", "worker", "chief", "cpu", "Job_2", "localhost"])
 
 
-def task(job, index, *, cpus=1, gpus=0):
+def task(job: str, index: int, *, cpus: int = 1, gpus: int = 0) -> Task:
     return Task(job, index, (("CPU", cpus), *([("GPU", gpus)] if gpus else [])))
 
 
 @st.composite
-def clusters(draw):
+def clusters(draw: st.DrawFn) -> Machine | None:
     """Machines of several groups of tasks; a job may come back with other devices.
 
     The indices of a job may have gaps, within a group and between groups, and any task of a
@@ -49,12 +52,12 @@ def clusters(draw):
 
 
 @given(st.builds(Machine.local, st.integers(0, MOST_GPUS), cpus=st.integers(1, MOST_GPUS)))
-def test_written_form_of_a_host_reads_back(machine):
+def test_written_form_of_a_host_reads_back(machine: Machine) -> None:
     assert Machine.parse(str(machine)) == machine
 
 
 @given(clusters())
-def test_written_form_of_a_cluster_reads_back(machine):
+def test_written_form_of_a_cluster_reads_back(machine: Machine) -> None:
     assert Machine.parse(str(machine)) == machine
 
 
@@ -68,13 +71,15 @@ def test_written_form_of_a_cluster_reads_back(machine):
         ([1, 2], "ps/task:1: cpu*1; ps/task:2: cpu*1"),
     ],
 )
-def test_tasks_are_written_one_by_one_where_their_indices_have_gaps(indices, text):
+def test_tasks_are_written_one_by_one_where_their_indices_have_gaps(
+    indices: Sequence[int], text: str
+) -> None:
     machine = Machine(tuple(task("ps", index) for index in indices))
     assert str(machine) == text
     assert Machine.parse(text) == machine
 
 
-def test_a_job_that_comes_back_goes_on_counting_after_the_gap():
+def test_a_job_that_comes_back_goes_on_counting_after_the_gap() -> None:
     machine = Machine((task("ps", 4), task("w", 0), task("ps", 5, gpus=1), task("ps", 7)))
     assert str(machine) == "ps/task:4: cpu*1; w*1: cpu*1; ps*1: gpu*1; ps/task:7: cpu*1"
     assert Machine.parse(str(machine)) == machine
@@ -88,7 +93,7 @@ def test_a_job_that_comes_back_goes_on_counting_after_the_gap():
         "w/task:5: cpu*1; w/task:3: cpu*1; v*1: cpu*1; w*1: gpu*1",
     ],
 )
-def test_indices_in_another_order_read_back(text):
+def test_indices_in_another_order_read_back(text: str) -> None:
     assert str(Machine.parse(text)) == text
 
 
@@ -115,16 +120,16 @@ def test_indices_in_another_order_read_back(text):
         (f"w/task:{MOST_TASKS - 1}", [task("w", MOST_TASKS - 1)]),
     ],
 )
-def test_parse(text, tasks):
+def test_parse(text: str, tasks: Sequence[Task]) -> None:
     assert Machine.parse(text) == Machine(tuple(tasks))
 
 
 @pytest.mark.parametrize(("preset", "text"), PRESETS.items())
-def test_preset_stands_for_its_devices(preset, text):
+def test_preset_stands_for_its_devices(preset: str, text: str) -> None:
     assert Machine.parse(f" {preset} ") == Machine.parse(text)
 
 
-def test_this_is_the_machine_at_hand(monkeypatch):
+def test_this_is_the_machine_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "local_gpus", lambda: (0, 3, 4))
     assert Machine.parse("this") == Machine.local(3)
 
@@ -177,7 +182,7 @@ def test_this_is_the_machine_at_hand(monkeypatch):
         ("w*2; master=w/task:0: gpu", "'master=w/task:0: gpu' is no group of tasks"),
     ],
 )
-def test_parse_says_what_is_wrong(text, message):
+def test_parse_says_what_is_wrong(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Machine.parse(text)
     assert str(caught.value) == f"machine '{text}': {message}; {CURE}"
@@ -199,7 +204,7 @@ def test_parse_says_what_is_wrong(text, message):
         ("ps*2; gpuu*4", "gpu*4"),
     ],
 )
-def test_a_misspelled_device_is_no_job(text, device):
+def test_a_misspelled_device_is_no_job(text: str, device: str) -> None:
     with pytest.raises(UsageError) as caught:
         Machine.parse(text)
     job = text.split(";")[-1].split("*")[0].strip()
@@ -214,12 +219,12 @@ def test_a_misspelled_device_is_no_job(text, device):
 @pytest.mark.parametrize(
     "job", ["ps", "worker", "workers", "chief", "master", "eval", "data", "store", "p", "w", "up"]
 )
-def test_a_job_that_is_like_no_device(job):
+def test_a_job_that_is_like_no_device(job: str) -> None:
     assert Machine.parse(f"{job}*2").jobs == {job: [0, 1]}
 
 
 @given(st.text() | st.text("psgucworkethi*:;, 0129/"))
-def test_parse_raises_nothing_but_usage_errors(text):
+def test_parse_raises_nothing_but_usage_errors(text: str) -> None:
     machine = None
     with suppress(UsageError):
         machine = Machine.parse(text)
@@ -238,16 +243,16 @@ OF_SPEC = (
 class Spec:
     """As a tf.train.ClusterSpec gives what it holds."""
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
         return SPEC
 
 
 @pytest.mark.parametrize("spec", [SPEC, Spec()], ids=["mapping", "ClusterSpec"])
-def test_workers_and_the_chief_of_a_cluster_have_gpus(spec):
+def test_workers_and_the_chief_of_a_cluster_have_gpus(spec: Mapping[str, Any] | Spec) -> None:
     assert Machine.of_cluster(spec, 3).tasks == OF_SPEC
 
 
-def test_workers_of_a_cluster_have_two_gpus():
+def test_workers_of_a_cluster_have_two_gpus() -> None:
     machine = Machine.of_cluster({"worker": ["a:1"]})
     assert (
         machine
@@ -256,7 +261,7 @@ def test_workers_of_a_cluster_have_two_gpus():
     )
 
 
-def test_a_cluster_is_written_as_it_is_read():
+def test_a_cluster_is_written_as_it_is_read() -> None:
     machine = Machine.of_cluster(SPEC)
     assert str(machine) == (
         "worker*2: gpu*2; ps/task:2: cpu*1; ps/task:7: cpu*1; chief*1: gpu*2; data*1: cpu*1"
@@ -264,7 +269,7 @@ def test_a_cluster_is_written_as_it_is_read():
     assert Machine.parse(str(machine)) == machine
 
 
-def test_of_cluster_refuses_what_is_none():
+def test_of_cluster_refuses_what_is_none() -> None:
     with pytest.raises(InputError, match=r"^the ClusterSpec: the job ps has no list of addresses"):
         Machine.of_cluster({"ps": []})
 
@@ -278,7 +283,9 @@ def test_of_cluster_refuses_what_is_none():
     ],
     ids=["first beyond", "far beyond", "a list"],
 )
-def test_of_cluster_refuses_tasks_that_no_job_has(monkeypatch, tasks, last):
+def test_of_cluster_refuses_tasks_that_no_job_has(
+    monkeypatch: pytest.MonkeyPatch, tasks: Sequence[str] | Mapping[str | int, str], last: int
+) -> None:
     spec = {"worker": ["w:1"], "ps": tasks, "data": ["d:1"]}
     with pytest.raises(InputError) as caught:
         Machine.of_cluster(spec)
@@ -290,32 +297,34 @@ def test_of_cluster_refuses_tasks_that_no_job_has(monkeypatch, tasks, last):
     assert str(caught.value) == f"/job:ps/task:{last}: a job has at most 10000 tasks"
 
 
-def test_the_last_task_that_a_job_of_a_cluster_can_have():
+def test_the_last_task_that_a_job_of_a_cluster_can_have() -> None:
     machine = Machine.of_cluster({"ps": {MOST_TASKS - 1: "a:1"}})
     assert str(machine) == "ps/task:9999: cpu*1"
     assert Machine.parse(str(machine)) == machine
 
 
 @pytest.mark.parametrize("gpus", [0, MOST_GPUS + 1])
-def test_of_cluster_refuses_gpus_that_no_task_has(gpus):
+def test_of_cluster_refuses_gpus_that_no_task_has(gpus: int) -> None:
     with pytest.raises(UsageError, match=f"^{gpus} GPUs: one host has between 1 and 256"):
         Machine.of_cluster(SPEC, gpus)
 
 
 @pytest.mark.parametrize("text", ["TF_CONFIG", " TF_CONFIG\n"])
-def test_tf_config_is_the_cluster_of_the_environment(monkeypatch, text):
+def test_tf_config_is_the_cluster_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": SPEC}))
     assert Machine.parse(text, 3).tasks == OF_SPEC
     assert Machine.parse(text).towers == 2
 
 
-def test_tf_config_that_describes_no_cluster(monkeypatch):
+def test_tf_config_that_describes_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{}")
     with pytest.raises(InputError, match=r"^TF_CONFIG: describes no cluster"):
         Machine.parse("TF_CONFIG")
 
 
-def test_what_is_written_out_says_how_many_gpus_there_are():
+def test_what_is_written_out_says_how_many_gpus_there_are() -> None:
     assert Machine.parse("worker*1: gpu", 3) == Machine.parse("worker*1: gpu*1")
 
 
@@ -333,7 +342,7 @@ def test_what_is_written_out_says_how_many_gpus_there_are():
         (["/job:ps/gpu:0", "/job:ps/task:1"], "ps*1: gpu*3; ps*1"),
     ],
 )
-def test_smallest_has_the_jobs_that_are_asked_for(requested, text):
+def test_smallest_has_the_jobs_that_are_asked_for(requested: Sequence[str], text: str) -> None:
     assert Machine.smallest(map(Device.parse, requested), 3) == Machine.parse(text)
 
 
@@ -349,7 +358,7 @@ def test_smallest_has_the_jobs_that_are_asked_for(requested, text):
         min_size=1,
     )
 )
-def test_smallest_has_every_device_and_no_task_beyond(requested):
+def test_smallest_has_every_device_and_no_task_beyond(requested: Sequence[Device]) -> None:
     machine = Machine.smallest(requested, 2)
     assert all(machine.has(each) for each in requested)
     last = {each.job: each.index for each in machine.tasks}
@@ -357,7 +366,7 @@ def test_smallest_has_every_device_and_no_task_beyond(requested):
     assert last == asked
 
 
-def test_devices_are_whole_names_in_the_order_of_the_tasks():
+def test_devices_are_whole_names_in_the_order_of_the_tasks() -> None:
     machine = Machine.parse("ps*1; worker*2: gpu*2")
     assert [str(each) for each in machine.devices if each.job == "ps"] == [
         "/job:ps/replica:0/task:0/device:CPU:0"
@@ -380,14 +389,14 @@ def test_devices_are_whole_names_in_the_order_of_the_tasks():
         ("", True),
     ],
 )
-def test_has(pattern, expected):
+def test_has(pattern: str, expected: bool) -> None:
     assert Machine.parse("ps*1; worker*2: gpu*2").has(Device.parse(pattern)) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "is_local"), [("gpu*2", True), ("worker*1: gpu*2", False), ("localhost*2", False)]
 )
-def test_is_local(text, is_local):
+def test_is_local(text: str, is_local: bool) -> None:
     assert Machine.parse(text).is_local == is_local
 
 
@@ -403,7 +412,9 @@ def test_is_local(text, is_local):
         ("NoDevFiles", ()),
     ],
 )
-def test_local_gpus_are_those_of_the_driver_that_cuda_shows(monkeypatch, tmp_path, visible, gpus):
+def test_local_gpus_are_those_of_the_driver_that_cuda_shows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str | None, gpus: Sequence[int]
+) -> None:
     for name in ("nvidia10", "nvidia0", "nvidia2", "nvidiactl", "nvidia-uvm", "null"):
         (tmp_path / name).touch()
     monkeypatch.setattr(machines, "Path", lambda _: tmp_path)
@@ -413,19 +424,19 @@ def test_local_gpus_are_those_of_the_driver_that_cuda_shows(monkeypatch, tmp_pat
     assert machines.local_gpus() == gpus
 
 
-def test_no_driver_no_gpus(monkeypatch, tmp_path):
+def test_no_driver_no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machines, "Path", lambda _: tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert machines.local_gpus() == ()
 
 
 @pytest.mark.parametrize("count", [1, 256])
-def test_checked_gpus(count):
+def test_checked_gpus(count: int) -> None:
     assert checked_gpus(count) == count
 
 
 @pytest.mark.parametrize("count", [-1, 0, 257])
-def test_checked_gpus_refuses_what_no_host_has(count):
+def test_checked_gpus_refuses_what_no_host_has(count: int) -> None:
     with pytest.raises(UsageError, match=f"{count} GPUs: one host has between 1 and 256"):
         checked_gpus(count)
 
@@ -451,12 +462,12 @@ def test_a_program_builds_a_tower_for_each_gpu_of_a_task(machine: str, towers: i
         ("worker*1; master=worker/task:0", ("worker", 0)),
     ],
 )
-def test_master(text, master):
+def test_master(text: str, master: tuple[str, int]) -> None:
     task = Machine.parse(text).master
     assert (task.job, task.index) == master
 
 
-def test_the_master_is_written_where_it_is_stated():
+def test_the_master_is_written_where_it_is_stated() -> None:
     assert str(Machine.parse("master=w/task:1; w*2")) == "w*2: cpu*1; master=w/task:1"
     assert Machine.parse("w*2").stated_master is None
 
@@ -470,7 +481,12 @@ def test_the_master_is_written_where_it_is_stated():
         (None, None, "; data*1: cpu*1"),
     ],
 )
-def test_the_master_is_the_own_task_of_tf_config(monkeypatch, task, stated, end):
+def test_the_master_is_the_own_task_of_tf_config(
+    monkeypatch: pytest.MonkeyPatch,
+    task: Mapping[str, str | int] | None,
+    stated: tuple[str, int] | None,
+    end: str,
+) -> None:
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": SPEC, "task": task}))
 
     machine = Machine.parse("TF_CONFIG")
@@ -488,7 +504,7 @@ def test_the_master_is_the_own_task_of_tf_config(monkeypatch, task, stated, end)
         ("worker/task:3; ps/task:1; worker/task:7", {"worker": [3, 7], "ps": [1]}),
     ],
 )
-def test_jobs(text, jobs):
+def test_jobs(text: str, jobs: Mapping[str, Sequence[int]]) -> None:
     found = Machine.parse(text).jobs
     assert list(found.items()) == list(jobs.items())
 
@@ -568,24 +584,24 @@ MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worke
         ),
     ],
 )
-def test_the_job_or_task_that_is_lacking(machine, device, words, cure):
+def test_the_job_or_task_that_is_lacking(machine: str, device: str, words: str, cure: str) -> None:
     assert Machine.parse(machine).lacks(Device.parse(device)) == words
     assert Machine.parse(machine).nearest(Device.parse(device)) == cure
 
 
 @pytest.mark.parametrize("text", ["localhost/task:3", "localhost/task:3: gpu*2"])
-def test_a_localhost_that_is_not_the_first_task_reads_back(text):
+def test_a_localhost_that_is_not_the_first_task_reads_back(text: str) -> None:
     machine = Machine.parse(text)
     assert Machine.parse(str(machine)) == machine
 
 
-def test_a_cluster_of_one_localhost_is_one_host(monkeypatch):
+def test_a_cluster_of_one_localhost_is_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"type": "localhost", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"localhost": ["a:1"]}, "task": own}))
     assert Machine.parse("TF_CONFIG") == Machine.local(0)
 
 
 @pytest.mark.parametrize("text", ["worker", "workers"])
-def test_a_job_alone_is_no_preset_misspelt(text):
+def test_a_job_alone_is_no_preset_misspelt(text: str) -> None:
     with pytest.raises(UsageError, match=rf"has no number of tasks, write {text}\*1"):
         Machine.parse(text)

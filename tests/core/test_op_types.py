@@ -36,7 +36,7 @@ from placement_checks.core.op_types import draws
         "UniformCandidateSampler",
     ],
 )
-def test_draws(kind):
+def test_draws(kind: str) -> None:
     assert draws(kind)
 
 
@@ -52,5 +52,5 @@ def test_draws(kind):
         "StatelessRandomGetKeyCounter",
     ],
 )
-def test_draws_nothing(kind):
+def test_draws_nothing(kind: str) -> None:
     assert not draws(kind)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from graphs import op, placement
 
@@ -8,11 +10,11 @@ from placement_checks.core.placement import Tensor, producer_of
 
 
 @pytest.mark.parametrize("source", ["scope/conv", "scope/conv:1", "^scope/conv"])
-def test_producer_of(source):
+def test_producer_of(source: str) -> None:
     assert producer_of(source) == "scope/conv"
 
 
-def test_colocations_are_those_bound_to_an_op():
+def test_colocations_are_those_bound_to_an_op() -> None:
     graph = placement(
         op("v", "VariableV2"),
         op("init", "Assign", colocated=["v"]),
@@ -21,7 +23,7 @@ def test_colocations_are_those_bound_to_an_op():
     assert graph.colocations == {"v": ["init", "step"], "m": ["step"]}
 
 
-def test_assigned_to_takes_partial_patterns_and_passes_over_the_unplaced():
+def test_assigned_to_takes_partial_patterns_and_passes_over_the_unplaced() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:0", "GPU:0"),
         op("b", "MatMul", "/gpu:0", "GPU:1"),
@@ -31,7 +33,7 @@ def test_assigned_to_takes_partial_patterns_and_passes_over_the_unplaced():
     assert [each.name for each in graph.assigned_to(Device(type="GPU"))] == ["a", "b"]
 
 
-def test_where_is_the_outermost_line():
+def test_where_is_the_outermost_line() -> None:
     graph = placement(op("a", "Const"), lines={"a": "main.py:9 net.py:3"})
     assert graph.where("a") == "main.py:9"
     assert graph.where("b") is None
@@ -61,5 +63,7 @@ def test_where_is_the_outermost_line():
         ("bool", None, None),
     ],
 )
-def test_the_size_of_a_tensor(dtype, shape, size):
+def test_the_size_of_a_tensor(
+    dtype: str, shape: Sequence[int | None] | None, size: int | None
+) -> None:
     assert Tensor(dtype, shape).bytes == size

@@ -1,9 +1,11 @@
 # ruff: noqa: ARG005 - builders here build nothing, so they use no argument
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from placement_checks.core.errors import InputError
 
 
 class Builder:
-    def __call__(self, num_gpus=2):
+    def __call__(self, num_gpus: int = 2) -> None:
         pass
 
 
@@ -26,11 +28,11 @@ class Builder:
         ({}, Step()),
     ],
 )
-def test_step_of(returned, step):
+def test_step_of(returned: Mapping[str | int, str | int] | Step | None, step: Step) -> None:
     assert Step.of(returned, "p") == step
 
 
-def test_step_of_an_op_is_its_train_op():
+def test_step_of_an_op_is_its_train_op() -> None:
     train_op = SimpleNamespace(name="train", graph=object())
     assert Step.of(train_op, "p") == Step(train_op=train_op)
 
@@ -39,7 +41,9 @@ def test_step_of_an_op_is_its_train_op():
     ("returned", "shown"),
     [(3, "3"), ([], "[]"), ("x" * 99, f"'{'x' * 59}… (str)"), ((None, None), "(None, None)")],
 )
-def test_step_of_anything_else_says_what_was_returned(returned, shown):
+def test_step_of_anything_else_says_what_was_returned(
+    returned: str | int | Sequence[None], shown: str
+) -> None:
     with pytest.raises(InputError) as caught:
         Step.of(returned, "train.py:build")
     assert str(caught.value) == (
@@ -49,7 +53,9 @@ def test_step_of_anything_else_says_what_was_returned(returned, shown):
 
 
 @pytest.mark.parametrize("policy", [3, ["no-fallback"], {"no-fallback": ["Print"]}])
-def test_step_with_a_malformed_policy(policy):
+def test_step_with_a_malformed_policy(
+    policy: int | Sequence[str] | Mapping[str, Sequence[str]],
+) -> None:
     with pytest.raises(InputError) as caught:
         Step.of({"policy": policy}, "train.py:build")
     assert str(caught.value) == (
@@ -69,15 +75,15 @@ def test_step_with_a_malformed_policy(policy):
         (SimpleNamespace(), False),
     ],
 )
-def test_soft_is_what_the_session_configuration_says(config, soft):
+def test_soft_is_what_the_session_configuration_says(config: Any, soft: bool) -> None:
     assert Step(config=config).soft is soft
 
 
-def build_towers(num_gpus):
+def build_towers(num_gpus: int) -> None:
     pass
 
 
-def test_program_of_a_function_is_named_and_placed_after_it():
+def test_program_of_a_function_is_named_and_placed_after_it() -> None:
     program = Program.of(build_towers)
     assert program == Program("build_towers", build_towers, Path(__file__).resolve().parent)
 
@@ -85,7 +91,9 @@ def test_program_of_a_function_is_named_and_placed_after_it():
 @pytest.mark.parametrize(
     ("build", "name"), [(Builder(), "Builder"), (partial(build_towers, 2), "partial")]
 )
-def test_program_of_a_callable_has_no_folder(build, name):
+def test_program_of_a_callable_has_no_folder(
+    build: Callable[..., Any] | Builder, name: str
+) -> None:
     program = Program.of(build)
     assert (program.name, program.folder) == (name, None)
 
@@ -106,7 +114,9 @@ def test_program_of_a_callable_has_no_folder(build, name):
         (dict, {}),
     ],
 )
-def test_builder_is_called_with_num_gpus_where_it_takes_it(build, arguments):
+def test_builder_is_called_with_num_gpus_where_it_takes_it(
+    build: Callable[..., Any] | type[Any] | Builder, arguments: Mapping[str, int]
+) -> None:
     program = Program("p", build)
     assert program.takes_num_gpus == bool(arguments)
     assert program.arguments(4) == arguments
@@ -120,7 +130,7 @@ def test_builder_is_called_with_num_gpus_where_it_takes_it(build, arguments):
         (lambda num_gpus, /: None, "'num_gpus'"),
     ],
 )
-def test_builder_that_wants_more_is_refused(build, wanted):
+def test_builder_that_wants_more_is_refused(build: Callable[..., Any], wanted: str) -> None:
     with pytest.raises(InputError) as caught:
         Program("train.py:build", build).arguments(2)
     assert str(caught.value) == (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
@@ -20,7 +21,7 @@ rounds = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=9)
 
 
 @pytest.mark.parametrize("control", [0.91, 1.0, 1.09])
-def test_a_quiet_run_has_a_ratio(control):
+def test_a_quiet_run_has_a_ratio(control: float) -> None:
     timed = timing(control)
 
     assert timed.unmeasured == ""
@@ -30,7 +31,7 @@ def test_a_quiet_run_has_a_ratio(control):
 
 @pytest.mark.parametrize("devices", ["simulated", "real"])
 @pytest.mark.parametrize("control", [1.11, 0.89])
-def test_a_busy_machine_has_none(devices, control):
+def test_a_busy_machine_has_none(devices: str, control: float) -> None:
     timed = timing(control, devices=devices)
 
     assert timed.unmeasured == f"the control is {control:.3f}, not within 1 ± 0.1{BUSY}"
@@ -38,7 +39,7 @@ def test_a_busy_machine_has_none(devices, control):
     assert timed.efficiency is None
 
 
-def test_towers_that_cost_more_than_one_program_are_told_from_a_busy_machine():
+def test_towers_that_cost_more_than_one_program_are_told_from_a_busy_machine() -> None:
     timed = timing(loop(1.3, cpu=[1.25]))
 
     assert timed.unmeasured == (
@@ -48,16 +49,16 @@ def test_towers_that_cost_more_than_one_program_are_told_from_a_busy_machine():
     assert timed.ratio is None
 
 
-def test_what_towers_cost_is_no_reason_where_the_control_is_quiet():
+def test_what_towers_cost_is_no_reason_where_the_control_is_quiet() -> None:
     assert timing(loop(1.0, cpu=[1.25])).ratio
 
 
-def test_a_control_that_takes_less_time_of_processors_costs_nothing():
+def test_a_control_that_takes_less_time_of_processors_costs_nothing() -> None:
     assert timing(loop(1.3, cpu=[0.8])).unmeasured.endswith(BUSY)
 
 
 @pytest.mark.parametrize("gpus", [2, 3])
-def test_programs_that_hold_each_other_up_have_no_cores_to_themselves(gpus):
+def test_programs_that_hold_each_other_up_have_no_cores_to_themselves(gpus: int) -> None:
     timed = timing(company=loop(1.3), gpus=gpus, cores=3)
 
     assert timed.unmeasured == (
@@ -68,15 +69,15 @@ def test_programs_that_hold_each_other_up_have_no_cores_to_themselves(gpus):
 
 
 @pytest.mark.parametrize("company", [0.5, 1.0, 1.24])
-def test_programs_that_each_have_a_core_are_no_crowd(company):
+def test_programs_that_each_have_a_core_are_no_crowd(company: float) -> None:
     assert timing(company=loop(company)).ratio
 
 
-def test_a_control_that_is_not_quiet_is_told_before_a_crowd():
+def test_a_control_that_is_not_quiet_is_told_before_a_crowd() -> None:
     assert timing(1.3, company=loop(1.3)).unmeasured == timing(1.3).unmeasured
 
 
-def test_devices_of_one_core_each_need_as_many_cores():
+def test_devices_of_one_core_each_need_as_many_cores() -> None:
     timed = timing(gpus=4, cores=2)
 
     assert timed.unmeasured == (
@@ -86,13 +87,15 @@ def test_devices_of_one_core_each_need_as_many_cores():
     assert timing(gpus=4, cores=4).ratio
 
 
-def test_real_devices_need_no_cores_and_their_processor_time_tells_nothing():
+def test_real_devices_need_no_cores_and_their_processor_time_tells_nothing() -> None:
     assert timing(devices="real", gpus=4, cores=1).ratio
     assert timing(loop(1.3, cpu=[1.25]), devices="real").unmeasured.endswith(BUSY)
 
 
 @given(st.lists(seconds, min_size=3, max_size=3), st.sampled_from([1.0, 1.11, 0.89]))
-def test_the_ratio_plays_no_part_in_whether_it_is_given(towers, control):
+def test_the_ratio_plays_no_part_in_whether_it_is_given(
+    towers: Sequence[float], control: float
+) -> None:
     one = loop(1.0, 2.0, 4.0)
     quiet = loop(*(control * each for each in one.wall), cpu=one.cpu)
     timed = timing(quiet, single=one, towers=loop(*towers))
@@ -102,7 +105,7 @@ def test_the_ratio_plays_no_part_in_whether_it_is_given(towers, control):
 
 
 @given(rounds)
-def test_ratios_are_taken_round_by_round(pairs):
+def test_ratios_are_taken_round_by_round(pairs: Sequence[tuple[float, float]]) -> None:
     """On a machine that is slower for a while both loops are, so the medians would not do."""
     single, towers = (loop(*each) for each in zip(*pairs, strict=True))
     timed = timing(single, single=single, towers=towers)
@@ -113,7 +116,9 @@ def test_ratios_are_taken_round_by_round(pairs):
 
 
 @given(rounds)
-def test_control_and_company_are_compared_with_one_gpu_round_by_round(pairs):
+def test_control_and_company_are_compared_with_one_gpu_round_by_round(
+    pairs: Sequence[tuple[float, float]],
+) -> None:
     single, other = (loop(*each) for each in zip(*pairs, strict=True))
     timed = timing(other, single=single, company=other)
 
@@ -122,7 +127,7 @@ def test_control_and_company_are_compared_with_one_gpu_round_by_round(pairs):
     assert timed.quiet == timed.crowded
 
 
-def test_what_towers_cost_is_told_by_the_steps_that_took_the_least():
+def test_what_towers_cost_is_told_by_the_steps_that_took_the_least() -> None:
     """A busy machine lets single steps take more."""
     one, control = loop(1, 1, 1, cpu=[1, 9, 2]), loop(1, 1, 1, cpu=[5, 3, 9])
 
@@ -130,24 +135,24 @@ def test_what_towers_cost_is_told_by_the_steps_that_took_the_least():
 
 
 @given(st.lists(seconds, min_size=1, max_size=9))
-def test_a_spread_is_the_median_and_its_quartiles(values):
+def test_a_spread_is_the_median_and_its_quartiles(values: Sequence[float]) -> None:
     low, middle, high = np.percentile(values, [25, 50, 75])
 
     assert Spread.of(values) == pytest.approx((middle, low, high))
 
 
-def test_a_spread_reads_as_a_figure_with_bounds():
+def test_a_spread_reads_as_a_figure_with_bounds() -> None:
     assert str(Spread.of([0.25, 0.5, 1.0])) == "0.500 (0.375 to 0.750)"
 
 
-def test_examples_are_those_of_the_global_batch():
+def test_examples_are_those_of_the_global_batch() -> None:
     timed = timing(towers=loop(0.5, 0.25, 4.0), single=loop(1, 1, 1), control=loop(1, 1, 1))
 
     assert timed.examples(timed.towers) == 256
     assert timed.examples(timed.single) == 128
 
 
-def test_a_document_has_all_figures_as_plain_values():
+def test_a_document_has_all_figures_as_plain_values() -> None:
     document = timing(
         loop(1.0, 2.0, cpu=[0.5, 1.0]),
         single=loop(1.0, 2.0),
@@ -194,7 +199,7 @@ def test_a_document_has_all_figures_as_plain_values():
     }
 
 
-def test_a_document_without_a_ratio_has_the_reason():
+def test_a_document_without_a_ratio_has_the_reason() -> None:
     timed = timing(1.11)
     document = json.loads(json.dumps(timed.document()))
 
@@ -205,7 +210,7 @@ def test_a_document_without_a_ratio_has_the_reason():
     }
 
 
-def test_a_summary_keeps_the_figures_that_are_known():
+def test_a_summary_keeps_the_figures_that_are_known() -> None:
     known = timing(company=loop(1.2), replayed=Replayed(1.0, 0.5), at_once=0.0).document()
     unknown = timing(1.11).document()
 

@@ -45,7 +45,9 @@ def share(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float
 
 
 @given(spans)
-def test_merged_spans_are_the_runs_of_seconds_in_any_of_them(given_spans):
+def test_merged_spans_are_the_runs_of_seconds_in_any_of_them(
+    given_spans: Sequence[tuple[int, int]],
+) -> None:
     seconds = seconds_in(given_spans)
     starts = sorted(second for second in seconds if second - 1 not in seconds)
     ends = sorted(second + 1 for second in seconds if second + 1 not in seconds)
@@ -53,48 +55,54 @@ def test_merged_spans_are_the_runs_of_seconds_in_any_of_them(given_spans):
     assert merged(given_spans) == list(zip(starts, ends, strict=True))
 
 
-def test_spans_that_touch_become_one():
+def test_spans_that_touch_become_one() -> None:
     assert merged([(2, 3), (0, 1), (1, 2), (5, 6)]) == [(0, 3), (5, 6)]
 
 
 @given(some_spans, some_spans)
-def test_the_share_is_that_of_the_group_which_computes_less(one, other):
+def test_the_share_is_that_of_the_group_which_computes_less(
+    one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
+) -> None:
     mine, its = seconds_in(one), seconds_in(other)
 
     assert share(one, other) == len(mine & its) / min(len(mine), len(its))
 
 
 @given(some_spans, some_spans)
-def test_the_share_is_symmetric_and_between_nothing_and_all(one, other):
+def test_the_share_is_symmetric_and_between_nothing_and_all(
+    one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
+) -> None:
     assert 0 <= share(one, other) == share(other, one) <= 1
 
 
 @given(some_spans)
-def test_equal_lanes_are_busy_at_once_all_the_time(lane):
+def test_equal_lanes_are_busy_at_once_all_the_time(lane: Sequence[tuple[int, int]]) -> None:
     assert share(lane, lane) == 1
 
 
 @given(some_spans, some_spans)
-def test_lanes_one_after_the_other_are_never_busy_at_once(one, other):
+def test_lanes_one_after_the_other_are_never_busy_at_once(
+    one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
+) -> None:
     end = max(end for _, end in one)
 
     assert share(one, [(start + end, stop + end) for start, stop in other]) == 0
 
 
-def test_every_two_groups_are_compared_by_their_numbers():
+def test_every_two_groups_are_compared_by_their_numbers() -> None:
     given_lanes = timeline([(0, 2)], [(1, 3)], [(2, 4)])
 
     assert overlaps(given_lanes, [[gpu] for gpu in GPUS]) == [(0, 1, 0.5), (0, 2, 0), (1, 2, 0.5)]
 
 
-def test_a_group_that_does_not_compute_is_in_no_pair():
+def test_a_group_that_does_not_compute_is_in_no_pair() -> None:
     given_lanes = timeline([(0, 2)], [], [(1, 3)])
 
     assert overlaps(given_lanes, [[gpu] for gpu in GPUS]) == [(0, 2, 0.5)]
     assert overlaps(given_lanes, [[GPUS[0]], [GPUS[1]], [HOST]]) == []
 
 
-def test_a_group_is_busy_while_any_of_its_devices_is():
+def test_a_group_is_busy_while_any_of_its_devices_is() -> None:
     given_lanes = timeline([(0, 2)], [(1, 3), (8, 9)], [(5, 6)])
 
     assert given_lanes.busy(GPUS[:2]) == [(0, 3), (8, 9)]
@@ -112,10 +120,12 @@ def test_a_group_is_busy_while_any_of_its_devices_is():
         ("/job:worker/gpu:0", []),
     ],
 )
-def test_a_partial_name_is_any_device_that_matches(pattern, found):
+def test_a_partial_name_is_any_device_that_matches(
+    pattern: str, found: Sequence[tuple[int, int]]
+) -> None:
     assert timeline([(0, 1)], [(2, 3)]).busy([Device.parse(pattern)]) == found
 
 
-def test_a_step_takes_until_the_end_of_its_last_op():
+def test_a_step_takes_until_the_end_of_its_last_op() -> None:
     assert timeline([(0, 7), (1, 2)], [(3, 5)]).seconds == 7
     assert timeline().seconds == 0

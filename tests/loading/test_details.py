@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from placement_checks import place
 from placement_checks.core.placement import Body, Tensor
+from placement_checks.loading.details import GraphDetails
 
 tf1 = tf.compat.v1
 
 
 @pytest.fixture(scope="module", params=["live", "file"])
-def details(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+def details(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> GraphDetails:
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [None, 8, 8, 3], name="x")
         kernel = tf.constant(0.5, shape=[3, 3, 3, 2], name="kernel")
@@ -25,7 +29,7 @@ def details(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         tf.split(x, 2, axis=3 - 2, name="parts")
 
         @tf.function
-        def inner(value):
+        def inner(value: Any) -> Any:
             return tf.tanh(value)
 
         inner(x)
@@ -36,13 +40,13 @@ def details(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return place(folder / "graph.pb", gpus=1).details
 
 
-def test_outputs_have_dtype_and_shape(details):
+def test_outputs_have_dtype_and_shape(details: GraphDetails) -> None:
     assert details.outputs("conv") == [Tensor("float32", (None, 4, 4, 2))]
     assert details.outputs("parts") == [Tensor("float32", (None, 4, 8, 3))] * 2
     assert list(details.outputs("nowhere")) == []
 
 
-def test_constants_have_values_unless_they_are_large(details):
+def test_constants_have_values_unless_they_are_large(details: GraphDetails) -> None:
     assert details.value("small") == ("int32", (3,), 0, 1, 2)
     assert details.value("kernel") == ("float32", (3, 3, 3, 2), *[0.5] * 54)
     assert details.value("ones") == ("float32", (4096,), *[1.0] * 4096)
@@ -51,7 +55,7 @@ def test_constants_have_values_unless_they_are_large(details):
     assert details.value("nowhere") is None
 
 
-def test_attributes_are_plain(details):
+def test_attributes_are_plain(details: GraphDetails) -> None:
     known = details.attributes("conv")
 
     assert known["strides"] == (1, 2, 2, 1)
@@ -60,7 +64,7 @@ def test_attributes_are_plain(details):
     assert not [key for key in known if key.startswith("_")]
 
 
-def dataset_op(limit: int, scope: str):
+def dataset_op(limit: int, scope: str) -> Body:
     """The bodies of the function that a dataset maps."""
     with tf.Graph().as_default() as graph, tf.name_scope(scope):
         dataset = tf.data.Dataset.range(3).map(lambda value: value + limit)
@@ -70,7 +74,7 @@ def dataset_op(limit: int, scope: str):
     return placement.details.attributes(iterator.name)["dataset_factory"]
 
 
-def test_functions_are_equal_if_their_bodies_are_whatever_the_names():
+def test_functions_are_equal_if_their_bodies_are_whatever_the_names() -> None:
     assert isinstance(dataset_op(1, "a"), Body)
     assert dataset_op(1, "a") == dataset_op(1, "b")
     assert dataset_op(1, "a") != dataset_op(2, "a")
@@ -78,7 +82,7 @@ def test_functions_are_equal_if_their_bodies_are_whatever_the_names():
 
 def test_a_file_of_very_many_ops_is_not_imported_for_its_shapes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     with tf.Graph().as_default() as graph:
         tf.constant(1.0, name="x")
     tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from placement_checks import Program, place
 from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.core.placement import Training
 from placement_checks.loading import gradient_notes
 from placement_checks.rules import RULES
 
 tf1 = tf.compat.v1
 
 
-def trained(take):
+def trained(take: Callable[..., Any]) -> Training:
     """A builder of one linear layer, whose gradient `take(loss, w)` yields."""
 
-    def build():
+    def build() -> None:
         with tf.device("/gpu:0"):
             x = tf1.placeholder(tf.float32, [None, 4], name="x")
             w = tf1.get_variable("w", [4, 1])
@@ -27,13 +30,13 @@ def trained(take):
     return place(Program("train.py:build", build), gpus=1).training
 
 
-def by_tape(_loss, w):
+def by_tape(_loss: Any, w: Any) -> None:
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(w * w, name="squares")
     tape.gradient(loss, w)
 
 
-def test_objectives_and_backward_ops_are_those_of_the_calls():
+def test_objectives_and_backward_ops_are_those_of_the_calls() -> None:
     for take in (
         lambda loss, w: tf1.gradients(loss, w),
         lambda loss, w: tf1.gradients([loss], [w]),
@@ -46,7 +49,7 @@ def test_objectives_and_backward_ops_are_those_of_the_calls():
         assert not training.backward & {"x", "w", "Tanh", "loss"}
 
 
-def test_a_tape_counts_too():
+def test_a_tape_counts_too() -> None:
     training = trained(by_tape)
 
     assert training.objectives == ["squares:0"]
@@ -54,24 +57,24 @@ def test_a_tape_counts_too():
     assert "squares" not in training.backward
 
 
-def test_gradients_within_gradients_are_not_objectives():
+def test_gradients_within_gradients_are_not_objectives() -> None:
     @tf.custom_gradient
-    def recomputed(x):
+    def recomputed(x: Any) -> tuple[Any, Callable[..., Any]]:
         y = tf.tanh(x)
 
-        def grad(upstream):
+        def grad(upstream: Any) -> list[Any]:
             return tf1.gradients(y, x, grad_ys=upstream)
 
         return y, grad
 
-    def build():
+    def build() -> None:
         x = tf1.get_variable("x", [3])
         tf1.gradients(tf.reduce_sum(recomputed(x), name="total"), x)
 
     assert place(Program("train.py:build", build), gpus=1).training.objectives == ["total:0"]
 
 
-def test_nothing_is_left_patched():
+def test_nothing_is_left_patched() -> None:
     before = gradient_notes.gradients_util._GradientsHelper, tf.GradientTape.gradient
 
     trained(by_tape)
@@ -79,7 +82,7 @@ def test_nothing_is_left_patched():
     assert (gradient_notes.gradients_util._GradientsHelper, tf.GradientTape.gradient) == before
 
 
-def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path):
+def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path) -> None:
     placement = place(f"{fixtures}/mnist.py:build_towers")
     known = wiring(placement)
     names = known.flow.names
@@ -93,7 +96,7 @@ def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path):
     assert {by for _, by in known.backward.forward.values()} == {"graph"}
 
 
-def test_in_a_saved_graph_the_name_tells_and_the_finding_says_so(tmp_path: Path):
+def test_in_a_saved_graph_the_name_tells_and_the_finding_says_so(tmp_path: Path) -> None:
     with tf.Graph().as_default() as graph:
         losses = []
         w = tf1.get_variable("w", [4, 1])
@@ -114,12 +117,12 @@ def test_in_a_saved_graph_the_name_tells_and_the_finding_says_so(tmp_path: Path)
     )
 
 
-def test_a_tape_within_gradients_is_no_objective():
+def test_a_tape_within_gradients_is_no_objective() -> None:
     """As tf.recompute_grad has it."""
 
     @tf.custom_gradient
-    def recomputed(x):
-        def grad(upstream):
+    def recomputed(x: Any) -> tuple[Any, Callable[..., Any]]:
+        def grad(upstream: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 again = tf.tanh(x)
@@ -127,7 +130,7 @@ def test_a_tape_within_gradients_is_no_objective():
 
         return tf.tanh(x), grad
 
-    def build():
+    def build() -> None:
         x = tf1.get_variable("x", [3])
         tf1.gradients(tf.reduce_sum(recomputed(x), name="total"), x)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ tf1 = tf.compat.v1
 
 def test_ops_of_bodies_are_placed_one_by_one() -> None:
     @tf.function
-    def inner(x):
+    def inner(x: Any) -> Any:
         with tf.device("/gpu:0"):
             return tf.matmul(x, x, name="product")
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 import tensorflow as tf
 
 from placement_checks import Program, place
 from placement_checks.core.errors import InputError
+from placement_checks.core.placement import Training
 
 tf1 = tf.compat.v1
 
 
-def said(**returned):
+def said(**returned: Any) -> Training | None:
     """The training of a program that returns this; texts are called with the graph's ops."""
 
-    def build():
+    def build() -> dict[str, Any]:
         x = tf1.placeholder(tf.float32, [None], name="x")
         y = tf.identity(x, name="y")
         known = {"x": x, "y": y, "op": y.op}
@@ -23,7 +27,7 @@ def said(**returned):
     return place(Program("train.py:build", build), gpus=1).training
 
 
-def test_ops_and_tensors_are_known_by_their_names():
+def test_ops_and_tensors_are_known_by_their_names() -> None:
     training = said(
         train_op=lambda known: known["op"],
         loss=lambda known: [known["x"], known["y"]],
@@ -36,13 +40,13 @@ def test_ops_and_tensors_are_known_by_their_names():
     assert training.session is None
 
 
-def test_one_mapping_of_inputs_is_that_of_all_towers():
+def test_one_mapping_of_inputs_is_that_of_all_towers() -> None:
     assert said(inputs=lambda known: {"x": known["x"]}).inputs == (("x:0",),)
 
 
 @pytest.mark.parametrize("use_resource", [True, False])
-def test_variables_and_assignments_are_known_by_their_ops(use_resource):
-    def build():
+def test_variables_and_assignments_are_known_by_their_ops(use_resource: bool) -> None:
+    def build() -> dict[str, Any]:
         step = tf1.get_variable("step", initializer=0, use_resource=use_resource)
         return {"train_op": step.assign_add(1), "loss": step}
 
@@ -53,7 +57,7 @@ def test_variables_and_assignments_are_known_by_their_ops(use_resource):
     assert [each.partition(":")[0] for each in placement.training.losses] == ["step"]
 
 
-def test_several_ops_are_one_step_together():
+def test_several_ops_are_one_step_together() -> None:
     assert said(train_op=lambda known: [known["op"], known["x"]]).train_op == ("y", "x:0")
 
 
@@ -71,7 +75,9 @@ def test_several_ops_are_one_step_together():
         (7, None),
     ],
 )
-def test_a_session_configuration_is_a_mapping(config, session):
+def test_a_session_configuration_is_a_mapping(
+    config: Any, session: Mapping[str, Any] | None
+) -> None:
     assert said(config=config).session == session
 
 
@@ -88,7 +94,7 @@ def test_a_session_configuration_is_a_mapping(config, session):
         ("inputs", [{"x": object}], "<class 'object'>"),
     ],
 )
-def test_what_is_no_op_of_the_graph_is_refused(key, value, shown):
+def test_what_is_no_op_of_the_graph_is_refused(key: str, value: Any, shown: str) -> None:
     with pytest.raises(InputError) as raised:
         said(**{key: lambda _: value})
 
@@ -97,7 +103,7 @@ def test_what_is_no_op_of_the_graph_is_refused(key, value, shown):
     assert raised.value.cure == "return the ops and tensors themselves"
 
 
-def test_an_op_of_another_graph_is_refused():
+def test_an_op_of_another_graph_is_refused() -> None:
     with tf.Graph().as_default():
         stranger = tf.constant(1.0, name="x")
 

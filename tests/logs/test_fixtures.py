@@ -19,7 +19,7 @@ def name(truth: Path) -> str:
 
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=name)
-def test_precision_and_recall_are_1(truth):
+def test_precision_and_recall_are_1(truth: Path) -> None:
     counted = json.loads(truth.read_text())
 
     log = read_logs([str(truth).replace(".truth.json", ".log")])
@@ -29,7 +29,7 @@ def test_precision_and_recall_are_1(truth):
 
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=name)
-def test_what_was_read_can_be_written_and_read_again(truth, tmp_path):
+def test_what_was_read_can_be_written_and_read_again(truth: Path, tmp_path: Path) -> None:
     log = read_logs([str(truth).replace(".truth.json", ".log")])
     file = tmp_path / "again.log"
     file.write_text("".join(text_of(each) + "\n" for each in log.counts for _ in range(2)))
@@ -37,14 +37,14 @@ def test_what_was_read_can_be_written_and_read_again(truth, tmp_path):
     assert read_logs([str(file)]).counts == dict.fromkeys(log.counts, 2)
 
 
-def test_there_are_as_many_versions_as_promised():
+def test_there_are_as_many_versions_as_promised() -> None:
     versions = {tuple(map(int, truth.parent.name.split("."))) for truth in TRUTHS}
 
     assert len([each for each in versions if each < (2,)]) >= 5
     assert len([each for each in versions if each >= (2,)]) >= 5
 
 
-def test_stdout_and_stderr_in_two_files_are_one_run():
+def test_stdout_and_stderr_in_two_files_are_one_run() -> None:
     both = [str(LOGS / "2.20.0" / f"session.{stream}.log") for stream in ("stdout", "stderr")]
 
     apart, together = read_logs(both), read_logs([str(LOGS / "2.20.0" / "session.log")])
@@ -52,7 +52,7 @@ def test_stdout_and_stderr_in_two_files_are_one_run():
     assert (apart.counts, apart.records) == (together.counts, together.records)
 
 
-def test_form_a_as_0_11_printed_it(tmp_path):
+def test_form_a_as_0_11_printed_it(tmp_path: Path) -> None:
     """No wheel that old exists; 0.12 printed the same lines, with the op type added."""
     folder = LOGS / "0.12.1"
     text = (folder / "session.tty.log").read_bytes()

@@ -122,7 +122,7 @@ def found(line: str | bytes) -> list[Record]:
         ),
     ],
 )
-def test_forms(line, record, logged):
+def test_forms(line: str, record: tuple[str | None, str | None, str], logged: bool) -> None:
     (reading,) = read(line.encode())
 
     assert (reading.record, reading.logged) == (Record(*record), logged)
@@ -157,7 +157,7 @@ def test_forms(line, record, logged):
     ],
 )
 @pytest.mark.parametrize("text", [f"x: (Add): {GPU}", f"Executing op Add in device {GPU}"])
-def test_what_comes_before_does_not_matter(lead, text):
+def test_what_comes_before_does_not_matter(lead: str, text: str) -> None:
     (record,) = found(lead + text)
 
     assert record == Record("x" if text.startswith("x") else None, "Add", GPU)
@@ -166,7 +166,7 @@ def test_what_comes_before_does_not_matter(lead, text):
 @pytest.mark.parametrize(
     "rest", ["...", ".", '"', "\\n", "'", "`", ",", " ", ") ", "\t# a remark"]
 )
-def test_what_comes_behind_does_not_matter(rest):
+def test_what_comes_behind_does_not_matter(rest: str) -> None:
     assert found(f"x: (Add): {GPU}{rest}") == [Record("x", "Add", GPU)]
 
 
@@ -176,7 +176,7 @@ def test_what_comes_behind_does_not_matter(rest):
         "9", ".a", "a>b", "a-/>.b", "a//b", "a.", "a/b-", "x-y_z/.w", "A" * 600,
     ],
 )  # fmt: skip
-def test_every_name_that_tensorflow_takes(node):
+def test_every_name_that_tensorflow_takes(node: str) -> None:
     assert found(f"{node}: (Add): {GPU}") == [Record(node, "Add", GPU)]
     assert found(f"placer.cc:125] {node}: (Add){GPU}") == [Record(node, "Add", GPU)]
 
@@ -189,7 +189,7 @@ def test_every_name_that_tensorflow_takes(node):
         "f[x]", "__inference_<lambda>_120", "förlust", "损失", "f,g=1", "f'g", 'f"g', "F" * 600,
     ],
 )  # fmt: skip
-def test_every_type_of_op_that_tensorflow_takes(op):
+def test_every_type_of_op_that_tensorflow_takes(op: str) -> None:
     record = Record("x", op, GPU)
 
     assert found(f"x: ({op}): {GPU}") == [record]
@@ -197,7 +197,7 @@ def test_every_type_of_op_that_tensorflow_takes(op):
     assert found(f"placer.cc:135] x({op}) placed on: {GPU}") == [record]
 
 
-def test_a_type_of_op_that_would_drive_a_terminal_is_escaped():
+def test_a_type_of_op_that_would_drive_a_terminal_is_escaped() -> None:
     assert found(f"x: (a\u202eb): {GPU}".encode()) == [Record("x", "a\\u202eb", GPU)]
     assert found(b"x: (a\xffb): " + GPU.encode()) == [Record("x", "a\\xffb", GPU)]
 
@@ -209,7 +209,7 @@ def test_a_type_of_op_that_would_drive_a_terminal_is_escaped():
         "CUSTOM", "METAL", "DML", "NPU", "SYCL", "VE", "HPU", "XPU", "MyNpu", "npu910", "N", "_X",
     ],
 )  # fmt: skip
-def test_every_type_of_device(kind):
+def test_every_type_of_device(kind: str) -> None:
     device = f"/job:tpu_worker/replica:0/task:3/device:{kind}:12"
 
     assert found(f"x: (Add): {device}") == [Record("x", "Add", device)]
@@ -222,7 +222,7 @@ def test_every_type_of_device(kind):
     [f"y: (Mul): {HOST}/device:CPU:0", "y: (Mul): ", f"_y/k: (Mul): {HOST}/gpu:0 and more",
      f".y: (Mul): {GPU}", f"Executing op Mul in device {GPU}", "Epoch 1/10", "the loss is 0.3"],
 )  # fmt: skip
-def test_two_records_on_a_line_and_text_behind_one(first, second):
+def test_two_records_on_a_line_and_text_behind_one(first: str, second: str) -> None:
     """A newline that was lost, or comes later, leaves an index of one digit for sure."""
     records = found(f"{first}{second}")
 
@@ -230,28 +230,28 @@ def test_two_records_on_a_line_and_text_behind_one(first, second):
     assert records[1:] == (found(second) if "/job:" in second else [])
 
 
-def test_many_records_on_a_line():
+def test_many_records_on_a_line() -> None:
     lines = [f"x_{n}: (Add): {HOST}/device:GPU:{n % 8}" for n in range(1000)]
 
     assert [record.node for record in found("".join(lines))] == [f"x_{n}" for n in range(1000)]
 
 
 @pytest.mark.parametrize("rest", ['"', "`,"])
-def test_what_comes_behind_a_record_without_a_type(rest):
+def test_what_comes_behind_a_record_without_a_type(rest: str) -> None:
     assert found(f"x: {HOST}/gpu:1{rest}") == [Record("x", None, GPU)]
     assert found(f"x: {HOST}/gpu:1{rest} is there") == []
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_the_mark_of_a_container_is_no_word(stream):
+def test_the_mark_of_a_container_is_no_word(stream: str) -> None:
     assert found(f"2024-01-21T21:16:10Z {stream} F x: {HOST}/gpu:1") == [Record("x", None, GPU)]
 
 
-def test_a_mark_may_be_before_any_name():
+def test_a_mark_may_be_before_any_name() -> None:
     assert found(f"<6>foo>bar: (Add): {GPU}") == [Record("foo>bar", "Add", GPU)]
 
 
-def test_several_records_on_a_line():
+def test_several_records_on_a_line() -> None:
     line = rf'"a: (Add): {GPU}\nb: (Mul): {GPU}\r\nc: (Sub): {GPU}\n"'
 
     assert [record.node for record in found(line)] == ["a", "b", "c"]
@@ -319,7 +319,7 @@ def test_several_records_on_a_line():
         "",
     ],
 )
-def test_look_alikes(line):
+def test_look_alikes(line: str) -> None:
     assert found(line) == []
 
 
@@ -340,7 +340,7 @@ def test_look_alikes(line):
         (f"x: Add): {GPU}", False),
     ],
 )
-def test_the_quick_look(line, common):
+def test_the_quick_look(line: str, common: bool) -> None:
     assert is_common(line.encode()) is common
 
 
@@ -348,7 +348,7 @@ def test_the_quick_look(line, common):
 @example(b"\xff\xfe: (Add): /job:localhost/replica:0/task:0/cpu:0")
 @example(b": (): /job:a/replica:0/task:0/cpu:0")
 @example(b"] : (Add)/job:a/replica:0/task:0/cpu:0")
-def test_no_bytes_raise(line):
+def test_no_bytes_raise(line: bytes) -> None:
     for reading in read(line):
         assert read(text_of(reading.record).encode())
 
@@ -360,7 +360,7 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces, max_size=12).map("".join))
-def test_no_pieces_of_records_raise(line):
+def test_no_pieces_of_records_raise(line: str) -> None:
     for record in found(line):
         assert record.device in ("", GPU)
         assert record.node is None or " " not in record.node
@@ -379,7 +379,7 @@ devices = st.builds(
 
 
 @given(nodes, ops, devices | st.just(""))
-def test_form_c_is_read_as_it_was_written(node, op, device):
+def test_form_c_is_read_as_it_was_written(node: str, op: str, device: str) -> None:
     record = Record(node, op, device)
 
     assert found(text_of(record)) == [record]
@@ -387,17 +387,17 @@ def test_form_c_is_read_as_it_was_written(node, op, device):
 
 
 @given(ops, devices | st.just(""))
-def test_form_d_is_read_as_it_was_written(op, device):
+def test_form_d_is_read_as_it_was_written(op: str, device: str) -> None:
     assert found(text_of(Record(None, op, device))) == [Record(None, op, device)]
 
 
 @given(nodes.filter(lambda node: "device" not in node.lower() and "r" not in node), devices)
-def test_form_a_is_read_as_it_was_written(node, device):
+def test_form_a_is_read_as_it_was_written(node: str, device: str) -> None:
     assert found(text_of(Record(node, None, device))) == [Record(node, None, device)]
 
 
 @pytest.mark.parametrize("piece", ["x", "x: (", "/job:a", "x/", " ", ": (Add): ", "] ", "-", "1"])
-def test_time_grows_with_the_line_only(piece):
+def test_time_grows_with_the_line_only(piece: str) -> None:
     """A line of a megabyte must not take the square of its length."""
     line = (piece * (1_000_000 // len(piece)) + f": (Add): {GPU}").encode()
     begin = time.perf_counter()

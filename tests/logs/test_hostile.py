@@ -8,7 +8,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -89,7 +90,7 @@ def everything_of(log: Log) -> None:
 @example(text=b"\xff\xfe: (Add): /job:localhost/replica:0/task:0/cpu:0\n")
 @example(text=b'{"log":"x: (Add): /job:l","stream":"\\ud800"}\n{"log":1e999,"stream":{}}\n')
 @example(text=b"x: (Add): /job:a/replica:0/task:0/device:GPU:99999999\n")
-def test_nothing_is_an_internal_error(carrier, text, tmp_path):
+def test_nothing_is_an_internal_error(carrier: str, text: bytes, tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_bytes(CARRIERS[carrier](text))
 
@@ -109,7 +110,13 @@ changes = st.lists(
 @pytest.mark.parametrize("version", ["0.12.1", "1.12.3", "2.15.1", "2.21.0"])
 @in_a_folder
 @given(changes=changes, begin=st.integers(0, 1 << 16))
-def test_nor_is_a_real_log_with_changes(version, changes, begin, fixtures, tmp_path):
+def test_nor_is_a_real_log_with_changes(
+    version: str,
+    changes: Sequence[tuple[int, int, bytes]],
+    begin: int,
+    fixtures: Path,
+    tmp_path: Path,
+) -> None:
     text = bytearray((fixtures / "logs" / version / "session.log").read_bytes())
     text = text[begin % len(text) :][:6000]
     for at, length, new in changes:
@@ -126,7 +133,9 @@ def test_nor_is_a_real_log_with_changes(version, changes, begin, fixtures, tmp_p
 
 @in_a_folder
 @given(at=st.integers(0, 1 << 16), new=st.binary(max_size=3), is_cut=st.booleans())
-def test_damage_to_a_compressed_log_is_told(at, new, is_cut, tmp_path):
+def test_damage_to_a_compressed_log_is_told(
+    at: int, new: bytes, is_cut: bool, tmp_path: Path
+) -> None:
     """Either all is there, or it is told that it is not."""
     packed = bytearray(gzip.compress(LINES * 40))
     at %= len(packed)
@@ -143,7 +152,7 @@ def test_damage_to_a_compressed_log_is_told(at, new, is_cut, tmp_path):
 
 @in_a_folder
 @given(end=st.integers(LINES.index(b"\n"), len(LINES)))
-def test_a_log_that_ends_within_a_record_tells_so(end, tmp_path):
+def test_a_log_that_ends_within_a_record_tells_so(end: int, tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_bytes(LINES[:end])
     last = LINES[:end].rpartition(b"\n")[2]
@@ -165,7 +174,7 @@ def test_a_log_that_ends_within_a_record_tells_so(end, tmp_path):
     ],
     ids=["CRI, pieces of one line", "docker, pieces of one line", "gzip members", "padding"],
 )
-def test_time_grows_with_the_log_only(text, tmp_path):
+def test_time_grows_with_the_log_only(text: bytes, tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_bytes(text)
     begin = time.perf_counter()
@@ -177,7 +186,7 @@ def test_time_grows_with_the_log_only(text, tmp_path):
 
 @settings(max_examples=40, deadline=None)
 @given(unit=st.lists(fragments, min_size=1, max_size=4).map(b"".join))
-def test_so_it_does_with_whatever_is_repeated(unit):
+def test_so_it_does_with_whatever_is_repeated(unit: bytes) -> None:
     from placement_checks.logs.tally import Tally
     from placement_checks.logs.transport import Unwrapper
 
@@ -191,7 +200,9 @@ def test_so_it_does_with_whatever_is_repeated(unit):
 
 
 @pytest.mark.parametrize("unit", [b"\0", b"a", LINES], ids=["NUL", "a", "log"])
-def test_a_small_file_that_unpacks_to_a_large_one_takes_little_memory(unit, tmp_path):
+def test_a_small_file_that_unpacks_to_a_large_one_takes_little_memory(
+    unit: bytes, tmp_path: Path
+) -> None:
     bomb = tmp_path / "bomb.gz"
     piece = unit * ((1 << 20) // len(unit))
     with gzip.open(bomb, "wb", compresslevel=1) as file:

@@ -27,7 +27,7 @@ def logged(text: str) -> None:
     os.write(2, (PREFIX + text).encode())
 
 
-def test_both_streams_are_one_log():
+def test_both_streams_are_one_log() -> None:
     with catch_log() as caught:
         printed(ADD)
         logged(ADD)
@@ -38,7 +38,7 @@ def test_both_streams_are_one_log():
     assert caught.placement().ops["x"].assigned.short == "/device:GPU:0"
 
 
-def test_it_can_be_read_while_it_runs():
+def test_it_can_be_read_while_it_runs() -> None:
     with catch_log() as caught:
         printed(ADD)
         assert caught.log().records == 1
@@ -46,7 +46,7 @@ def test_it_can_be_read_while_it_runs():
         assert caught.log().records == 2
 
 
-def test_what_was_caught_in_part_keeps_no_rule():
+def test_what_was_caught_in_part_keeps_no_rule() -> None:
     whole = "w: (VarHandleOp): /job:localhost/replica:0/task:0/device:CPU:0\n"
     torn = "v: (VarHandleOp): /job:localhost/repl"
     with catch_log() as caught:
@@ -61,7 +61,7 @@ def test_what_was_caught_in_part_keeps_no_rule():
         assert_variables_on_host(caught_in_part.placement())
 
 
-def test_everything_comes_out_where_it_would_have_gone(capfd):
+def test_everything_comes_out_where_it_would_have_gone(capfd: pytest.CaptureFixture[str]) -> None:
     print("before")
     with catch_log():
         printed(ADD)
@@ -77,7 +77,7 @@ def test_everything_comes_out_where_it_would_have_gone(capfd):
     assert (PREFIX + ADD in err, "a message" in err) == (True, True)
 
 
-def test_an_error_comes_out_too(capfd):
+def test_an_error_comes_out_too(capfd: pytest.CaptureFixture[str]) -> None:
     caught = catch_log()
 
     def fail() -> None:
@@ -91,7 +91,7 @@ def test_an_error_comes_out_too(capfd):
     assert caught.log().records == 1
 
 
-def test_blocks_may_be_nested(capfd):
+def test_blocks_may_be_nested(capfd: pytest.CaptureFixture[str]) -> None:
     with catch_log() as outer:
         printed(ADD)
         with catch_log() as inner:
@@ -102,7 +102,7 @@ def test_blocks_may_be_nested(capfd):
     assert capfd.readouterr().out == ADD * 3
 
 
-def test_no_descriptor_is_left_open():
+def test_no_descriptor_is_left_open() -> None:
     def count() -> int:
         return len(os.listdir("/proc/self/fd"))
 
@@ -116,7 +116,7 @@ def test_no_descriptor_is_left_open():
 
 
 @pytest.mark.parametrize("level", [None, "", "0", "2"])
-def test_nothing_logged_names_the_cure(monkeypatch, level):
+def test_nothing_logged_names_the_cure(monkeypatch: pytest.MonkeyPatch, level: str | None) -> None:
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     if level is not None:
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
@@ -138,7 +138,7 @@ def test_nothing_logged_names_the_cure(monkeypatch, level):
 
 
 @pytest.mark.parametrize("start", [b"PK\x03\x04", b"\x1f\x8b", b"BZh", bytes(range(256)) * 99])
-def test_a_program_may_print_what_it_likes(start):
+def test_a_program_may_print_what_it_likes(start: bytes) -> None:
     with catch_log() as caught:
         os.write(1, start + b"\n")
         logged(ADD)
@@ -146,7 +146,7 @@ def test_a_program_may_print_what_it_likes(start):
     assert caught.log().records == 1
 
 
-def test_before_the_block_there_is_nothing():
+def test_before_the_block_there_is_nothing() -> None:
     with pytest.raises(InputError, match="nothing has been caught yet"):
         catch_log().placement()
     assert (catch_log().log().counts, catch_log().log().records) == ({}, 0)

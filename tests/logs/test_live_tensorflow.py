@@ -21,7 +21,7 @@ def run(**options: bool) -> None:
         session.run(read)
 
 
-def test_a_session_is_caught():
+def test_a_session_is_caught() -> None:
     with catch_log() as caught:
         run(log_device_placement=True)
 
@@ -32,7 +32,7 @@ def test_a_session_is_caught():
     assert placement.ops["w"].assigned.short == "/device:CPU:0"
 
 
-def test_a_session_that_does_not_log_says_how_to():
+def test_a_session_that_does_not_log_says_how_to() -> None:
     with catch_log() as caught:
         run()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from graphs import op, placement
 
@@ -30,7 +32,7 @@ def states(log: Log, *arguments: object) -> dict[str, str]:
     return {each.rule: each.state for each in verify(log.placement(*arguments)).verdicts}
 
 
-def test_doubled_records_are_one_placement_and_repeats_are_kept():
+def test_doubled_records_are_one_placement_and_repeats_are_kept() -> None:
     twice = f"{PREFIX}placer.cc:54] x: (Add): {CPU}\nx: (Add): {CPU}\n" * 2
     log = read(twice + f"x: (Add): {CPU}\n{PREFIX}placer.cc:54] y: (Add): {CPU}\n")
 
@@ -38,31 +40,31 @@ def test_doubled_records_are_one_placement_and_repeats_are_kept():
     assert log.records == 6
 
 
-def test_all_records_of_a_line_are_counted():
+def test_all_records_of_a_line_are_counted() -> None:
     log = read(f'"x: (Add): {CPU}\\ny: (Mul): {CPU}\\n"\n' * 2)
 
     assert log.counts == {Record("x", "Add", CPU): 2, Record("y", "Mul", CPU): 2}
 
 
-def test_the_two_spellings_of_a_device_are_one():
+def test_the_two_spellings_of_a_device_are_one() -> None:
     log = read(f"x: (Add): {CPU}\nx: (Add): /job:localhost/replica:0/task:0/cpu:0\n")
 
     assert log.counts == {Record("x", "Add", CPU): 2}
 
 
-def test_a_node_placed_again_elsewhere_is_told():
+def test_a_node_placed_again_elsewhere_is_told() -> None:
     log = read(f"x: (Add): {CPU}\ny: (Add): {CPU}\nx: (Add): {GPU}\n")
 
     assert log.moved == {"x": [Record("x", "Add", CPU), Record("x", "Add", GPU)]}
 
 
-def test_eager_ops_of_a_type_are_many_and_were_not_moved():
+def test_eager_ops_of_a_type_are_many_and_were_not_moved() -> None:
     log = read(f"Executing op Add in device {CPU}\nExecuting op Add in device {GPU}\n")
 
     assert log.moved == {}
 
 
-def test_a_node_of_two_types_on_one_device_was_not_moved():
+def test_a_node_of_two_types_on_one_device_was_not_moved() -> None:
     log = read(f"x: (Add): {CPU}\nx: (Mul): {CPU}\n")
 
     assert log.moved == {}
@@ -99,7 +101,7 @@ def test_a_node_of_two_types_on_one_device_was_not_moved():
         ),
     ],
 )
-def test_a_log_without_records_has_a_reason(text, reason):
+def test_a_log_without_records_has_a_reason(text: str, reason: str) -> None:
     log = read(text)
 
     assert log.reason.startswith(reason)
@@ -108,7 +110,7 @@ def test_a_log_without_records_has_a_reason(text, reason):
         log.placement()
 
 
-def test_the_machine_is_what_the_log_lists_and_uses():
+def test_the_machine_is_what_the_log_lists_and_uses() -> None:
     log = read(MAPPING + f"x: (Add): /job:ps/replica:0/task:1/cpu:0\ny: (Add): {HOST}:XLA_GPU:0\n")
 
     assert str(log.placement().machine) == "localhost*1: gpu*2, xla_gpu*1; ps/task:1: cpu*1"
@@ -125,11 +127,11 @@ def test_the_machine_is_what_the_log_lists_and_uses():
         f"{GPU_1} -> device: 1\n{HOST.removesuffix('device')}deviGPU:7 -> device: 0\n",
     ],
 )
-def test_devices_are_listed_in_many_words(line):
+def test_devices_are_listed_in_many_words(line: str) -> None:
     assert read(f"{PREFIX}gpu/gpu_device.cc:9] {line}").devices == {Device.parse(GPU_1)}
 
 
-def test_variables_are_known_by_the_type_of_their_op():
+def test_variables_are_known_by_the_type_of_their_op() -> None:
     log = read(
         MAPPING
         + f"w: (VarHandleOp): {GPU}\nv: (VariableV2): {CPU}\na: (MatMul): {GPU_1}\n"
@@ -145,7 +147,7 @@ def test_variables_are_known_by_the_type_of_their_op():
     assert finding.object == "w"
 
 
-def test_a_variable_that_was_placed_twice_is_judged_twice():
+def test_a_variable_that_was_placed_twice_is_judged_twice() -> None:
     log = read(MAPPING + f"w: (VarHandleOp): {CPU}\nw: (VarHandleOp): {GPU}\nb: (Add): {GPU_1}\n")
 
     (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
@@ -154,7 +156,7 @@ def test_a_variable_that_was_placed_twice_is_judged_twice():
     assert list(log.placement().ops) == ["w", f"w (VarHandleOp) {GPU}", "b"]
 
 
-def test_a_node_of_several_types_is_there_once_for_each():
+def test_a_node_of_several_types_is_there_once_for_each() -> None:
     log = read(
         f"w: (Const): {CPU}\nw: (VarHandleOp): {GPU}\nw: (Identity): {GPU}\nb: (Add): {GPU_1}"
     )
@@ -164,7 +166,7 @@ def test_a_node_of_several_types_is_there_once_for_each():
     assert finding.object == "w"
 
 
-def test_eager_variables_have_no_name_but_a_device():
+def test_eager_variables_have_no_name_but_a_device() -> None:
     log = read(f"Executing op VarHandleOp in device {GPU}\nExecuting op MatMul in device {GPU}\n")
 
     (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
@@ -173,7 +175,7 @@ def test_eager_variables_have_no_name_but_a_device():
 
 
 @pytest.mark.parametrize("machine", [None, Machine.local(2)])
-def test_a_log_of_a_machine_without_gpus_is_no_pass(machine):
+def test_a_log_of_a_machine_without_gpus_is_no_pass(machine: Machine | None) -> None:
     log = read(f"w: (VarHandleOp): {CPU}\na: (MatMul): {CPU}\n")
 
     assert set(states(log, machine).values()) == {"not-checked"}
@@ -181,7 +183,7 @@ def test_a_log_of_a_machine_without_gpus_is_no_pass(machine):
     assert reasons["variables-on-host"].startswith("the log comes from a machine without GPUs")
 
 
-def test_a_gpu_that_no_log_line_names_may_be_idle():
+def test_a_gpu_that_no_log_line_names_may_be_idle() -> None:
     text = f"a: (MatMul): {GPU}\n"
 
     assert states(read(text))["no-idle-device"] == "not-checked"
@@ -190,7 +192,7 @@ def test_a_gpu_that_no_log_line_names_may_be_idle():
     assert states(read(MAPPING + text))["no-idle-device"] == "broken"
 
 
-def test_a_log_before_0_12_has_no_types():
+def test_a_log_before_0_12_has_no_types() -> None:
     log = read("w: /job:localhost/replica:0/task:0/gpu:0\n")
 
     assert log.placement().ops["w"].type == ""
@@ -210,7 +212,7 @@ GRAPH = placement(
 )
 
 
-def test_a_graph_adds_what_the_log_does_not_say():
+def test_a_graph_adds_what_the_log_does_not_say() -> None:
     log = read(
         f"w: /job:localhost/replica:0/task:0/gpu:0\na: (MatMul): {CPU}\nb: (MatMul): {GPU}\n"
     )
@@ -224,13 +226,13 @@ def test_a_graph_adds_what_the_log_does_not_say():
     assert verdicts["placeable"].state == "not-checked"
 
 
-def test_a_graph_of_another_program_is_refused():
+def test_a_graph_of_another_program_is_refused() -> None:
     with pytest.raises(InputError) as error:
         read(f"x: (Add): {CPU}\n").placement(graph=GRAPH)
     assert str(error.value) == "a.log: has none of the 4 ops of train.py:build; is it its log?"
 
 
-def test_variables_that_the_log_does_not_name_are_counted():
+def test_variables_that_the_log_does_not_name_are_counted() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0"), op("v", "VarHandleOp", "/cpu:0"), op("a", "Add")
     )
@@ -241,18 +243,18 @@ def test_variables_that_the_log_does_not_name_are_counted():
     assert verdict.note == "1 variable, and 1 that the log does not name"
 
 
-def test_an_op_that_was_not_placed_has_no_device():
+def test_an_op_that_was_not_placed_has_no_device() -> None:
     assert read("p: (Op): \n").placement().ops["p"].assigned is None
 
 
-def test_it_is_told_what_a_log_does_not_tell():
+def test_it_is_told_what_a_log_does_not_tell() -> None:
     assert read(f"x: (Add): {CPU}\n").placement().unasked == (
         "a placement log has neither requests nor edges; give the program that printed it with "
         "--graph"
     )
 
 
-def test_several_files_are_one_log_of_one_machine(tmp_path):
+def test_several_files_are_one_log_of_one_machine(tmp_path: Path) -> None:
     files = [tmp_path / "a.log", tmp_path / "b.log"]
     files[0].write_text(MAPPING)
     files[1].write_text(f"x: (Add): {CPU}\n")
@@ -263,7 +265,7 @@ def test_several_files_are_one_log_of_one_machine(tmp_path):
     assert log.devices == {Device.parse(GPU), Device.parse(GPU_1)}
 
 
-def test_all_that_was_not_read_is_told():
+def test_all_that_was_not_read_is_told() -> None:
     log = Log("a.log", {}, 1, torn=2, troubles=["it is cut"])
 
     assert log.unread == (
@@ -272,7 +274,7 @@ def test_all_that_was_not_read_is_told():
     )
 
 
-def test_devices_of_any_type_in_any_spelling():
+def test_devices_of_any_type_in_any_spelling() -> None:
     log = read(
         "H/xla_cpu:0 -> device: XLA_CPU device\nx: (Add): H/xla_cpu:0\n".replace(
             "H", "/job:localhost/replica:0/task:0"
@@ -284,14 +286,14 @@ def test_devices_of_any_type_in_any_spelling():
     assert [str(device) for device in listed.devices] == [f"{HOST}:SPU:0"]
 
 
-def test_a_device_that_no_machine_has():
+def test_a_device_that_no_machine_has() -> None:
     log = read(f"x: (Add): {HOST}:GPU:99999999\n")
 
     with pytest.raises(InputError, match="no machine has 10000 of a kind"):
         log.placement()
 
 
-def test_a_log_without_the_ops_that_ask_for_a_gpu_is_no_pass():
+def test_a_log_without_the_ops_that_ask_for_a_gpu_is_no_pass() -> None:
     log = read(MAPPING + f"w: (VarHandleOp): {CPU}\n")
 
     (verdict,) = verify(log.placement(graph=GRAPH), only=["no-fallback"]).verdicts
@@ -302,7 +304,7 @@ def test_a_log_without_the_ops_that_ask_for_a_gpu_is_no_pass():
     )
 
 
-def test_devices_of_every_type_are_a_machine():
+def test_devices_of_every_type_are_a_machine() -> None:
     kinds = ["COMPOSITE", "DML", "METAL", "NPU", "npu910", "TPU_SYSTEM", "XLA_CPU", "_X"]
     log = read("".join(f"x_{kind}: (Add): {HOST}:{kind}:1\n" for kind in kinds))
 

@@ -28,7 +28,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "a.log"
 
 
-def test_gzip_is_known_by_its_content(log):
+def test_gzip_is_known_by_its_content(log: Path) -> None:
     log.write_bytes(gzip.compress(lines(5)) + gzip.compress(lines(7, "Mul")))
 
     read = read_logs([str(log)])
@@ -36,7 +36,7 @@ def test_gzip_is_known_by_its_content(log):
     assert (read.records, read.troubles) == (12, ())
 
 
-def test_gzip_that_is_cut_short_gives_what_there_is(log):
+def test_gzip_that_is_cut_short_gives_what_there_is(log: Path) -> None:
     text = lines(50_000)
     log.write_bytes(gzip.compress(text)[:-1000])
 
@@ -47,7 +47,7 @@ def test_gzip_that_is_cut_short_gives_what_there_is(log):
     assert f"{log}: its compressed data is cut short" in read.troubles[0]
 
 
-def test_of_a_record_that_is_cut_with_all_behind_it_no_more_is_told(log):
+def test_of_a_record_that_is_cut_with_all_behind_it_no_more_is_told(log: Path) -> None:
     log.write_bytes(gzip.compress(lines(5)[:-9])[:-4])
 
     read = read_logs([str(log)])
@@ -56,14 +56,14 @@ def test_of_a_record_that_is_cut_with_all_behind_it_no_more_is_told(log):
     assert read.troubles == (f"{log}: its compressed data is cut short; copy it again",)
 
 
-def test_a_log_of_a_part_of_a_record(log):
+def test_a_log_of_a_part_of_a_record(log: Path) -> None:
     log.write_bytes(lines(1)[:-9])
 
     with pytest.raises(InputError, match=r"a\.log: has nothing that can be read: it ends in"):
         read_logs([str(log)])
 
 
-def test_a_log_without_records_that_is_cut_short(log):
+def test_a_log_without_records_that_is_cut_short(log: Path) -> None:
     log.write_bytes(gzip.compress(b"step 1\n" * 99)[:-4])
 
     read = read_logs([str(log)])
@@ -71,7 +71,7 @@ def test_a_log_without_records_that_is_cut_short(log):
     assert (read.records, len(read.troubles)) == (0, 1)
 
 
-def test_gzip_of_which_nothing_can_be_read(log):
+def test_gzip_of_which_nothing_can_be_read(log: Path) -> None:
     log.write_bytes(gzip.compress(lines(5))[:10] + b"\xff" * 99)
 
     with pytest.raises(InputError, match="has nothing that can be read: its compressed data is"):
@@ -85,7 +85,7 @@ def test_gzip_of_which_nothing_can_be_read(log):
      (b"PK\x03\x04", "is compressed by zip; unpack it first: unzip"),
      (b"\x28\xb5\x2f\xfd", "is compressed by zstd; unpack it first: unzstd")],
 )  # fmt: skip
-def test_other_compressions_are_named(log, start, message):
+def test_other_compressions_are_named(log: Path, start: bytes, message: str) -> None:
     log.write_bytes(start + b"...")
 
     with pytest.raises(InputError) as error:
@@ -93,20 +93,20 @@ def test_other_compressions_are_named(log, start, message):
     assert str(error.value) == f"{log}: {message}"
 
 
-def test_no_such_file(tmp_path):
+def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_logs([str(tmp_path / "nope.log")])
     assert str(error.value) == f"{tmp_path}/nope.log: there is no such file"
 
 
-def test_a_folder(tmp_path):
+def test_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_logs([str(tmp_path)])
     assert str(error.value) == f"{tmp_path}: is a folder; name the log files in it"
 
 
-def test_a_file_that_may_not_be_read(log, monkeypatch):
-    def refused(*_arguments, **_options):
+def test_a_file_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_arguments: object, **_options: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     # Not by chmod: root, as whom tests often run, may read everything.
@@ -126,7 +126,7 @@ def test_a_file_that_may_not_be_read(log, monkeypatch):
     ],
     ids=["a program", "all bytes", "a picture"],
 )
-def test_a_binary_file_is_no_log(log, content):
+def test_a_binary_file_is_no_log(log: Path, content: bytes) -> None:
     log.write_bytes(content)
 
     with pytest.raises(InputError, match="is a binary file and no log"):
@@ -137,13 +137,15 @@ EAGER = f"Executing op Add in device {DEVICE}\n".encode() * 3
 
 
 @pytest.mark.parametrize("records", [lines(3), EAGER], ids=["of a graph", "eager"])
-def test_records_are_read_in_whatever_is_around_them(log, records):
+def test_records_are_read_in_whatever_is_around_them(log: Path, records: bytes) -> None:
     log.write_bytes(bytes(range(256)) * 40 + b"\n" + records)
 
     assert read_logs([str(log)]).records == 3
 
 
-def test_so_they_are_where_only_one_part_has_some(log, monkeypatch):
+def test_so_they_are_where_only_one_part_has_some(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
     log.write_bytes(bytes(range(32)) * 400 + b"\n" + lines(3) + b"a line\n" * 5000)
 
@@ -152,21 +154,21 @@ def test_so_they_are_where_only_one_part_has_some(log, monkeypatch):
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_text_in_utf_16_is_not_binary(log, encoding):
+def test_text_in_utf_16_is_not_binary(log: Path, encoding: str) -> None:
     log.write_bytes("step 1, loss 0.3\n".encode(encoding) * 99)
 
     assert read_logs([str(log)]).reason.startswith("nothing in it comes from TensorFlow's runtime")
 
 
 @pytest.mark.parametrize("number", [b"\1\0\0\0", b"\0\0\0\1"])
-def test_numbers_are(log, number):
+def test_numbers_are(log: Path, number: bytes) -> None:
     log.write_bytes(number * 999)
 
     assert Source(str(log)).is_binary
 
 
 @pytest.mark.parametrize("part", [0, 1])
-def test_how_far_it_is_read(log, monkeypatch, part):
+def test_how_far_it_is_read(log: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
     monkeypatch.setattr(sources, "BLOCK", 1000)
     monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
     log.write_bytes(lines(800))
@@ -179,7 +181,9 @@ def test_how_far_it_is_read(log, monkeypatch, part):
     assert shares == sorted(shares)
 
 
-def test_an_interrupted_standard_input_is_read_so_far(log, monkeypatch):
+def test_an_interrupted_standard_input_is_read_so_far(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(source: Source) -> None:
         assert source.name == name
         raise KeyboardInterrupt
@@ -196,13 +200,15 @@ def test_an_interrupted_standard_input_is_read_so_far(log, monkeypatch):
         read_logs([name], watch=interrupt)
 
 
-def test_a_file_of_which_no_byte_can_be_read():
+def test_a_file_of_which_no_byte_can_be_read() -> None:
     with pytest.raises(InputError) as error:
         read_logs(["/proc/self/mem"])
     assert str(error.value) == "/proc/self/mem: cannot be read: Input/output error"
 
 
-def test_what_cannot_be_read_behind_a_place_is_told(log, monkeypatch):
+def test_what_cannot_be_read_behind_a_place_is_told(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Failing(io.BufferedReader):
         def read1(self, _size: int = -1) -> bytes:
             raise OSError(errno.EIO, "Input/output error")
@@ -218,7 +224,9 @@ def test_what_cannot_be_read_behind_a_place_is_told(log, monkeypatch):
     assert read.troubles == (f"{log}: it could not be read to its end (Input/output error)",)
 
 
-def test_there_are_as_many_processes_as_processors_where_there_is_forking(monkeypatch):
+def test_there_are_as_many_processes_as_processors_where_there_is_forking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert processors() == len(os.sched_getaffinity(0))
 
     monkeypatch.delattr(os, "fork")
@@ -226,7 +234,9 @@ def test_there_are_as_many_processes_as_processors_where_there_is_forking(monkey
     assert processors() == 1
 
 
-def test_a_line_without_an_end_is_read_to_a_limit(log, monkeypatch):
+def test_a_line_without_an_end_is_read_to_a_limit(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "LONGEST", 10_000)
     monkeypatch.setattr(sources, "BLOCK", 4_000)
     log.write_bytes(lines(3) + b"x" * 100_000 + b" " + lines(2) + lines(4))
@@ -237,7 +247,9 @@ def test_a_line_without_an_end_is_read_to_a_limit(log, monkeypatch):
     assert read.troubles == (f"{log}: a line is longer than 16 MiB, and was read no further",)
 
 
-def test_behind_lines_without_an_end_all_is_read(log, monkeypatch):
+def test_behind_lines_without_an_end_all_is_read(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "LONGEST", 10_000)
     monkeypatch.setattr(sources, "BLOCK", 4_000)
     long = lines(1).replace(b"\n", b" ") + b"x" * 100_000
@@ -249,7 +261,9 @@ def test_behind_lines_without_an_end_all_is_read(log, monkeypatch):
     assert read.troubles == (f"{log}: 2 lines are longer than 16 MiB, and were read no further",)
 
 
-def test_lines_may_end_in_carriage_returns_alone(log, monkeypatch):
+def test_lines_may_end_in_carriage_returns_alone(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "LONGEST", 2000)
     monkeypatch.setattr(sources, "BLOCK", 500)
     log.write_bytes(lines(400).replace(b"\n", b"\r"))
@@ -260,7 +274,7 @@ def test_lines_may_end_in_carriage_returns_alone(log, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [1, 2, 50, 53, 54, 1000])
-def test_blocks_end_where_lines_do(log, monkeypatch, size):
+def test_blocks_end_where_lines_do(log: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(sources, "BLOCK", size)
     log.write_bytes(lines(40))
 
@@ -268,14 +282,14 @@ def test_blocks_end_where_lines_do(log, monkeypatch, size):
     assert read_logs([str(log)]).records == 40
 
 
-def test_a_last_line_without_newline_counts(log):
+def test_a_last_line_without_newline_counts(log: Path) -> None:
     log.write_bytes(lines(3).removesuffix(b"\n"))
 
     assert read_logs([str(log)]).records == 3
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
-def test_parts_are_read_as_one(log, monkeypatch, processes):
+def test_parts_are_read_as_one(log: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
     log.write_bytes(lines(500) + lines(500, "Mul") + lines(100))
 
@@ -287,7 +301,7 @@ def test_parts_are_read_as_one(log, monkeypatch, processes):
     assert read.counts[Record("x_499", "Mul", DEVICE)] == 1
 
 
-def test_a_compressed_log_is_one_part(log, monkeypatch):
+def test_a_compressed_log_is_one_part(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 100)
     log.write_bytes(gzip.compress(lines(1000)))
 
@@ -295,13 +309,13 @@ def test_a_compressed_log_is_one_part(log, monkeypatch):
     assert read_logs([str(log)], processes=4).records == 1000
 
 
-def test_a_short_log_is_one_part(log):
+def test_a_short_log_is_one_part(log: Path) -> None:
     log.write_bytes(lines(1000))
 
     assert len(Source(str(log)).parts(4)) == 1
 
 
-def test_no_process_is_forked_unasked(log, monkeypatch):
+def test_no_process_is_forked_unasked(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
     log.write_bytes(lines(1000))
@@ -309,7 +323,9 @@ def test_no_process_is_forked_unasked(log, monkeypatch):
     assert read_logs([str(log)]).records == 1000
 
 
-def test_a_log_whose_line_is_too_long_to_part_it_is_read_whole(log, monkeypatch):
+def test_a_log_whose_line_is_too_long_to_part_it_is_read_whole(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
     monkeypatch.setattr(sources, "LONGEST", 2000)
     log.write_bytes(lines(100) + b"x" * 9000 + b"\n" + lines(100))
@@ -321,7 +337,9 @@ def test_a_log_whose_line_is_too_long_to_part_it_is_read_whole(log, monkeypatch)
 
 
 @pytest.mark.parametrize("version", ["1.12.3", "2.15.1", "2.21.0"])
-def test_records_torn_at_the_border_of_parts_are_put_together(fixtures, monkeypatch, version):
+def test_records_torn_at_the_border_of_parts_are_put_together(
+    fixtures: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
     torn = [str(fixtures / "logs" / version / "session.log")]
     whole = read_logs(torn)
     monkeypatch.setattr(sources, "SHORTEST_PART", 500)
@@ -331,7 +349,9 @@ def test_records_torn_at_the_border_of_parts_are_put_together(fixtures, monkeypa
     assert (parts.counts, parts.records, parts.torn) == (whole.counts, whole.records, 0)
 
 
-def test_a_part_whose_process_dies_is_read_all_the_same(log, monkeypatch):
+def test_a_part_whose_process_dies_is_read_all_the_same(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
     monkeypatch.setattr("pickle.dump", lambda *_: os._exit(1))
     log.write_bytes(lines(1000))
@@ -339,7 +359,7 @@ def test_a_part_whose_process_dies_is_read_all_the_same(log, monkeypatch):
     assert read_logs([str(log)], processes=2).records == 1000
 
 
-def test_a_pipe_that_grows(tmp_path):
+def test_a_pipe_that_grows(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 
@@ -357,14 +377,14 @@ def test_a_pipe_that_grows(tmp_path):
     assert read.records == 20
 
 
-def test_standard_input():
+def test_standard_input() -> None:
     program = "from placement_checks.logs import read_logs; print(read_logs(['-']).records)"
     ran = subprocess.run([sys.executable, "-c", program], input=lines(9), capture_output=True)
 
     assert ran.stdout == b"9\n"
 
 
-def test_torn_records_of_all_parts_are_counted(log, monkeypatch):
+def test_torn_records_of_all_parts_are_counted(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
     torn = b"# y: (Add): /job:localhost/repl\n"
     log.write_bytes((torn + lines(50)) * 4)

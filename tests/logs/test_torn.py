@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -48,7 +49,9 @@ def printed(records: Sequence[Record], prefix: str, size: int) -> str:
 
 
 @given(st.lists(placed, min_size=1, max_size=40), st.sampled_from([DATED, ABSL, OLD]), st.data())
-def test_every_record_is_put_together(records, prefix, data):
+def test_every_record_is_put_together(
+    records: Sequence[Record], prefix: str, data: st.DataObject
+) -> None:
     size = data.draw(st.integers(100, 400), label="size")
 
     log = read(printed(records, prefix, size))
@@ -57,7 +60,9 @@ def test_every_record_is_put_together(records, prefix, data):
 
 
 @given(st.lists(placed, min_size=1, max_size=40), st.data())
-def test_also_over_the_border_of_two_blocks(records, data):
+def test_also_over_the_border_of_two_blocks(
+    records: Sequence[Record], data: st.DataObject
+) -> None:
     lines = printed(records, DATED, 150).splitlines()
     border = data.draw(st.integers(0, len(lines)), label="border")
 
@@ -67,7 +72,9 @@ def test_also_over_the_border_of_two_blocks(records, data):
 
 
 @given(st.lists(placed, min_size=1, max_size=40), st.data())
-def test_what_cannot_be_proved_is_counted_and_not_guessed(records, data):
+def test_what_cannot_be_proved_is_counted_and_not_guessed(
+    records: Sequence[Record], data: st.DataObject
+) -> None:
     """Without the copies on stderr, only other lines of stderr tear the records."""
     size = data.draw(st.integers(100, 400), label="size")
     warning = DATED.replace(": I ", ": W ") + "a warning"
@@ -92,7 +99,7 @@ def test_what_cannot_be_proved_is_counted_and_not_guessed(records, data):
         ("x: (A", "dd): " + HOST + ":GPU:1", "GPU:1"),
     ],
 )
-def test_cut_anywhere(head, tail, device):
+def test_cut_anywhere(head: str, tail: str, device: str) -> None:
     record = f"x: (Add): {HOST}:{device}"
 
     log = read(f"{head}{DATED}{record}\n{tail}\n")
@@ -104,7 +111,7 @@ def test_cut_anywhere(head, tail, device):
     )
 
 
-def test_the_end_of_a_torn_name_is_no_node_of_its_own():
+def test_the_end_of_a_torn_name_is_no_node_of_its_own() -> None:
     log = read(
         f"tower_1/lo{DATED}tower_1/logits: (MatMul): {HOST}:GPU:1\n"
         f"gits: (MatMul): {HOST}:GPU:1\n"
@@ -114,14 +121,14 @@ def test_the_end_of_a_torn_name_is_no_node_of_its_own():
     assert {record.node for record in log.counts} == {"tower_1/logits", "b"}
 
 
-def test_a_lost_newline_does_not_make_a_device_2017():
+def test_a_lost_newline_does_not_make_a_device_2017() -> None:
     log = read(f"a: (Add): /job:localhost/replica:0/task:0/cpu:0{DATED}b: (Add){HOST}:CPU:0")
 
     assert {record.device for record in log.counts} == {f"{HOST}:CPU:0"}
     assert log.torn == 0
 
 
-def test_a_record_whose_rest_never_comes():
+def test_a_record_whose_rest_never_comes() -> None:
     log = read(f"x: (Add): /job:localhost/repl{DATED}y: (Add): {HOST}:CPU:0\n\n\n")
 
     assert ({record.node for record in log.counts}, log.torn) == ({"y"}, 1)
@@ -131,20 +138,20 @@ def test_a_record_whose_rest_never_comes():
     )
 
 
-def test_a_last_line_that_is_cut_short():
+def test_a_last_line_that_is_cut_short() -> None:
     log = read(f"y: (Add): {HOST}:CPU:0\nx: (Add): {HOST}:CP")
 
     assert ({record.node for record in log.counts}, log.torn) == ({"y"}, 1)
 
 
-def test_a_progress_bar_before_a_log_line_is_no_record():
+def test_a_progress_bar_before_a_log_line_is_no_record() -> None:
     log = read(f"Epoch 1/10{DATED}y: (Add): {HOST}:CPU:0\ny: (Add): {HOST}:CPU:0\n")
 
     assert (list(log.counts), log.torn) == ([Record("y", "Add", f"{HOST}:CPU:0")], 0)
 
 
 @pytest.mark.parametrize("word", ["...", "Loading...", "1705871770.179741: ", "12:"])
-def test_what_is_no_head_costs_no_record(word):
+def test_what_is_no_head_costs_no_record(word: str) -> None:
     log = read(
         f"{word}{DATED.replace(': I ', ': W ')}a warning\nconv/w: (VarHandleOp): {HOST}:CPU:0"
     )
@@ -152,14 +159,14 @@ def test_what_is_no_head_costs_no_record(word):
     assert (list(log.counts), log.torn) == ([Record("conv/w", "VarHandleOp", f"{HOST}:CPU:0")], 0)
 
 
-def test_only_torn_records_are_a_reason():
+def test_only_torn_records_are_a_reason() -> None:
     log = read(f"ok{DATED.replace(': I ', ': W ')}a warning\nconv/w: (VarHandleOp): {HOST}:CPU:0")
 
     assert (log.counts, log.torn) == ({}, 1)
     assert log.reason.startswith("of the records in it, 1 in all, each is torn")
 
 
-def test_text_glued_before_a_name_is_known_by_the_other_copy():
+def test_text_glued_before_a_name_is_known_by_the_other_copy() -> None:
     record = f"w/k: (MatMul): {HOST}:CPU:0"
     log = read(f"loss: 2.30{record}\n{DATED}{record}\n")
 
@@ -167,7 +174,7 @@ def test_text_glued_before_a_name_is_known_by_the_other_copy():
 
 
 @pytest.mark.parametrize("op", ["|Const", "C|onst", "Cons|t", "Const|"])
-def test_a_head_that_ran_into_other_text(op):
+def test_a_head_that_ran_into_other_text(op: str) -> None:
     begin, end = op.split("|")
     record = f"tower_1/Shape: (Const): {HOST}:CPU:2"
     log = read(
@@ -182,7 +189,7 @@ def test_a_head_that_ran_into_other_text(op):
     )
 
 
-def test_an_interrupted_block_is_left_out():
+def test_an_interrupted_block_is_left_out() -> None:
     tally = Tally()
     tally.add(f"\nx: (Add): {HOST}:CPU:0".encode())
     tally._common.update([b"step 1", b"Executing op x] in device y"])  # before they were looked at
@@ -214,7 +221,7 @@ def test_an_interrupted_block_is_left_out():
         "many devices",
     ],
 )
-def test_time_grows_with_the_log_only(text):
+def test_time_grows_with_the_log_only(text: str) -> None:
     begin = time.perf_counter()
 
     read(Unwrapper().unwrap(text.encode()).decode())
@@ -222,7 +229,7 @@ def test_time_grows_with_the_log_only(text):
     assert time.perf_counter() - begin < 8  # seconds; the square would take minutes
 
 
-def test_an_index_that_may_go_on_is_whole_if_the_other_copy_says_so():
+def test_an_index_that_may_go_on_is_whole_if_the_other_copy_says_so() -> None:
     one, ten = (f"x: (Add): {HOST}:GPU:{index}" for index in (1, 10))
     log = read(f"{one}{DATED}{one}\n0\n{DATED}{ten}\n{ten}\n")
 
@@ -246,13 +253,13 @@ Y = f"y: (Add): {HOST}:CPU:0"
         "# tower_1/logits: (MatMul): /job:local",
     ],
 )
-def test_nothing_is_lost_with_a_head_whose_other_copy_is_whole(head):
+def test_nothing_is_lost_with_a_head_whose_other_copy_is_whole(head: str) -> None:
     log = read(f"{Y}\n{DATED}{Y}\n{DATED}tower_1/logits: (MatMul): {HOST}:GPU:1\n{head}{WARNING}")
 
     assert (log.records, log.torn, sum(log.counts.values())) == (4, 0, 2)
 
 
-def test_nor_with_one_whose_other_copy_is_on_its_line():
+def test_nor_with_one_whose_other_copy_is_on_its_line() -> None:
     log = read(f"# y: (Add): /job:local{DATED}{Y}\n")
 
     assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 1}, 2, 0)
@@ -277,24 +284,24 @@ def test_nor_with_one_whose_other_copy_is_on_its_line():
         pytest.param(f"{DATED}{Y}\n{DATED}y: (Add): /job:lo\n", id="of stderr alone"),
     ],
 )
-def test_a_head_without_a_whole_copy_is_lost(text):
+def test_a_head_without_a_whole_copy_is_lost(text: str) -> None:
     assert read(text).torn == 1
 
 
-def test_a_word_is_no_head_where_every_record_has_its_copy():
+def test_a_word_is_no_head_where_every_record_has_its_copy() -> None:
     """It would begin like one of those that lack their copy on stdout."""
     log = read(f"ok{WARNING}{Y}\n{DATED}{Y}\n")
 
     assert (log.records, log.torn) == (2, 0)
 
 
-def test_no_more_is_made_of_a_head_than_one_record():
+def test_no_more_is_made_of_a_head_than_one_record() -> None:
     log = read(f"{DATED}{Y}\n{DATED}{Y}\ny: (Add): /job:lo{WARNING}")
 
     assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 2}, 3, 0)
 
 
-def test_a_clear_head_comes_before_one_that_may_be_several():
+def test_a_clear_head_comes_before_one_that_may_be_several() -> None:
     copies = "".join(f"{DATED}x: ({op}): {HOST}:CPU:0\n" for op in ("Abs", "Add"))
 
     log = read(f"x: (A{WARNING}x: (Abs{WARNING}{copies}")
@@ -302,13 +309,13 @@ def test_a_clear_head_comes_before_one_that_may_be_several():
     assert (log.records, log.torn) == (4, 0)
 
 
-def test_a_word_is_no_eager_record():
+def test_a_word_is_no_eager_record() -> None:
     log = read(f"Exec{WARNING}{DATED}Executing op Add in device {HOST}:CPU:0\n")
 
     assert (log.records, log.torn) == (1, 0)
 
 
-def test_of_more_heads_than_copies_the_rest_is_lost():
+def test_of_more_heads_than_copies_the_rest_is_lost() -> None:
     log = read(f"y: (A{WARNING}y: (Add): /job:lo{WARNING}{DATED}{Y}\n")
 
     assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 1}, 2, 1)
@@ -327,7 +334,7 @@ def test_of_more_heads_than_copies_the_rest_is_lost():
         (f"x: (Add): {HOST}:GPU:1the loss\n0\n{DATED}x: (Add): {HOST}:GPU:10\n", ["x 10"]),
     ],
 )  # fmt: skip
-def test_a_newline_that_was_lost_or_comes_later(text, records):
+def test_a_newline_that_was_lost_or_comes_later(text: str, records: Sequence[str]) -> None:
     log = read(text)
 
     found = [f"{each.node} {each.device.rpartition(':')[2]}" for each in log.counts]
@@ -335,7 +342,7 @@ def test_a_newline_that_was_lost_or_comes_later(text, records):
     assert log.torn == 0
 
 
-def test_an_index_that_may_be_any_is_torn():
+def test_an_index_that_may_be_any_is_torn() -> None:
     one_or_two_digits = read(f"x: (Add): {HOST}:GPU:12y: (Mul): {HOST}:CPU:0\n")
     goes_on_below = read(f"x: (Add): {HOST}:GPU:1the loss is 0.3\n0\n")
 
@@ -346,7 +353,7 @@ def test_an_index_that_may_be_any_is_torn():
 @pytest.mark.parametrize("op", ["f.g", "f<lambda>", "f[x]", "förlust"])
 @settings(deadline=None)
 @given(data=st.data())
-def test_functions_of_any_name_are_put_together(op, data):
+def test_functions_of_any_name_are_put_together(op: str, data: st.DataObject) -> None:
     records = [Record(f"x_{n}", op, f"{HOST}:GPU:{n}") for n in range(9)]
     size = data.draw(st.integers(100, 400), label="size")
 
@@ -358,7 +365,9 @@ def test_functions_of_any_name_are_put_together(op, data):
 
 @pytest.mark.parametrize("head", ["y: (Add): /job:lo", "logits: "])
 @pytest.mark.parametrize("end", [WARNING, WARNING + "step 1\n" * 3], ids=["last", "before text"])
-def test_what_is_torn_in_one_of_several_logs_is_counted(head, end, tmp_path):
+def test_what_is_torn_in_one_of_several_logs_is_counted(
+    head: str, end: str, tmp_path: Path
+) -> None:
     logs = [tmp_path / "a.log", tmp_path / "b.log"]
     logs[0].write_text(f"x: (Add): {HOST}:CPU:0\n{head}{end}")
     logs[1].write_text(f"z: (Add): {HOST}:CPU:0\n")
@@ -366,7 +375,7 @@ def test_what_is_torn_in_one_of_several_logs_is_counted(head, end, tmp_path):
     assert read_logs(logs).torn == read_logs(logs[:1]).torn == 1
 
 
-def test_a_name_without_a_copy_is_its_own_beside_longer_ones_that_have_theirs():
+def test_a_name_without_a_copy_is_its_own_beside_longer_ones_that_have_theirs() -> None:
     log = read(f"{DATED}x/y: (Add): {HOST}:CPU:0\nx/y: (Add): {HOST}:CPU:0\n{Y}\n")
 
     assert {record.node: count for record, count in log.counts.items()} == {"x/y": 1, "y": 1}
@@ -374,19 +383,19 @@ def test_a_name_without_a_copy_is_its_own_beside_longer_ones_that_have_theirs():
 
 @pytest.mark.parametrize("text", ["4", "30", "2.30"])
 @pytest.mark.parametrize("name", ["y", "y/k"])
-def test_text_of_any_length_before_a_name(text, name):
+def test_text_of_any_length_before_a_name(text: str, name: str) -> None:
     log = read(f"{text}{name}: (Add): {HOST}:CPU:0\n{DATED}{name}: (Add): {HOST}:CPU:0\n")
 
     assert (log.counts, log.records) == ({Record(name, "Add", f"{HOST}:CPU:0"): 1}, 2)
 
 
 @pytest.mark.parametrize("mark", ["node1: ", "outputlog:"])
-def test_a_mark_before_many_lines_is_no_torn_name(mark):
+def test_a_mark_before_many_lines_is_no_torn_name(mark: str) -> None:
     assert read(f"{Y}\n" + f"{mark}{WARNING}" * 2).torn == 0
     assert read(f"{Y}\n" + f"{mark}{WARNING}").torn == 1
 
 
-def test_of_two_records_on_a_line_the_torn_one_is_looked_for():
+def test_of_two_records_on_a_line_the_torn_one_is_looked_for() -> None:
     x = f"x: (Mul): {HOST}:CPU:0"
 
     log = read(f"# {x} y: (Add): /job:lo{WARNING}{DATED}{x}\n{DATED}{Y}\n")
@@ -394,7 +403,7 @@ def test_of_two_records_on_a_line_the_torn_one_is_looked_for():
     assert (log.records, log.torn) == (4, 0)
 
 
-def test_heads_alike_may_be_on_several_devices():
+def test_heads_alike_may_be_on_several_devices() -> None:
     copies = "".join(f"{DATED}y: (Add): {HOST}:GPU:{index}\n" for index in range(4))
 
     log = read(f"y: (Add): /job:lo{WARNING}" * 4 + copies)
@@ -402,7 +411,7 @@ def test_heads_alike_may_be_on_several_devices():
     assert (log.records, log.torn) == (8, 0)
 
 
-def test_a_whole_record_does_not_go_on_behind_other_lines():
+def test_a_whole_record_does_not_go_on_behind_other_lines() -> None:
     log = read(f"x: (Add): {HOST}:GPU:1{WARNING}step 1\n0\n")
 
     assert (log.counts, log.torn) == ({Record("x", "Add", f"{HOST}:GPU:1"): 1}, 0)
@@ -417,7 +426,7 @@ def test_a_whole_record_does_not_go_on_behind_other_lines():
         "Executing op Add in device /job:localhost/replica:0/task:0/device:CPU:0",
     ],
 )
-def test_a_log_that_ends_within_a_record(begin, record, tmp_path):
+def test_a_log_that_ends_within_a_record(begin: str, record: str, tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     for end in ("Add", "Add): ", "/job:lo", "device:CPU:"):
         if end in record:
@@ -427,13 +436,13 @@ def test_a_log_that_ends_within_a_record(begin, record, tmp_path):
     assert read_logs([log]).unread == ""
 
 
-def test_a_record_before_other_text_and_a_log_line():
+def test_a_record_before_other_text_and_a_log_line() -> None:
     log = read(f"x: (Add): {HOST}:CPU:0 is done {DATED}{Y}\n")
 
     assert ({record.node for record in log.counts}, log.torn) == ({"x", "y"}, 0)
 
 
-def test_a_head_is_given_up_once(monkeypatch):
+def test_a_head_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torn, "_FAR", 3)
     steps = "step\n" * 9
 
@@ -442,7 +451,7 @@ def test_a_head_is_given_up_once(monkeypatch):
     assert (log.records, log.torn) == (1, 1)
 
 
-def test_a_record_with_text_behind_it_is_whole():
+def test_a_record_with_text_behind_it_is_whole() -> None:
     log = read(f"x: (Add): {HOST}:CPU:0 is done\nstep 1\n")
 
     assert (log.records, log.torn) == (1, 0)

@@ -7,8 +7,9 @@ import html
 import itertools
 import json
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,7 +148,9 @@ CARRIERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
-def test_nothing_is_lost_and_nothing_invented(carrier, printed, tmp_path):
+def test_nothing_is_lost_and_nothing_invented(
+    carrier: str, printed: bytes, tmp_path: Path
+) -> None:
     plain = read(tmp_path, printed)
 
     carried = read(tmp_path, CARRIERS[carrier](printed))
@@ -179,12 +182,14 @@ def stacked(names: Iterable[str]) -> Callable[[bytes], bytes]:
     ],
     ids=", ".join,
 )
-def test_one_carrier_in_another(names, printed, tmp_path):
+def test_one_carrier_in_another(names: Sequence[str], printed: bytes, tmp_path: Path) -> None:
     assert read(tmp_path, stacked(names)(printed)).counts == read(tmp_path, printed).counts
 
 
 @pytest.mark.parametrize("carrier", ["docker-compose", "GitHub Actions", "mpirun --tag-output"])
-def test_torn_records_are_put_together_behind_marks(carrier, fixtures, tmp_path):
+def test_torn_records_are_put_together_behind_marks(
+    carrier: str, fixtures: Path, tmp_path: Path
+) -> None:
     torn = (fixtures / "logs" / "2.15.1" / "session.log").read_bytes()
     plain = read(tmp_path, torn)
 
@@ -193,14 +198,14 @@ def test_torn_records_are_put_together_behind_marks(carrier, fixtures, tmp_path)
     assert (carried.counts, carried.records, carried.torn) == (plain.counts, plain.records, 0)
 
 
-def test_the_dots_of_pytest_are_no_part_of_a_name(tmp_path):
+def test_the_dots_of_pytest_are_no_part_of_a_name(tmp_path: Path) -> None:
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
     text = f"tests/test_a.py .a: (Add): {device}\n..b/w: (Add): {device}\n./c: (Add): {device}\n"
 
     assert {record.node for record in read(tmp_path, text.encode()).counts} == {"a", "b/w", "./c"}
 
 
-def test_numbers_may_be_names(tmp_path):
+def test_numbers_may_be_names(tmp_path: Path) -> None:
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
     text = f"m: (MatMul): {device}\n0: (Const): {device}\n1: (Mul): {device}\n"
 
@@ -208,7 +213,9 @@ def test_numbers_may_be_names(tmp_path):
 
 
 @pytest.mark.parametrize("carry", [docker_json, cri], ids=["docker", "CRI"])
-def test_pieces_at_the_border_of_parts(carry, fixtures, tmp_path, monkeypatch):
+def test_pieces_at_the_border_of_parts(
+    carry: Callable[..., Any], fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 500)
     log = tmp_path / "a.log"
     log.write_bytes(carry((fixtures / "logs" / "2.15.1" / "session.tty.log").read_bytes()))
@@ -218,7 +225,7 @@ def test_pieces_at_the_border_of_parts(carry, fixtures, tmp_path, monkeypatch):
     assert (parts.counts, parts.torn) == (read_logs([str(log)]).counts, 0)
 
 
-def test_json_of_any_depth(tmp_path):
+def test_json_of_any_depth(tmp_path: Path) -> None:
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
     deep = '{"a":' + "[" * 900 + f'"x: (Add): {device}"' + "]" * 900 + "}"
 
@@ -233,7 +240,7 @@ RECORD = f"x: (Add): {DEVICE}"
 @pytest.mark.parametrize(
     "carry", [docker_json, cri, fluent_json], ids=["docker", "CRI", "Fluent Bit"]
 )
-def test_every_line_ends_where_it_ended(carry):
+def test_every_line_ends_where_it_ended(carry: Callable[..., Any]) -> None:
     lines = [f"x_{n}: (Add): {DEVICE}" for n in range(4)]
     unwrapper = Unwrapper()
 
@@ -250,7 +257,7 @@ def test_every_line_ends_where_it_ended(carry):
     ],
     ids=["CRI", "docker"],
 )
-def test_a_piece_of_a_line_that_never_ended(piece, tmp_path):
+def test_a_piece_of_a_line_that_never_ended(piece: str, tmp_path: Path) -> None:
     closing = '"}' if piece.startswith("{") else ""
 
     whole = read(tmp_path, f"{piece}{RECORD}{closing}".encode())
@@ -273,12 +280,14 @@ def test_a_piece_of_a_line_that_never_ended(piece, tmp_path):
         {"message": f"\ud800 {RECORD}"},
     ],
 )
-def test_json_of_any_form(line, tmp_path):
+def test_json_of_any_form(line: Mapping[str, Any], tmp_path: Path) -> None:
     assert list(read(tmp_path, json.dumps(line).encode()).counts) == [Record("x", "Add", DEVICE)]
 
 
 @pytest.mark.parametrize("carry", [docker_json, cri], ids=["docker", "CRI"])
-def test_so_it_is_where_no_record_has_a_copy(carry, tmp_path, monkeypatch):
+def test_so_it_is_where_no_record_has_a_copy(
+    carry: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 500)
     log = tmp_path / "a.log"
     log.write_bytes(carry("".join(f"x_{n}: (Add): {DEVICE}\n" for n in range(99)).encode()))
@@ -289,23 +298,23 @@ def test_so_it_is_where_no_record_has_a_copy(carry, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mark", ["\x1b(B", "\x1b[32m", "[32m", "\x9b32m", "\x1b]0;a title\x07"])
-def test_each_colour_is_taken_off_by_itself(mark, tmp_path):
+def test_each_colour_is_taken_off_by_itself(mark: str, tmp_path: Path) -> None:
     assert list(read(tmp_path, f"{mark}{RECORD}".encode()).counts) == [Record("x", "Add", DEVICE)]
 
 
-def test_signs_that_html_writes_in_words(tmp_path):
+def test_signs_that_html_writes_in_words(tmp_path: Path) -> None:
     text = RECORD.replace("x", "a&gt;b").encode()
 
     assert list(read(tmp_path, text).counts) == [Record("a>b", "Add", DEVICE)]
 
 
-def test_json_with_bytes_that_are_no_text(tmp_path):
+def test_json_with_bytes_that_are_no_text(tmp_path: Path) -> None:
     text = b'{"log":"\xff ' + RECORD.encode() + b'\\n","stream":"stdout"}'
 
     assert read(tmp_path, text).records == 1
 
 
-def test_lines_of_a_container_may_be_empty(tmp_path):
+def test_lines_of_a_container_may_be_empty(tmp_path: Path) -> None:
     text = f"{TIME} stdout F\n{TIME} stdout F {RECORD}\n".encode()
 
     assert list(read(tmp_path, text).counts) == [Record("x", "Add", DEVICE)]

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -138,7 +140,15 @@ def test_the_devices_of_this_machine_answer_for_themselves(
     asked = []
 
     class Session(PlacerProcess):
-        def place(self, graph: bytes, targets, nested, tasks, *, soft: bool) -> list[str]:
+        def place(
+            self,
+            graph: bytes,
+            targets: Sequence[str],
+            nested: Sequence[Any],
+            tasks: Sequence[Sequence[Any]],
+            *,
+            soft: bool,
+        ) -> list[str]:
             asked.append(tasks)
             return ["/job:localhost/replica:0/task:0/device:GPU:1"] * len([*targets, *nested])
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 tf1 = tf.compat.v1
 
 
-def unpinned():
+def unpinned() -> Any:
     x = tf1.placeholder(tf.float32, [4, 4])
     w = tf1.get_variable("w", [4, 4])
     return tf.reduce_sum(x @ w)
 
 
-def queues_and_strings():
+def queues_and_strings() -> Any:
     with tf.device("/cpu:1"):
         queue = tf1.FIFOQueue(4, [tf.string], shapes=[[]])
         enqueue = queue.enqueue(tf.constant("a"))
@@ -25,14 +27,14 @@ def queues_and_strings():
     return enqueue, found
 
 
-def integers():
+def integers() -> Any:
     with tf.device("/cpu:2"):
         step = tf1.get_variable("step", [], tf.int32, tf1.zeros_initializer(), use_resource=False)
     with tf.device("/cpu:1"):
         return tf1.assign_add(step, 1)
 
 
-def loop_over_variable():
+def loop_over_variable() -> Any:
     with tf.device("/cpu:0"):
         w = tf1.get_variable("w", [4, 4])
     with tf.device("/cpu:2"):
@@ -41,7 +43,7 @@ def loop_over_variable():
         return tf1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(y))
 
 
-def loop_of_version_1():
+def loop_of_version_1() -> Any:
     with tf.device("/cpu:1"):
         tf1.disable_control_flow_v2()
         try:
@@ -52,7 +54,7 @@ def loop_of_version_1():
             tf1.enable_control_flow_v2()
 
 
-def gradients_of_a_loop_of_version_1():
+def gradients_of_a_loop_of_version_1() -> Any:
     tf1.disable_control_flow_v2()
     try:
         with tf.device("/cpu:0"):
@@ -65,7 +67,7 @@ def gradients_of_a_loop_of_version_1():
         tf1.enable_control_flow_v2()
 
 
-def colocated():
+def colocated() -> Any:
     with tf.device("/cpu:2"):
         x = tf1.placeholder(tf.float32, [4])
     with tf1.colocate_with(x):
@@ -74,7 +76,7 @@ def colocated():
         return y * 2
 
 
-def sparse_gradients():
+def sparse_gradients() -> Any:
     with tf.device("/cpu:1"):
         table = tf1.get_variable("table", [30, 4], use_resource=False)
     with tf.device("/cpu:2"):
@@ -82,7 +84,7 @@ def sparse_gradients():
         return tf1.train.AdamOptimizer().minimize(tf.reduce_sum(rows))
 
 
-def images_and_summaries():
+def images_and_summaries() -> Any:
     with tf.device("/cpu:1"):
         image = tf.io.decode_jpeg(tf1.placeholder(tf.string, []))
         resized = tf.image.resize(tf.cast(image, tf.float32), [8, 8])
@@ -90,14 +92,14 @@ def images_and_summaries():
     return tf1.summary.merge_all()
 
 
-def savers():
+def savers() -> Any:
     with tf.device("/cpu:2"):
         tf1.get_variable("a", [4])
         tf1.get_variable("b", [4], use_resource=False)
     return tf1.train.Saver().saver_def
 
 
-def datasets():
+def datasets() -> Any:
     with tf.device("/cpu:1"):
         data = tf.data.Dataset.range(8).map(lambda x: x * 2).batch(2)
         iterator = tf1.data.make_initializable_iterator(data)
@@ -105,17 +107,17 @@ def datasets():
         return iterator.get_next() + 1
 
 
-def missing_device():
+def missing_device() -> Any:
     with tf.device("/cpu:7"):
         return tf1.placeholder(tf.float32, [4]) + 1
 
 
-def missing_job():
+def missing_job() -> Any:
     with tf.device("/job:ps/task:0"):
         return tf1.placeholder(tf.float32, [4]) + 1
 
 
-def two_resources():
+def two_resources() -> Any:
     with tf.device("/cpu:1"):
         v = tf1.get_variable("v", [4], use_resource=False)
     with tf.device("/cpu:2"):

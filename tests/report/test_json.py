@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from importlib import metadata
+from typing import Any
 
 import pytest
 from graphs import op, placement
 
 from placement_checks import verify
 from placement_checks.core.errors import ConfigError, InputError, PlacerError, UsageError
+from placement_checks.core.results import Report
 from placement_checks.report.json import render, versions
 
 PROGRAM = {"program", "machine", "placer", "devices", "rules"}
@@ -28,7 +30,7 @@ FINDING = {
 
 
 @pytest.fixture
-def report():
+def report() -> Report:
     """One broken rule, three that are kept and one that is not checked."""
     graph = placement(
         op("größe", "VariableV2", "/gpu:0", "GPU:0"),
@@ -40,7 +42,7 @@ def report():
     return verify(graph)
 
 
-def test_keys_are_those_of_the_schema(report):
+def test_keys_are_those_of_the_schema(report: Report) -> None:
     document = json.loads(render([report], []))
     assert document.keys() == {"schema", "versions", "programs"}
     assert document["schema"] == 1
@@ -51,7 +53,7 @@ def test_keys_are_those_of_the_schema(report):
             assert all(finding.keys() == FINDING for finding in rule["findings"])
 
 
-def test_program(report):
+def test_program(report: Report) -> None:
     (program,) = json.loads(render([report], []))["programs"]
     rules = {each.pop("rule"): each for each in program.pop("rules")}
     assert program == {
@@ -96,7 +98,7 @@ def test_program(report):
     }
 
 
-def test_path_is_a_list():
+def test_path_is_a_list() -> None:
     graph = placement(
         op("step", "VariableV2", "/gpu:0", "CPU:0", why_not="no int32"),
         op("read", "Identity", "/gpu:0", "CPU:0", "step", bound=True),
@@ -105,17 +107,17 @@ def test_path_is_a_list():
     assert program["rules"][0]["findings"][0]["path"] == ["read"]
 
 
-def test_names_are_written_as_they_are(report):
+def test_names_are_written_as_they_are(report: Report) -> None:
     assert '"größe"' in render([report], [])
 
 
-def test_placement_that_was_only_requested():
+def test_placement_that_was_only_requested() -> None:
     bare = verify(placement(op("a", "NoOp"), machine=None, placer=None))
     (program,) = json.loads(render([bare], []))["programs"]
     assert (program["machine"], program["placer"]) == (None, None)
 
 
-def test_no_programs():
+def test_no_programs() -> None:
     document = json.loads(render([], []))
 
     assert document == {"schema": 1, "versions": versions(), "programs": []}
@@ -161,7 +163,7 @@ def test_tensorflow_comes_under_several_names(
         (PlacerError, "internal"),
     ],
 )
-def test_error(error, kind):
+def test_error(error: type[Any], kind: str) -> None:
     raised = error("train.py", "is not there", "name another", details="not for programs")
     assert json.loads(render([], [raised])) == {
         "schema": 1,
@@ -174,7 +176,7 @@ def test_error(error, kind):
     }
 
 
-def test_programs_before_an_error_are_kept_and_the_first_error_is_told(report):
+def test_programs_before_an_error_are_kept_and_the_first_error_is_told(report: Report) -> None:
     errors = [InputError("a.py", "is not there"), InputError("b.py", "is not there")]
     document = json.loads(render([report], errors))
     assert len(document["programs"]) == 1

@@ -8,7 +8,7 @@ from placement_checks.report.log import render_lines, render_text
 HOST = "/job:localhost/replica:0/task:0/device"
 
 
-def test_nodes_on_several_devices_torn_records_and_ops_without_a_place():
+def test_nodes_on_several_devices_torn_records_and_ops_without_a_place() -> None:
     log = Log(
         "a.log",
         {
@@ -39,13 +39,13 @@ def test_nodes_on_several_devices_torn_records_and_ops_without_a_place():
     ]
 
 
-def test_a_log_without_op_types():
+def test_a_log_without_op_types() -> None:
     log = Log("a.log", {Record("x", None, f"{HOST}:CPU:0"): 1}, 1)
 
     assert render_text(log).splitlines()[-1] == "  /device:CPU:0    1"
 
 
-def test_lines_are_repeated_as_often_as_the_op_was_placed():
+def test_lines_are_repeated_as_often_as_the_op_was_placed() -> None:
     log = Log(
         "a.log",
         {

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import StringIO
+from typing import Any
 
 import pytest
 from graphs import op, placement
 from rich.console import Console
 from timings import timeline, timing
 
-from placement_checks import assert_rules, assert_variables_on_host, verify
+from placement_checks import Placement, assert_rules, assert_variables_on_host, verify
 from placement_checks.logs import Log, Record
 from placement_checks.report import diff, log, text
 from placement_checks.report import json as json_report
@@ -25,13 +27,13 @@ NAMES = [*HOSTILE, PLAIN]
 HOST = "/job:localhost/replica:0/task:0/device"
 
 
-def graph(device: str, program: str = "train.py:\x1b[2Jbuild"):
+def graph(device: str, program: str = "train.py:\x1b[2Jbuild") -> Placement:
     return placement(
         *(op(name, "VarHandleOp", "/gpu:0", device) for name in NAMES), program=program
     )
 
 
-def console_text(write) -> str:
+def console_text(write: Callable[..., Any]) -> str:
     console = Console(file=StringIO())
     write(console)
     return console.file.getvalue()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from io import StringIO
+from typing import Any
 
 import pytest
 from graphs import op, placement
@@ -13,14 +15,14 @@ from placement_checks.report.text import write
 from placement_checks.util.text import counted
 
 
-def written(*reports, width=40):
+def written(*reports: Report, width: int = 40) -> str:
     """Narrower than the lines, which must not be broken: a terminal does that better."""
     console = Console(file=StringIO(), width=width)
     write(reports, console)
     return console.file.getvalue()
 
 
-def finding(object, **more):
+def finding(object: str, **more: Any) -> Finding:
     values = {
         "op": "VarHandleOp",
         "evidence": "assigned",
@@ -33,7 +35,7 @@ def finding(object, **more):
     return Finding(object, **{**values, **more})
 
 
-def test_report_of_one_program():
+def test_report_of_one_program() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/gpu:0", "GPU:0"),
         op("a", "MatMul", "/gpu:0", "GPU:0", "w"),
@@ -76,12 +78,12 @@ def test_report_of_one_program():
         ({"machine": None}, "p"),
     ],
 )
-def test_headline_has_the_conditions(conditions, headline):
+def test_headline_has_the_conditions(conditions: Mapping[str, Any], headline: str) -> None:
     graph = placement(program="p", **conditions)
     assert written(Report(graph, [])).splitlines()[0] == headline
 
 
-def test_counts_are_of_all_programs():
+def test_counts_are_of_all_programs() -> None:
     kept = Report(placement(program="p"), [Verdict("placeable", "kept", "assigned")])
     broken = Report(
         placement(program="q"), [Verdict("placeable", "broken", "assigned", None, [finding("w")])]
@@ -91,11 +93,11 @@ def test_counts_are_of_all_programs():
     assert text.endswith("2 programs, rules: 1 kept, 1 broken, 0 not checked.\n")
 
 
-def test_nothing_to_report():
+def test_nothing_to_report() -> None:
     assert written() == "0 programs, rules: 0 kept, 0 broken, 0 not checked.\n"
 
 
-def test_markup_of_names_is_left_alone():
+def test_markup_of_names_is_left_alone() -> None:
     graph = placement(program="[red]p[/red]")
     assert "[red]p[/red]" in written(Report(graph, []))
 
@@ -129,14 +131,14 @@ def test_markup_of_names_is_left_alone():
         ),
     ],
 )
-def test_finding_lines(findings, lines):
+def test_finding_lines(findings: Sequence[Finding], lines: Sequence[str]) -> None:
     assert list(finding_lines(findings)) == lines
 
 
 @pytest.mark.parametrize(
     ("steps", "last"), [(12, "      11"), (13, "      and 1 more, see --format json")]
 )
-def test_long_paths_are_cut(steps, last):
+def test_long_paths_are_cut(steps: int, last: str) -> None:
     _, *path, _ = finding_lines([finding("w", path=tuple(map(str, range(steps))))])
     assert path[:12] == [f"      {step}" for step in range(12)]
     assert path[-1] == last
@@ -145,5 +147,5 @@ def test_long_paths_are_cut(steps, last):
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0 findings"), (1, "1 finding"), (2, "2 findings")]
 )
-def test_counted(number, text):
+def test_counted(number: int, text: str) -> None:
     assert counted(number, "finding") == text

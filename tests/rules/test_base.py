@@ -14,14 +14,14 @@ from placement_checks.rules import RULES, NoFallback, Rule, TowersAlike
 from placement_checks.rules.base import built_at
 
 
-def test_an_explanation_is_the_docstring_and_the_parameters():
+def test_an_explanation_is_the_docstring_and_the_parameters() -> None:
     text = NoFallback.explanation()
 
     assert text.startswith("No op that asks for a GPU ends on a CPU, or on another GPU")
     assert text.endswith("\n\nParameters and their defaults:\n  no-fallback.allow = ()")
 
 
-def test_an_explanation_of_a_rule_without_docstring_and_parameters_is_empty():
+def test_an_explanation_of_a_rule_without_docstring_and_parameters_is_empty() -> None:
     @dataclass(frozen=True)
     class Bare(Rule):
         name = "bare"
@@ -40,7 +40,9 @@ def test_an_explanation_of_a_rule_without_docstring_and_parameters_is_empty():
         ("phantom", "gpu*2", "kept"),
     ],
 )
-def test_a_log_of_a_machine_without_gpus_tells_nothing(placer, machine, state):
+def test_a_log_of_a_machine_without_gpus_tells_nothing(
+    placer: str, machine: str | None, state: str
+) -> None:
     graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer=placer, machine=machine)
 
     verdict = NoFallback().check(graph)
@@ -53,7 +55,7 @@ def test_a_log_of_a_machine_without_gpus_tells_nothing(placer, machine, state):
         )
 
 
-def test_a_rule_on_requests_says_why_there_are_none():
+def test_a_rule_on_requests_says_why_there_are_none() -> None:
     graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), unasked="a log has no requests")
 
     assert NoFallback().check(graph) == Verdict(
@@ -61,11 +63,11 @@ def test_a_rule_on_requests_says_why_there_are_none():
     )
 
 
-def test_a_line_on_which_one_function_calls_another_is_named_once():
+def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
     """A lambda, for example."""
 
     class Called(Details):
-        def frames(self, _op):
+        def frames(self, _op: str) -> list[Frame]:
             names = [("a.py", 3, "<module>"), ("a.py", 3, "<lambda>"), ("b.py", 5, "net")]
             return [Frame(*each) for each in names]
 
@@ -74,7 +76,7 @@ def test_a_line_on_which_one_function_calls_another_is_named_once():
     assert built_at(graph, "a") == " (built at a.py:3 > b.py:5)"
 
 
-def test_the_parameters_and_their_defaults():
+def test_the_parameters_and_their_defaults() -> None:
     """What a configuration relies on: another default is another verdict."""
     parameters = {
         line.strip()
@@ -130,7 +132,7 @@ def test_the_parameters_and_their_defaults():
     }
 
 
-def test_towers_on_one_gpu_are_told_by_the_losses_that_are_reported_too():
+def test_towers_on_one_gpu_are_told_by_the_losses_that_are_reported_too() -> None:
     losses = ["tower_0/loss", "tower_1/loss"]
     graph = program(gpus=[0, 0], training={"objectives": (), "losses": losses})
 

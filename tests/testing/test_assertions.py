@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from graphs import op, placement
 
 from placement_checks import (
     RULES,
+    Placement,
     assert_no_fallback,
     assert_no_idle_device,
     assert_placeable,
@@ -28,7 +31,7 @@ ALL = [
 
 
 @pytest.fixture
-def sound():
+def sound() -> Placement:
     """Two towers that share a variable on the host."""
     return placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
@@ -38,7 +41,7 @@ def sound():
 
 
 @pytest.fixture
-def unsound():
+def unsound() -> Placement:
     """Breaks every rule, by every second op."""
     return placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
@@ -51,7 +54,7 @@ def unsound():
 
 
 @pytest.mark.parametrize("assertion", [*ALL, assert_rules])
-def test_passes_on_a_sound_placement(assertion, sound):
+def test_passes_on_a_sound_placement(assertion: Callable[..., Any], sound: Placement) -> None:
     assert assertion(sound) is None
 
 
@@ -65,7 +68,9 @@ def test_passes_on_a_sound_placement(assertion, sound):
         (assert_no_idle_device, "no-idle-device", "/device:GPU:1"),
     ],
 )
-def test_fails_with_the_offender(assertion, rule, cured, unsound):
+def test_fails_with_the_offender(
+    assertion: Callable[..., Any], rule: str, cured: str, unsound: Placement
+) -> None:
     with pytest.raises(AssertionError) as caught:
         assertion(unsound)
     headline, finding, *_ = str(caught.value).splitlines()
@@ -73,7 +78,7 @@ def test_fails_with_the_offender(assertion, rule, cured, unsound):
     assert cured in finding
 
 
-def test_message_has_source_line_path_and_cure(unsound):
+def test_message_has_source_line_path_and_cure(unsound: Placement) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_variables_shared(unsound)
     assert str(caught.value) == (
@@ -97,16 +102,18 @@ def test_message_has_source_line_path_and_cure(unsound):
         (assert_no_idle_device, {"idle": ("/gpu:1",)}),
     ],
 )
-def test_parameters_let_the_offender_pass(assertion, parameters, unsound):
+def test_parameters_let_the_offender_pass(
+    assertion: Callable[..., Any], parameters: Mapping[str, Sequence[str]], unsound: Placement
+) -> None:
     assert assertion(unsound, **parameters) is None
 
 
-def test_a_device_that_is_none_is_refused(sound):
+def test_a_device_that_is_none_is_refused(sound: Placement) -> None:
     with pytest.raises(ConfigError, match="'host' is no part of a device name"):
         assert_variables_on_host(sound, "host")
 
 
-def test_rules_are_all_told_of_at_once(unsound):
+def test_rules_are_all_told_of_at_once(unsound: Placement) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_rules(unsound)
     headlines = [each.splitlines()[0] for each in str(caught.value).split("\n\n")]
@@ -119,13 +126,13 @@ def test_rules_are_all_told_of_at_once(unsound):
     ]
 
 
-def test_rules_that_are_not_named_are_not_asserted(unsound):
+def test_rules_that_are_not_named_are_not_asserted(unsound: Placement) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_rules(unsound, "no-fallback", "no-idle-device")
     assert str(caught.value).count("is broken by") == 2
 
 
-def test_rules_heed_the_policy_of_the_program():
+def test_rules_heed_the_policy_of_the_program() -> None:
     on_gpu = [
         op("w", "VarHandleOp", "/gpu:0", "GPU:0"),
         op("tower", "MatMul", "/gpu:0", "GPU:0", "w"),
@@ -140,7 +147,9 @@ def test_rules_heed_the_policy_of_the_program():
     ("rules", "policy", "error"),
     [(["no-fallbacks"], {}, UsageError), ([], {"no-fallback": {"alow": []}}, ConfigError)],
 )
-def test_rules_refuse_names_that_do_not_exist(rules, policy, error):
+def test_rules_refuse_names_that_do_not_exist(
+    rules: Sequence[str], policy: Mapping[str, Mapping[str, Sequence[Any]]], error: type[Any]
+) -> None:
     with pytest.raises(error, match="did you mean"):
         assert_rules(placement(op("a", "NoOp"), policy=policy), *rules)
 
@@ -156,23 +165,23 @@ def test_rules_refuse_names_that_do_not_exist(rules, policy, error):
         ),
     ],
 )
-def test_fails_where_nothing_was_looked_at(assertion, reason):
+def test_fails_where_nothing_was_looked_at(assertion: Callable[..., Any], reason: str) -> None:
     with pytest.raises(AssertionError, match=reason):
         assertion(placement(op("a", "NoOp", "", "CPU:0")))
 
 
-def test_rules_that_are_not_named_need_not_be_checked():
+def test_rules_that_are_not_named_need_not_be_checked() -> None:
     assert_rules(placement(op("a", "MatMul", "/gpu:0", "GPU:0"), machine="gpu*1"))
 
 
 @pytest.mark.parametrize("assertion", [*ALL[:3], assert_no_idle_device, assert_rules])
-def test_skips_where_no_placer_can_answer(assertion):
+def test_skips_where_no_placer_can_answer(assertion: Callable[..., Any]) -> None:
     unplaced = placement(op("a", "MatMul", "/gpu:0"), placer=None, unplaced="no wheel for this")
     with pytest.raises(pytest.skip.Exception, match=r"could not be checked on .*: no wheel"):
         assertion(unplaced)
 
 
-def test_fails_where_the_placer_refused():
+def test_fails_where_the_placer_refused() -> None:
     """No answer because of the program itself is no reason to skip."""
     refused = placement(
         op("a", "MatMul", "/gpu:0"),
@@ -197,7 +206,13 @@ def test_fails_where_the_placer_refused():
     ],
 )
 @pytest.mark.parametrize("case", ["sound", "unsound"])
-def test_observers_are_told_of_every_verdict(assertion, rules, case, monkeypatch, request):
+def test_observers_are_told_of_every_verdict(
+    assertion: Callable[..., Any],
+    rules: Sequence[str],
+    case: str,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
     told = []
     asserted = request.getfixturevalue(case)
     with monkeypatch.context() as patch:
@@ -207,7 +222,7 @@ def test_observers_are_told_of_every_verdict(assertion, rules, case, monkeypatch
     assert [(each, verdict.rule) for each, verdict in told] == [(asserted, rule) for rule in rules]
 
 
-def test_a_broken_rule_is_not_hidden_by_one_that_no_placer_answered_for():
+def test_a_broken_rule_is_not_hidden_by_one_that_no_placer_answered_for() -> None:
     graph = placement(
         op("v", "VarHandleOp"),
         op("w", "VarHandleOp"),
@@ -221,15 +236,17 @@ def test_a_broken_rule_is_not_hidden_by_one_that_no_placer_answered_for():
         assert_rules(graph, "placeable", "variables-shared")
 
 
-def failing(monkeypatch, rule, error):
-    def fail(*_):
+def failing(monkeypatch: pytest.MonkeyPatch, rule: str, error: Any) -> None:
+    def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(RULES[rule], "check", fail)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a fault"), MemoryError(), RecursionError("deep")])
-def test_a_rule_that_fails_neither_passes_nor_breaks(monkeypatch, sound, error):
+def test_a_rule_that_fails_neither_passes_nor_breaks(
+    monkeypatch: pytest.MonkeyPatch, sound: Placement, error: Any
+) -> None:
     failing(monkeypatch, "placeable", error)
 
     for assertion in (assert_rules, assert_placeable):
@@ -243,14 +260,18 @@ def test_a_rule_that_fails_neither_passes_nor_breaks(monkeypatch, sound, error):
     assert_rules(sound, "no-fallback")
 
 
-def test_a_rule_that_fails_is_no_skip_where_no_placer_answers(monkeypatch):
+def test_a_rule_that_fails_is_no_skip_where_no_placer_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     failing(monkeypatch, "placeable", RuntimeError("a fault"))
 
     with pytest.raises(PlacementError, match="a fault"):
         assert_placeable(placement(op("w", "VarHandleOp"), unplaced="there is no placer"))
 
 
-def test_what_is_broken_is_told_beside_a_rule_that_failed(monkeypatch, unsound):
+def test_what_is_broken_is_told_beside_a_rule_that_failed(
+    monkeypatch: pytest.MonkeyPatch, unsound: Placement
+) -> None:
     failing(monkeypatch, "placeable", RuntimeError("a fault"))
     failing(monkeypatch, "no-fallback", RuntimeError("another"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 LIMIT = 0.020  # seconds over a pytest that does not load it
 IMPORT = """
@@ -31,7 +32,7 @@ def test_loading_takes_less_than_20_ms_and_no_tensorflow() -> None:
     assert seconds < LIMIT
 
 
-def test_a_run_without_placements_loads_no_tensorflow(tmp_path) -> None:
+def test_a_run_without_placements_loads_no_tensorflow(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n\ndef test_it():\n    assert 'tensorflow' not in sys.modules\n"
         "    assert 'placement_checks.testing.pytest_plugin' in sys.modules\n"

@@ -16,7 +16,7 @@ HOST = "/job:localhost/replica:0/task:0/device"
 CPU, GPU = (Device.parse(name).over(LOCALHOST) for name in ("CPU:0", "GPU:0"))
 
 
-def test_equal():
+def test_equal() -> None:
     graph = placement(op("a", "Add", "", "CPU:0"), op("b", "Add"))
 
     difference = compare(graph, graph)
@@ -25,7 +25,7 @@ def test_equal():
     assert difference.ops == 1  # nobody placed the other
 
 
-def test_moved_added_and_removed():
+def test_moved_added_and_removed() -> None:
     old = placement(op("a", "Add", "", "CPU:0"), op("b", "Mul", "", "CPU:0"))
     new = placement(op("a", "Add", "", "GPU:0"), op("c", "Sub", "", "CPU:0"))
 
@@ -36,7 +36,7 @@ def test_moved_added_and_removed():
     assert (difference.removed, difference.added) == ({"b": "Mul"}, {"c": "Sub"})
 
 
-def test_an_op_on_several_devices_is_compared_as_a_whole():
+def test_an_op_on_several_devices_is_compared_as_a_whole() -> None:
     old = Log("old", {Record("a", "Add", f"{HOST}:{at}"): 1 for at in ("CPU:0", "GPU:0")}, 2)
     new = Log("new", {Record("a", "Add", f"{HOST}:{at}"): 1 for at in ("GPU:0", "CPU:0")}, 2)
     one = placement(op("a", "Add", "", "CPU:0"))
@@ -45,7 +45,7 @@ def test_an_op_on_several_devices_is_compared_as_a_whole():
     assert compare(old.placement(), one).moved == [Moved("a", "Add", (CPU, GPU), (CPU,))]
 
 
-def test_what_nobody_placed_cannot_be_compared():
+def test_what_nobody_placed_cannot_be_compared() -> None:
     graph = placement(op("a", "Add", "/gpu:0"), placer=None, unplaced="no CUDA build here")
 
     with pytest.raises(InputError, match="no CUDA build here"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ AT = "tool.placement_checks"
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Makes the folder of a project whose pyproject.toml has the given text, and enters it."""
     monkeypatch.chdir(tmp_path)
 
@@ -36,11 +37,11 @@ def error_of(folder: Path) -> ConfigError:
 
 
 @pytest.mark.parametrize("text", ["", "[project]\nname = 'p'", f"[{AT}]"])
-def test_nothing_configured(project, text):
+def test_nothing_configured(project: Callable[..., Path], text: str) -> None:
     assert load(project(text, bare=True)) == Config(Settings(), [])
 
 
-def test_every_field(project):
+def test_every_field(project: Callable[..., Path]) -> None:
     folder = project(
         """
         gpus = 4
@@ -59,7 +60,9 @@ def test_every_field(project):
     )
 
 
-def test_programs_are_strings_or_tables_with_settings_of_their_own(project):
+def test_programs_are_strings_or_tables_with_settings_of_their_own(
+    project: Callable[..., Path],
+) -> None:
     folder = project(
         """
         programs = [
@@ -76,7 +79,9 @@ def test_programs_are_strings_or_tables_with_settings_of_their_own(project):
     ]
 
 
-def test_nearest_file_above_counts_and_paths_are_meant_from_it(project, monkeypatch):
+def test_nearest_file_above_counts_and_paths_are_meant_from_it(
+    project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = project('gpus = 3\nprograms = ["a/train.py:build", "net:build", "b/saved"]')
     inner = folder / "a" / "deeper"
     inner.mkdir(parents=True)
@@ -90,7 +95,7 @@ def test_nearest_file_above_counts_and_paths_are_meant_from_it(project, monkeypa
     ]
 
 
-def test_nearest_file_hides_those_above(project):
+def test_nearest_file_hides_those_above(project: Callable[..., Path]) -> None:
     folder = project("gpus = 3")
     (folder / "inner").mkdir()
     (folder / "inner" / "pyproject.toml").touch()
@@ -111,7 +116,9 @@ def test_nearest_file_hides_those_above(project):
     ],
 )
 @pytest.mark.parametrize("beside", ["", f"\n[{AT}]\ngpus = 2\n"], ids=["alone", "beside ours"])
-def test_a_table_of_another_spelling_is_not_passed_over(project, table, beside):
+def test_a_table_of_another_spelling_is_not_passed_over(
+    project: Callable[..., Path], table: str, beside: str
+) -> None:
     folder = project(f"[{table}]\ngpus = 4\n{beside}", bare=True)
     error = error_of(folder)
     assert error.object == f"{folder / 'pyproject.toml'}: {table}"
@@ -121,12 +128,14 @@ def test_a_table_of_another_spelling_is_not_passed_over(project, table, beside):
 @pytest.mark.parametrize(
     "table", ["tool.placement", "tool.checks", "tool.placeholder-checks", "tool.ruff", "placement"]
 )
-def test_tables_of_other_tools_are_left_alone(project, table):
+def test_tables_of_other_tools_are_left_alone(project: Callable[..., Path], table: str) -> None:
     assert load(project(f"[{table}]\ngpus = 4", bare=True)) == Config(Settings(), [])
 
 
-def test_a_file_that_may_not_be_read(project, monkeypatch):
-    def refuse(*_, **__):
+def test_a_file_that_may_not_be_read(
+    project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     folder = project("gpus = 2")
@@ -136,20 +145,20 @@ def test_a_file_that_may_not_be_read(project, monkeypatch):
     )
 
 
-def test_no_file_anywhere(tmp_path, monkeypatch):
+def test_no_file_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "is_file", lambda _: False)
     assert load(tmp_path) == Config()
 
 
 @pytest.mark.parametrize("text", ["gpus = ", "gpus = 2\ngpus = 3"])
-def test_malformed_toml_names_the_file(project, text):
+def test_malformed_toml_names_the_file(project: Callable[..., Path], text: str) -> None:
     folder = project(text)
     error = error_of(folder)
     assert error.object == str(folder / "pyproject.toml")
     assert error.message.startswith("is no TOML: ")
 
 
-def test_file_that_is_no_text_is_no_toml(project):
+def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
     folder = project("")
     (folder / "pyproject.toml").write_bytes(b"\xff\xfe")
     assert error_of(folder).message.startswith("is no TOML: ")
@@ -218,20 +227,22 @@ def test_file_that_is_no_text_is_no_toml(project):
         ),
     ],
 )
-def test_wrong_field(project, text, at, message, cure):
+def test_wrong_field(
+    project: Callable[..., Path], text: str, at: str, message: str, cure: str
+) -> None:
     folder = project(text)
     error = error_of(folder)
     assert error.object == f"{folder / 'pyproject.toml'}: {AT}{at}"
     assert (error.message, error.cure) == (message, cure)
 
 
-def test_section_that_is_no_table(project):
+def test_section_that_is_no_table(project: Callable[..., Path]) -> None:
     error = error_of(project("[tool]\nplacement_checks = 3", bare=True))
     assert error.object.endswith(f"pyproject.toml: {AT}")
     assert error.message == "is no table"
 
 
-def test_all_wrong_fields_are_named_at_once(project):
+def test_all_wrong_fields_are_named_at_once(project: Callable[..., Path]) -> None:
     folder = project(
         """
         gpu = 2
@@ -255,7 +266,7 @@ def test_all_wrong_fields_are_named_at_once(project):
     assert "'placeable'" not in error.message
 
 
-def test_each_of_several_fields_has_its_cure(project):
+def test_each_of_several_fields_has_its_cure(project: Callable[..., Path]) -> None:
     error = error_of(project("gpus = '2'\nsoft = 1"))
     assert error.message == (
         f"2 fields are wrong: {AT}.gpus: is '2' (give a number); "
@@ -263,7 +274,7 @@ def test_each_of_several_fields_has_its_cure(project):
     )
 
 
-def test_gpus_and_machine_say_the_same(project):
+def test_gpus_and_machine_say_the_same(project: Callable[..., Path]) -> None:
     error = error_of(project("gpus = 2\nmachine = 'gpu*4'"))
     assert error.message == "says the same as machine"
     assert error.cure == "give one of them"
@@ -272,7 +283,7 @@ def test_gpus_and_machine_say_the_same(project):
 @pytest.mark.parametrize(
     "text", ["tool = 3", "tool.placement_checks = 3", f"a = {'9' * 5000}", f"a = {'[' * 3000}"]
 )
-def test_no_text_of_a_pyproject_is_a_traceback(tmp_path, text):
+def test_no_text_of_a_pyproject_is_a_traceback(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(ConfigError, match=r"is no (TOML|table)"):
         load(tmp_path)
@@ -300,7 +311,7 @@ def test_no_text_of_a_pyproject_is_a_traceback(tmp_path, text):
         ),
     ],
 )
-def test_within(inner, outer, merged):
+def test_within(inner: Settings, outer: Settings, merged: Settings) -> None:
     assert inner.within(outer) == merged
 
 
@@ -343,7 +354,9 @@ def written(value: object) -> str:
 
 @given(st.dictionaries(st.sampled_from(KEYS), values, max_size=4))
 @settings(max_examples=200, deadline=None)
-def test_any_table_is_a_configuration_or_an_error_of_its_fields(table):
+def test_any_table_is_a_configuration_or_an_error_of_its_fields(
+    table: Mapping[str, object],
+) -> None:
     with TemporaryDirectory() as folder, suppress(ConfigError):
         text = "".join(f"{key} = {written(value)}\n" for key, value in table.items())
         (Path(folder) / "pyproject.toml").write_text(f"[{AT}]\n{text}", encoding="utf-8")
@@ -352,7 +365,7 @@ def test_any_table_is_a_configuration_or_an_error_of_its_fields(table):
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_a_damaged_file_is_a_configuration_or_an_error(data):
+def test_a_damaged_file_is_a_configuration_or_an_error(data: st.DataObject) -> None:
     content = bytearray(VALID.encode())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))

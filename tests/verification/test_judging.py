@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from graphs import op, placement
 
-from placement_checks import RULES, Verdict, verify
+from placement_checks import RULES, Placement, Verdict, verify
 from placement_checks.core.errors import ConfigError, UsageError, as_error
 from placement_checks.core.results import Report
 
 KEPT, BROKEN, NOT_CHECKED = "kept", "broken", "not-checked"
 
 
-def report(**states):
+def report(**states: Any) -> Report:
     return Report(placement(), [Verdict(rule, state, None) for rule, state in states.items()])
 
 
@@ -33,20 +35,22 @@ def report(**states):
         ({}, [], False, 2),
     ],
 )
-def test_status(states, asked, require_all, status):
+def test_status(
+    states: Mapping[str, str], asked: Sequence[str], require_all: bool, status: int
+) -> None:
     assert report(**states).status(asked=asked, require_all=require_all) == status
 
 
 @pytest.mark.parametrize("other", [KEPT, BROKEN, NOT_CHECKED])
 @pytest.mark.parametrize("require_all", [False, True])
-def test_a_rule_that_an_error_ended_is_the_worst(other, require_all):
+def test_a_rule_that_an_error_ended_is_the_worst(other: str, require_all: bool) -> None:
     error = as_error("train.py:build", RuntimeError("a fault"))
     verdicts = [Verdict("a", other, None), Verdict("b", NOT_CHECKED, None, error=error)]
 
     assert Report(placement(), verdicts).status(require_all=require_all) == 2
 
 
-def test_errors_are_told_once_with_the_rules_that_they_ended():
+def test_errors_are_told_once_with_the_rules_that_they_ended() -> None:
     first, second, other = (as_error("p", RuntimeError(text)) for text in ("a\nb", "a", "c"))
     verdicts = [
         Verdict(rule, NOT_CHECKED, None, error=error)
@@ -60,12 +64,12 @@ def test_errors_are_told_once_with_the_rules_that_they_ended():
 
 
 @pytest.mark.parametrize(("state", "count"), [(KEPT, 2), (BROKEN, 1), (NOT_CHECKED, 0)])
-def test_count(state, count):
+def test_count(state: str, count: int) -> None:
     assert report(a=KEPT, b=BROKEN, c=KEPT).count(state) == count
 
 
 @pytest.fixture
-def on_gpu():
+def on_gpu() -> Placement:
     """One variable on GPU:0, which breaks variables-on-host unless a policy lets it."""
     return placement(
         op("w", "VarHandleOp", "/gpu:0", "GPU:0"),
@@ -73,17 +77,19 @@ def on_gpu():
     )
 
 
-def states(report):
+def states(report: Report) -> dict[str, str]:
     return {verdict.rule: verdict.state for verdict in report.verdicts}
 
 
-def test_verify_judges_by_every_rule_in_order(on_gpu):
+def test_verify_judges_by_every_rule_in_order(on_gpu: Placement) -> None:
     report = verify(on_gpu)
     assert report.placement is on_gpu
     assert list(states(report)) == list(RULES)
 
 
-def test_verify_takes_the_policy_of_the_program_and_before_it_the_one_given(on_gpu):
+def test_verify_takes_the_policy_of_the_program_and_before_it_the_one_given(
+    on_gpu: Placement,
+) -> None:
     rule = "variables-on-host"
     assert states(verify(on_gpu, only=[rule])) == {rule: KEPT}
     for policies in ([{rule: {"device": "/cpu:0"}}], [{}, {rule: {"device": ["/cpu:0"]}}]):
@@ -91,22 +97,22 @@ def test_verify_takes_the_policy_of_the_program_and_before_it_the_one_given(on_g
     assert states(verify(on_gpu, [{rule: {"allow": ["w"]}}], only=[rule])) == {rule: KEPT}
 
 
-def test_verify_leaves_rules_out(on_gpu):
+def test_verify_leaves_rules_out(on_gpu: Placement) -> None:
     report = verify(on_gpu, without=["no-fallback", "placeable"])
     assert set(RULES) - states(report).keys() == {"no-fallback", "placeable"}
 
 
-def test_verify_refuses_unknown_rules(on_gpu):
+def test_verify_refuses_unknown_rules(on_gpu: Placement) -> None:
     with pytest.raises(UsageError, match="did you mean 'placeable'"):
         verify(on_gpu, only=["placable"])
 
 
-def test_verify_refuses_a_wrong_policy(on_gpu):
+def test_verify_refuses_a_wrong_policy(on_gpu: Placement) -> None:
     with pytest.raises(ConfigError, match=r"^no-fallback\.allow: 3 does not fit"):
         verify(on_gpu, [{}, {"no-fallback": {"allow": 3}}])
 
 
-def test_verify_says_which_program_has_a_wrong_policy():
+def test_verify_says_which_program_has_a_wrong_policy() -> None:
     wrong = placement(op("a", "NoOp"), policy={"no-fallback": {"alow": []}})
     with pytest.raises(ConfigError) as caught:
         verify(wrong)
@@ -124,7 +130,7 @@ def test_verify_says_which_program_has_a_wrong_policy():
         ("towers-alike", NOT_CHECKED),
     ],
 )
-def test_what_was_read_in_part_keeps_no_rule(rule, before):
+def test_what_was_read_in_part_keeps_no_rule(rule: str, before: str) -> None:
     whole = placement(op("w", "VarHandleOp", "/cpu:0", "CPU:0"))
     part = replace(whole, unread="it was cut")
 
@@ -137,7 +143,7 @@ def test_what_was_read_in_part_keeps_no_rule(rule, before):
     assert unproved.note == verdict.note
 
 
-def test_what_was_read_in_part_breaks_rules_by_what_is_there(on_gpu):
+def test_what_was_read_in_part_breaks_rules_by_what_is_there(on_gpu: Placement) -> None:
     rule = "variables-on-host"
     policy = {rule: {"device": "/cpu:0"}}
 

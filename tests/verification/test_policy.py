@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import string
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,11 +34,13 @@ TABLES = "give a list of tables, such as [{allow_growth = 1}]"
         (NAMES[:2], NAMES[1:], NAMES[:1]),
     ],
 )
-def test_rules_for_chooses_in_the_order_of_the_reports(only, without, chosen):
+def test_rules_for_chooses_in_the_order_of_the_reports(
+    only: Sequence[str], without: Sequence[str], chosen: Sequence[str]
+) -> None:
     assert [rule.name for rule in rules_for([], only=only, without=without)] == chosen
 
 
-def test_rules_for_takes_each_field_from_the_first_policy_that_has_it():
+def test_rules_for_takes_each_field_from_the_first_policy_that_has_it() -> None:
     policies = [
         {"variables-on-host": {"device": "/gpu:0"}},
         {"variables-on-host": {"device": "/gpu:1", "allow": ["v"]}, "no-fallback": {"allow": ()}},
@@ -46,12 +50,12 @@ def test_rules_for_takes_each_field_from_the_first_policy_that_has_it():
 
 
 @pytest.mark.parametrize("choice", ["only", "without"])
-def test_rules_for_refuses_a_rule_that_does_not_exist(choice):
+def test_rules_for_refuses_a_rule_that_does_not_exist(choice: str) -> None:
     with pytest.raises(UsageError, match="rule 'fallback': there is no such rule"):
         rules_for([], **{choice: ["placeable", "fallback"]})
 
 
-def test_rules_for_refuses_to_check_nothing():
+def test_rules_for_refuses_to_check_nothing() -> None:
     with pytest.raises(UsageError) as caught:
         rules_for([], only=["placeable"], without=["placeable"])
     assert str(caught.value) == "no rule is left to check; take away a --without"
@@ -66,17 +70,17 @@ def test_rules_for_refuses_to_check_nothing():
         ("", ALL),
     ],
 )
-def test_unknown_rule_is_offered_the_nearest(name, cure):
+def test_unknown_rule_is_offered_the_nearest(name: str, cure: str) -> None:
     with pytest.raises(UsageError) as caught:
         known_rule(name)
     assert str(caught.value) == f"rule '{name}': there is no such rule; {cure}"
 
 
-def test_known_rules_are_found_by_their_names():
+def test_known_rules_are_found_by_their_names() -> None:
     assert [known_rule(name).name for name in NAMES] == NAMES
 
 
-def test_made_takes_lists_for_tuples():
+def test_made_takes_lists_for_tuples() -> None:
     assert made("variables-shared", {"private": ["bn/*"]}) == VariablesShared(("bn/*",))
     assert made("variables-on-host", {"device": "/gpu:0"}) == VariablesOnHost("/gpu:0")
 
@@ -163,19 +167,19 @@ def test_made_takes_lists_for_tuples():
         ),
     ],
 )
-def test_policy_errors(policy, errors):
+def test_policy_errors(policy: Mapping[str, Any], errors: Sequence[str]) -> None:
     assert [str(each) for each in policy_errors(policy)] == errors
 
 
 @pytest.mark.parametrize("device", ["/host:0", ["/cpu:0", "/host:0"]])
-def test_policy_errors_find_what_is_no_device(device):
+def test_policy_errors_find_what_is_no_device(device: str | Sequence[str]) -> None:
     (error,) = policy_errors({"variables-on-host": {"device": device}})
     assert error.object == "variables-on-host.device"
     assert "'host:0' is no part of a device name" in error.message
     assert error.cure == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
 
 
-def test_policy_errors_are_all_found_and_say_where_the_policy_stands():
+def test_policy_errors_are_all_found_and_say_where_the_policy_stands() -> None:
     policy = {"placeable": {"a": 1, "b": 2}, "zzz": {}, "no-fallback": 3}
     errors = policy_errors(policy, "--set ")
     assert all(isinstance(each, ConfigError) for each in errors)
@@ -201,12 +205,12 @@ def test_policy_errors_are_all_found_and_say_where_the_policy_stands():
         ("a.b=[", ("a", "b", "[")),
     ],
 )
-def test_parse_setting(text, setting):
+def test_parse_setting(text: str, setting: tuple[str, str, Any]) -> None:
     assert parse_setting(text) == setting
 
 
 @pytest.mark.parametrize("text", ["", "a.b", "a=b.c", "device=/gpu:0", "="])
-def test_setting_of_another_form_is_refused(text):
+def test_setting_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_setting(text)
     assert str(caught.value) == (
@@ -216,7 +220,7 @@ def test_setting_of_another_form_is_refused(text):
 
 
 @given(st.text() | st.text("ab.=[]{}'\"\\\n #0_-:+eTZ").map("a.b={}".format))
-def test_parse_setting_raises_nothing_but_usage_errors(text):
+def test_parse_setting_raises_nothing_but_usage_errors(text: str) -> None:
     try:
         rule, field, _ = parse_setting(text)
     except UsageError:
@@ -226,7 +230,7 @@ def test_parse_setting_raises_nothing_but_usage_errors(text):
 
 
 @given(st.lists(st.text(string.ascii_letters + string.punctuation + " ")))
-def test_parse_setting_reads_lists_of_names(names):
+def test_parse_setting_reads_lists_of_names(names: Sequence[str]) -> None:
     setting = parse_setting(f"no-fallback.allow = {json.dumps(names)}")
     assert setting == ("no-fallback", "allow", names)
 
@@ -245,7 +249,9 @@ def test_parse_setting_reads_lists_of_names(names):
         ("[]", ()),
     ],
 )
-def test_others_are_set_as_a_list_of_tables(value, others):
+def test_others_are_set_as_a_list_of_tables(
+    value: str, others: Sequence[Mapping[str, str | float]]
+) -> None:
     rule, field, parsed = parse_setting(f"session-memory.others={value}")
     policy = {rule: {field: parsed}}
 
@@ -256,7 +262,7 @@ def test_others_are_set_as_a_list_of_tables(value, others):
 @pytest.mark.parametrize(
     "value", ["{allow_growth = 1}", "[0.4]", "[{allow_growth: 1}]", "[{allow_growth = 1}", "", "1"]
 )
-def test_others_that_are_no_list_of_tables(value):
+def test_others_that_are_no_list_of_tables(value: str) -> None:
     rule, field, parsed = parse_setting(f"session-memory.others={value}")
 
     (error,) = policy_errors({rule: {field: parsed}}, "--set ")

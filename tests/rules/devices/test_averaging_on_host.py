@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from graphs import op, placement
 from towers import (
@@ -16,30 +19,30 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.rules import AveragingOnHost
 from placement_checks.util.text import listed
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(AveragingOnHost(**parameters), graph)
 
 
-def on_gpu(count=2, **more):
+def on_gpu(count: int = 2, **more: Any) -> Placement:
     """Towers whose gradients are added up on the first GPU."""
     total = on(0, "sum/w", "AddN", *(gradient(i) for i in range(count)))
     return program(total, gpus=range(count), **more)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_kept(count):
+def test_kept(count: int) -> None:
     verdict = AveragingOnHost().check(program(gpus=range(count)))
 
     assert verdict == Verdict("averaging-on-host", "kept", "assigned", findings=[], note="in 1 op")
 
 
-def test_broken():
+def test_broken() -> None:
     graph = on_gpu(lines={"sum/w": "main.py:50 net.py:3", gradient(1): "main.py:40"})
 
     verdict = AveragingOnHost().check(graph)
@@ -67,7 +70,7 @@ def test_broken():
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_all_towers_are_named(count):
+def test_all_towers_are_named(count: int) -> None:
     (finding,) = AveragingOnHost().check(on_gpu(count)).findings
 
     names = listed(f"/device:GPU:{i}" for i in range(count))
@@ -75,14 +78,14 @@ def test_all_towers_are_named(count):
     assert len(finding.path) == min(1 + count, 9)
 
 
-def test_a_long_path_is_cut_in_the_middle():
+def test_a_long_path_is_cut_in_the_middle() -> None:
     (finding,) = AveragingOnHost().check(on_gpu(12)).findings
 
     assert finding.path[4] == "… 5 more"
     assert finding.path[-1] == "gradients/tower_11/w/MatMul_grad/MatMul (MatMul)"
 
 
-def test_the_path_has_the_gradients_alone():
+def test_the_path_has_the_gradients_alone() -> None:
     graph = program(
         host("finite", "IsFinite", "tower_0/loss"),
         on(0, "sum/w", "SelectV2", "finite", gradient(0), gradient(1)),
@@ -97,7 +100,7 @@ def test_the_path_has_the_gradients_alone():
     )
 
 
-def test_it_is_judged_by_where_the_placer_put_it():
+def test_it_is_judged_by_where_the_placer_put_it() -> None:
     """Without a request, the placer puts it beside the gradients."""
     total = op("sum/w", "AddN", "", "GPU:0", gradient(0), gradient(1))
 
@@ -106,7 +109,7 @@ def test_it_is_judged_by_where_the_placer_put_it():
     assert finding.message.endswith("not on /device:CPU:0; it asks for no device")
 
 
-def test_gradients_that_are_added_one_by_one_meet_in_every_addition():
+def test_gradients_that_are_added_one_by_one_meet_in_every_addition() -> None:
     graph = program(
         on(0, "first", "AddV2", gradient(0), gradient(1)),
         on(0, "sum/w", "AddV2", "first", gradient(2)),
@@ -119,7 +122,7 @@ def test_gradients_that_are_added_one_by_one_meet_in_every_addition():
     assert verdict.note == "in 2 ops"
 
 
-def test_gradients_that_are_stacked_meet_in_the_stack_alone():
+def test_gradients_that_are_stacked_meet_in_the_stack_alone() -> None:
     graph = program(
         host("stack", "Pack", gradient(0), gradient(1)), on(0, "sum/w", "Mean", "stack", "axes")
     )
@@ -129,7 +132,7 @@ def test_gradients_that_are_stacked_meet_in_the_stack_alone():
     assert (verdict.state, verdict.note) == ("kept", "in 1 op")
 
 
-def test_the_gradients_of_each_variable_are_looked_at():
+def test_the_gradients_of_each_variable_are_looked_at() -> None:
     graph = program(
         on(1, "sum/b", "AddN", gradient(0, "b"), gradient(1, "b")), variables=["a", "b", "c"]
     )
@@ -140,7 +143,7 @@ def test_the_gradients_of_each_variable_are_looked_at():
     assert verdict.note == "in 3 ops"
 
 
-def test_what_a_tower_adds_up_itself_brings_no_towers_together():
+def test_what_a_tower_adds_up_itself_brings_no_towers_together() -> None:
     """Weights that are used twice have two gradients."""
     ops = []
     for i in (0, 1):
@@ -158,14 +161,14 @@ def test_what_a_tower_adds_up_itself_brings_no_towers_together():
     assert (verdict.state, verdict.note) == ("kept", "in 1 op")
 
 
-def test_gradients_are_scaled_and_clipped_in_their_towers():
+def test_gradients_are_scaled_and_clipped_in_their_towers() -> None:
     ops = [on(i, f"clipped_{i}", "ClipByValue", gradient(i)) for i in (0, 1)]
     graph = program(*ops, host("sum/w", "AddN", "clipped_0", "clipped_1"))
 
     assert objects(graph) == []
 
 
-def test_the_norm_of_all_gradients_on_a_gpu_brings_none_together():
+def test_the_norm_of_all_gradients_on_a_gpu_brings_none_together() -> None:
     """Clipping by the global norm scales every gradient by a scalar."""
     graph = program(
         on(0, "norm", "L2Loss", "sum/w"),
@@ -178,7 +181,9 @@ def test_the_norm_of_all_gradients_on_a_gpu_brings_none_together():
 
 
 @pytest.mark.parametrize(("at", "broken"), [("GPU:0", ["gradients/AddN"]), ("CPU:0", [])])
-def test_the_gradients_of_one_loss_of_all_towers_are_added_up_in_the_backward_pass(at, broken):
+def test_the_gradients_of_one_loss_of_all_towers_are_added_up_in_the_backward_pass(
+    at: str, broken: Sequence[str]
+) -> None:
     graph = program(
         op("gradients/AddN", "AddN", "", at, gradient(0), gradient(1)),
         host("update/w", "ResourceApplyGradientDescent", "w", "rate", "gradients/AddN"),
@@ -188,7 +193,7 @@ def test_the_gradients_of_one_loss_of_all_towers_are_added_up_in_the_backward_pa
     assert objects(graph) == broken
 
 
-def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_towers():
+def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_towers() -> None:
     graph = program(
         on(2, "gradients/AddN", "AddN", gradient(0), gradient(1)),
         host("sum/w", "AddN", "gradients/AddN", gradient(2)),
@@ -203,11 +208,11 @@ def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_to
     )
 
 
-def test_gradients_of_one_loss_that_are_averaged_on_the_host_are_where_they_should_be():
+def test_gradients_of_one_loss_that_are_averaged_on_the_host_are_where_they_should_be() -> None:
     assert AveragingOnHost().check(joined()).state == "kept"
 
 
-def test_what_is_made_of_gradients_beside_the_updates_is_not_looked_at():
+def test_what_is_made_of_gradients_beside_the_updates_is_not_looked_at() -> None:
     """A summary of the gradients of all towers."""
     graph = program(on(0, "shown", "AddN", gradient(0), gradient(1)))
 
@@ -226,11 +231,13 @@ def test_what_is_made_of_gradients_beside_the_updates_is_not_looked_at():
         ("/job:localhost", False),
     ],
 )
-def test_the_device_may_be_another_one_or_a_list(device, broken):
+def test_the_device_may_be_another_one_or_a_list(
+    device: str | tuple[str, str], broken: bool
+) -> None:
     assert bool(objects(on_gpu(), device=device)) == broken
 
 
-def test_every_device_allowed_is_named():
+def test_every_device_allowed_is_named() -> None:
     (finding,) = AveragingOnHost(device=("/cpu:0", "/job:ps")).check(on_gpu()).findings
 
     assert finding.expected == "/device:CPU:0 or /job:ps"
@@ -241,7 +248,7 @@ def test_every_device_allowed_is_named():
 
 
 @pytest.mark.parametrize("task", [0, 1])
-def test_a_partial_name_matches_any_task(task):
+def test_a_partial_name_matches_any_task(task: int) -> None:
     server = f"/job:ps/replica:0/task:{task}/cpu:0"
     graph = program(op("sum/w", "AddN", server, server, gradient(0), gradient(1)))
 
@@ -250,13 +257,13 @@ def test_a_partial_name_matches_any_task(task):
     assert objects(graph, device="/job:worker") == ["sum/w"]
 
 
-def test_a_device_that_is_none_is_refused():
+def test_a_device_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="is no part of a device name"):
         AveragingOnHost(device="host")
 
 
 @without_two_towers
-def test_not_checked_without_two_towers(graph, reason):
+def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     assert AveragingOnHost().check(graph) == Verdict(
         "averaging-on-host", "not-checked", None, reason
     )
@@ -307,7 +314,7 @@ NOWHERE = "no op is seen to bring the gradients of the towers together"
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert AveragingOnHost().check(graph) == Verdict(
         "averaging-on-host", "not-checked", None, reason
     )

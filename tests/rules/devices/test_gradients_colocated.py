@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from graphs import op, placement
@@ -14,7 +16,7 @@ from towers import (
     program,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.placement import Details
 from placement_checks.rules import GradientsColocated
 
@@ -25,17 +27,17 @@ CURE = (
 ADRIFT = "gradients/tower_1/w/MatMul_grad/MatMul"
 
 
-def adrift(*names, **more):
+def adrift(*names: str, **more: Any) -> list[Op]:
     """Backward ops that ask for no device and end on the first GPU."""
     return [op(name, "MatMul", "", "GPU:0", "tower_1/x", **more) for name in names]
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(GradientsColocated(**parameters), graph)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
-def test_kept(count):
+def test_kept(count: int) -> None:
     """One tower is judged as well: its gradients may be on the host."""
     verdict = GradientsColocated().check(program(gpus=range(count)))
 
@@ -44,7 +46,7 @@ def test_kept(count):
     )
 
 
-def test_broken():
+def test_broken() -> None:
     graph = program(
         *adrift(ADRIFT),
         lines={ADRIFT: "main.py:40 net.py:3", "tower_1/w/MatMul": "net.py:9"},
@@ -77,13 +79,13 @@ def test_broken():
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_the_backward_pass_of_every_tower_but_the_first_is_found(count):
+def test_the_backward_pass_of_every_tower_but_the_first_is_found(count: int) -> None:
     names = [gradient(i) for i in range(count)]
 
     assert objects(program(*adrift(*names), gpus=range(count))) == names[1:]
 
 
-def test_where_the_graph_tells_the_finding_does_not_speak_of_names():
+def test_where_the_graph_tells_the_finding_does_not_speak_of_names() -> None:
     graph = program(
         *adrift("any/name", colocated=["tower_1/w/MatMul"]), training={"backward": {"any/name"}}
     )
@@ -98,9 +100,9 @@ def test_where_the_graph_tells_the_finding_does_not_speak_of_names():
     assert finding.path[1] == "tower_1/w/MatMul (MatMul) on /device:GPU:1"
 
 
-def test_what_tensorflow_noted_counts_more_than_the_name():
+def test_what_tensorflow_noted_counts_more_than_the_name() -> None:
     class Noted(Details):
-        def forward(self, op):
+        def forward(self, op: str) -> str:
             return "tower_0/w/MatMul" if op == ADRIFT else ""
 
     graph = replace(program(*adrift(ADRIFT)), details=Noted())
@@ -108,7 +110,7 @@ def test_what_tensorflow_noted_counts_more_than_the_name():
     assert objects(graph) == []
 
 
-def test_colocation_with_another_backward_op_tells_of_no_forward_op():
+def test_colocation_with_another_backward_op_tells_of_no_forward_op() -> None:
     graph = program(*adrift(ADRIFT, colocated=[gradient(0)]))
 
     (finding,) = GradientsColocated().check(graph).findings
@@ -120,13 +122,13 @@ def test_colocation_with_another_backward_op_tells_of_no_forward_op():
 @pytest.mark.parametrize(
     "scope", ["gradients", "gradients_1", "train/gradients", "tower_1/gradients_12"]
 )
-def test_a_saved_graph_is_judged_by_the_scopes_of_gradients(scope):
+def test_a_saved_graph_is_judged_by_the_scopes_of_gradients(scope: str) -> None:
     name = f"{scope}/tower_1/w/MatMul_grad/MatMul_1"
 
     assert objects(program(*adrift(name))) == [name]
 
 
-def test_a_request_for_another_gpu_is_named():
+def test_a_request_for_another_gpu_is_named() -> None:
     graph = program(on(0, ADRIFT, "MatMul", "tower_1/x"))
 
     (finding,) = GradientsColocated().check(graph).findings
@@ -134,7 +136,7 @@ def test_a_request_for_another_gpu_is_named():
     assert finding.message.endswith("; it asks for /device:GPU:0")
 
 
-def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu():
+def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu() -> None:
     (finding,) = GradientsColocated().check(program(host(ADRIFT, "MatMul", "tower_1/x"))).findings
 
     assert (finding.expected, finding.found) == ("/device:GPU:1", "/device:CPU:0")
@@ -175,7 +177,7 @@ def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu():
         ),
     ],
 )
-def test_silent(ops):
+def test_silent(ops: Sequence[Op]) -> None:
     assert GradientsColocated().check(program(*ops)).state == "kept"
 
 
@@ -190,11 +192,13 @@ def test_silent(ops):
         ("Shape", ["tower_1/x"], [ADRIFT]),
     ],
 )
-def test_the_shape_of_a_variable_is_where_the_variable_is(type, colocated, found):
+def test_the_shape_of_a_variable_is_where_the_variable_is(
+    type: str, colocated: Sequence[str], found: Sequence[str]
+) -> None:
     """As `VariableShape` is; TensorFlow makes a constant of a known shape, and casts it."""
 
     class Noted(Details):
-        def forward(self, op):
+        def forward(self, op: str) -> str:
             return "tower_1/w/MatMul" if op == ADRIFT else ""
 
     graph = program(host(ADRIFT, type, "w", colocated=colocated))
@@ -202,7 +206,7 @@ def test_the_shape_of_a_variable_is_where_the_variable_is(type, colocated, found
     assert objects(replace(graph, details=Noted())) == found
 
 
-def test_an_op_bound_to_another_device_is_no_op_without_a_kernel():
+def test_an_op_bound_to_another_device_is_no_op_without_a_kernel() -> None:
     graph = program(
         op(ADRIFT, "MatMul", "/gpu:1", "CPU:0", "tower_1/x", why_not="bound", bound=True)
     )
@@ -219,7 +223,7 @@ def test_an_op_bound_to_another_device_is_no_op_without_a_kernel():
         (("matmul", "tower_1/w/MatMul"), [ADRIFT, "gradients/tower_1/loss_grad/Mul"]),
     ],
 )
-def test_allowed_by_type_and_by_name(allow, left):
+def test_allowed_by_type_and_by_name(allow: Sequence[str], left: Sequence[str]) -> None:
     graph = program(
         *adrift(ADRIFT), op("gradients/tower_1/loss_grad/Mul", "Mul", "", "GPU:0", "tower_1/x")
     )
@@ -246,24 +250,24 @@ def test_allowed_by_type_and_by_name(allow, left):
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert GradientsColocated().check(graph) == Verdict(
         "gradients-colocated", "not-checked", None, reason
     )
 
 
-def test_a_loss_that_contains_another_towers_matters_only_where_something_is_found():
+def test_a_loss_that_contains_another_towers_matters_only_where_something_is_found() -> None:
     """The forward op of a gradient is known all the same."""
     assert GradientsColocated().check(blended()).state == "kept"
 
 
-def test_colocation_with_an_op_that_is_gone_tells_of_no_forward_op():
+def test_colocation_with_an_op_that_is_gone_tells_of_no_forward_op() -> None:
     assert objects(program(*adrift(ADRIFT, colocated=["gone"]))) == [ADRIFT]
 
 
-def test_a_forward_op_that_is_gone_is_none():
+def test_a_forward_op_that_is_gone_is_none() -> None:
     class Noted(Details):
-        def forward(self, op):
+        def forward(self, op: str) -> str:
             return "gone"
 
     verdict = GradientsColocated().check(replace(program(), details=Noted()))
@@ -271,14 +275,14 @@ def test_a_forward_op_that_is_gone_is_none():
     assert verdict.reason == "whose gradients the backward ops compute is not known"
 
 
-def test_where_losses_contain_other_towers_gradients_are_those_of_both():
+def test_where_losses_contain_other_towers_gradients_are_those_of_both() -> None:
     total = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/w/MatMul")
 
     assert GradientsColocated().check(program(total, *adrift(ADRIFT))).reason == BLENDED
 
 
 @pytest.mark.parametrize("kind", ["NoOp", "Identity", "ReadVariableOp", "VariableShape"])
-def test_what_computes_nothing_may_sit_anywhere(kind):
+def test_what_computes_nothing_may_sit_anywhere(kind: str) -> None:
     graph = program(op(ADRIFT, kind, "", "GPU:0", "tower_1/x"))
 
     assert objects(graph) == []

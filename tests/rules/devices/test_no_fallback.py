@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 from graphs import op, placement
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.rules import NoFallback
 
 NO_KERNEL = "Print has no GPU kernel"
@@ -14,21 +17,21 @@ CURE = (
 )
 
 
-def fallen(name, type, *inputs, **more):
+def fallen(name: str, type: str, *inputs: str, **more: Any) -> Op:
     """An op that asks for GPU:0 and ends on the CPU, for a reason of its own unless `bound`."""
     return op(name, type, "/gpu:0", "CPU:0", *inputs, **more)
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return [each.object for each in NoFallback(**parameters).check(graph).findings]
 
 
-def test_kept():
+def test_kept() -> None:
     graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), op("b", "NoOp", "", "CPU:0"))
     assert NoFallback().check(graph) == Verdict("no-fallback", "kept", "assigned", findings=[])
 
 
-def test_broken():
+def test_broken() -> None:
     graph = placement(
         fallen("tower_0/print", "Print", why_not=NO_KERNEL),
         lines={"tower_0/print": "main.py:30 main.py:9 net.py:3"},
@@ -63,13 +66,13 @@ def test_broken():
         ("/gpu:0", "", False),
     ],
 )
-def test_falls(requested, assigned, broken):
+def test_falls(requested: str, assigned: str, broken: bool) -> None:
     """To a CPU, or to another GPU because the machine has not the one that was asked for."""
     graph = placement(op("a", "MatMul", requested, assigned), op("b", "NoOp", "/gpu:0", "GPU:0"))
     assert NoFallback().check(graph).state == ("broken" if broken else "kept")
 
 
-def test_ops_bound_to_one_that_fell_are_named_with_it():
+def test_ops_bound_to_one_that_fell_are_named_with_it() -> None:
     graph = placement(
         fallen("step", "VariableV2", why_not="VariableV2 does not take int32"),
         fallen("step/read", "Identity", "step", bound=True),
@@ -85,7 +88,7 @@ def test_ops_bound_to_one_that_fell_are_named_with_it():
     assert (other.object, other.path) == ("other", ())
 
 
-def test_variable_leads_ops_that_fell_for_a_reason_of_their_own():
+def test_variable_leads_ops_that_fell_for_a_reason_of_their_own() -> None:
     """The user knows the variable, not the ops around it that have no kernel either."""
     graph = placement(
         fallen("step/Assign", "Assign", "step", "zero", colocated=["step"], why_not="no int32"),
@@ -104,7 +107,9 @@ def test_variable_leads_ops_that_fell_for_a_reason_of_their_own():
         pytest.param({"colocated": ["c"]}, {"colocated": ["c"]}, id="both ask to be with a third"),
     ],
 )
-def test_colocation_binds_both_ways(follower, leader):
+def test_colocation_binds_both_ways(
+    follower: Mapping[str, Sequence[str]], leader: Mapping[str, Sequence[str]]
+) -> None:
     graph = placement(
         op("c", "Const", "", "CPU:0"),
         fallen("add", "Add", "c", bound=True, **follower),
@@ -114,7 +119,7 @@ def test_colocation_binds_both_ways(follower, leader):
     assert (finding.object, finding.path) == ("print", ("add",))
 
 
-def test_binding_is_followed_through_copies_and_loops():
+def test_binding_is_followed_through_copies_and_loops() -> None:
     """From the body of a loop, by the input of the loop that its second output is, to a table."""
     graph = placement(
         fallen("table", "HashTableV2", why_not="HashTableV2 has no GPU kernel"),
@@ -128,7 +133,7 @@ def test_binding_is_followed_through_copies_and_loops():
     assert (count.object, count.path) == ("count", ())
 
 
-def test_control_edges_bind_nothing():
+def test_control_edges_bind_nothing() -> None:
     graph = placement(
         fallen("step", "VariableV2", why_not="no int32"),
         fallen("after", "Identity", "^step", bound=True),
@@ -136,7 +141,7 @@ def test_control_edges_bind_nothing():
     assert objects(graph) == ["step", "after"]
 
 
-def test_op_without_a_reason_says_so():
+def test_op_without_a_reason_says_so() -> None:
     (finding,) = NoFallback().check(placement(fallen("a", "MatMul"))).findings
     assert finding.message.endswith(": the placer gives no reason")
 
@@ -174,7 +179,7 @@ def test_op_without_a_reason_says_so():
         ),
     ],
 )
-def test_silent_where_the_program_asked_for_the_host(ops):
+def test_silent_where_the_program_asked_for_the_host(ops: Sequence[Op]) -> None:
     assert NoFallback().check(placement(*ops)).state == "kept"
 
 
@@ -188,7 +193,9 @@ def test_silent_where_the_program_asked_for_the_host(ops):
         (("Assign",), ["step", "print", "other"]),
     ],
 )
-def test_allow_takes_types_and_names_of_ops_that_fell_first(allow, found):
+def test_allow_takes_types_and_names_of_ops_that_fell_first(
+    allow: Sequence[str], found: Sequence[str]
+) -> None:
     graph = placement(
         fallen("step", "VariableV2", why_not="no int32"),
         fallen("step/Assign", "Assign", "step", bound=True),
@@ -211,11 +218,11 @@ def test_allow_takes_types_and_names_of_ops_that_fell_first(allow, found):
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert NoFallback().check(graph) == Verdict("no-fallback", "not-checked", None, reason)
 
 
-def test_a_device_that_the_machine_lacks_has_a_cure_of_its_own():
+def test_a_device_that_the_machine_lacks_has_a_cure_of_its_own() -> None:
     graph = placement(op("a", "MatMul", "/gpu:7", "GPU:0", why_not="the machine has no GPU:7"))
 
     (finding,) = NoFallback().check(graph).findings
@@ -225,7 +232,7 @@ def test_a_device_that_the_machine_lacks_has_a_cure_of_its_own():
     )
 
 
-def test_the_body_of_a_loop_is_one_finding_that_names_the_cure():
+def test_the_body_of_a_loop_is_one_finding_that_names_the_cure() -> None:
     """The loop itself got its GPU; its body went to the variable that the loop takes."""
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
@@ -247,7 +254,7 @@ def test_the_body_of_a_loop_is_one_finding_that_names_the_cure():
     assert finding.cure == "read the variables before and pass their values: tf.identity(variable)"
 
 
-def test_what_follows_a_variable_of_a_job_is_none():
+def test_what_follows_a_variable_of_a_job_is_none() -> None:
     """A device function of a parameter server: the reads ask for the worker's GPU."""
     server = "/job:ps/replica:0/task:0/cpu:0"
     graph = placement(
@@ -259,7 +266,7 @@ def test_what_follows_a_variable_of_a_job_is_none():
     assert NoFallback().check(graph).state == "kept"
 
 
-def test_what_reads_a_variable_of_the_host_in_a_body_is_none():
+def test_what_reads_a_variable_of_the_host_in_a_body_is_none() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
         op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
@@ -286,7 +293,9 @@ def test_what_reads_a_variable_of_the_host_in_a_body_is_none():
 @pytest.mark.parametrize(
     "copy", ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity"]
 )
-def test_what_follows_a_resource_of_the_host_through_a_copy_of_it_is_none(kind, copy):
+def test_what_follows_a_resource_of_the_host_through_a_copy_of_it_is_none(
+    kind: str, copy: str
+) -> None:
     graph = placement(
         op("state", kind, "/cpu:0", "CPU:0"),
         fallen("use", "Sum", "state", why_not=BOUND, bound=True),
@@ -297,7 +306,7 @@ def test_what_follows_a_resource_of_the_host_through_a_copy_of_it_is_none(kind, 
     assert objects(graph) == []
 
 
-def test_without_a_machine_another_gpu_is_no_fallback():
+def test_without_a_machine_another_gpu_is_no_fallback() -> None:
     """Where a log tells what was placed, it does not tell which GPUs there were."""
     graph = placement(op("a", "MatMul", "/gpu:7", "GPU:0"), machine=None)
 
@@ -315,7 +324,7 @@ def test_without_a_machine_another_gpu_is_no_fallback():
         "StatefulPartitionedCall",
     ],
 )
-def test_the_cure_of_what_takes_a_variable_into_a_function(call):
+def test_the_cure_of_what_takes_a_variable_into_a_function(call: str) -> None:
     graph = placement(fallen("call", call, why_not=BOUND))
 
     (finding,) = NoFallback().check(graph).findings
@@ -323,7 +332,7 @@ def test_the_cure_of_what_takes_a_variable_into_a_function(call):
     assert finding.cure == "read the variables before and pass their values: tf.identity(variable)"
 
 
-def test_the_reason_is_that_of_the_op_that_is_named_whatever_was_built_before_it():
+def test_the_reason_is_that_of_the_op_that_is_named_whatever_was_built_before_it() -> None:
     graph = placement(
         fallen("first", "Identity", "step", why_not=BOUND, bound=True),
         fallen("step", "VariableV2", why_not="no int32"),
@@ -338,7 +347,7 @@ def test_the_reason_is_that_of_the_op_that_is_named_whatever_was_built_before_it
 
 
 @pytest.mark.parametrize("kind", ["While", "StatelessWhile"])
-def test_each_output_of_a_loop_follows_its_own_input(kind):
+def test_each_output_of_a_loop_follows_its_own_input(kind: str) -> None:
     graph = placement(
         fallen("step", "VariableV2", why_not="no int32"),
         fallen("table", "HashTableV2", why_not="HashTableV2 has no GPU kernel"),
@@ -355,7 +364,7 @@ def test_each_output_of_a_loop_follows_its_own_input(kind):
     ]
 
 
-def test_what_takes_the_value_that_another_op_computes_is_not_bound_to_it():
+def test_what_takes_the_value_that_another_op_computes_is_not_bound_to_it() -> None:
     graph = placement(
         fallen("print", "Print", why_not=NO_KERNEL),
         fallen("sum", "Sum", "print", bound=True),
@@ -364,7 +373,7 @@ def test_what_takes_the_value_that_another_op_computes_is_not_bound_to_it():
     assert objects(graph) == ["print", "sum"]
 
 
-def test_one_op_in_the_body_of_a_function():
+def test_one_op_in_the_body_of_a_function() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
         op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
@@ -379,7 +388,7 @@ def test_one_op_in_the_body_of_a_function():
     )
 
 
-def test_an_op_in_a_body_that_fell_for_a_reason_of_its_own_is_named_itself():
+def test_an_op_in_a_body_that_fell_for_a_reason_of_its_own_is_named_itself() -> None:
     graph = placement(
         op("call", "PartitionedCall", "/gpu:0", "GPU:0"),
         fallen("call/print", "Print", why_not=NO_KERNEL, call="call"),
@@ -388,13 +397,13 @@ def test_an_op_in_a_body_that_fell_for_a_reason_of_its_own_is_named_itself():
     assert objects(graph) == ["call/print"]
 
 
-def test_the_cure_where_the_machine_is_not_known():
+def test_the_cure_where_the_machine_is_not_known() -> None:
     (finding,) = NoFallback().check(placement(fallen("a", "MatMul"), machine=None)).findings
 
     assert finding.cure == CURE
 
 
-def test_what_takes_a_value_computed_from_a_variable_is_not_bound_to_that():
+def test_what_takes_a_value_computed_from_a_variable_is_not_bound_to_that() -> None:
     graph = placement(
         fallen("step", "VariableV2", why_not="no int32"),
         op("double", "Add", "/gpu:0", "GPU:0", "step", "step"),
@@ -404,7 +413,7 @@ def test_what_takes_a_value_computed_from_a_variable_is_not_bound_to_that():
     assert objects(graph) == ["step", "print"]
 
 
-def test_what_is_bound_to_an_op_that_asks_for_nothing_is_named_itself():
+def test_what_is_bound_to_an_op_that_asks_for_nothing_is_named_itself() -> None:
     graph = placement(
         op("c", "Const", "", "CPU:0"),
         fallen("add", "Add", bound=True, colocated=["c"]),

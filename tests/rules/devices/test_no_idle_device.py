@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from graphs import op, placement
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.rules import NoIdleDevice
 
 
-def busy(*gpus, machine="gpu*2"):
+def busy(*gpus: str, machine: str | None = "gpu*2") -> Placement:
     """A MatMul on each of the GPUs."""
     ops = (op(f"op{number}", "MatMul", gpu, gpu) for number, gpu in enumerate(gpus))
     return placement(*ops, machine=machine)
 
 
-def test_kept():
+def test_kept() -> None:
     assert NoIdleDevice().check(busy("/gpu:0", "/gpu:1", "/gpu:1", "/cpu:0")) == Verdict(
         "no-idle-device",
         "kept",
@@ -23,7 +26,7 @@ def test_kept():
     )
 
 
-def test_broken():
+def test_broken() -> None:
     verdict = NoIdleDevice().check(busy("/gpu:0", "/gpu:0", "/cpu:0", "/cpu:0", "/cpu:0"))
     assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
@@ -40,7 +43,7 @@ def test_broken():
     ]
 
 
-def test_all_gpus_idle():
+def test_all_gpus_idle() -> None:
     verdict = NoIdleDevice().check(busy("/cpu:0"))
     assert [each.message for each in verdict.findings] == [
         "/device:GPU:0 computes nothing, no GPU computes at all",
@@ -48,7 +51,7 @@ def test_all_gpus_idle():
     ]
 
 
-def test_gpus_of_a_cluster_are_told_apart_by_task():
+def test_gpus_of_a_cluster_are_told_apart_by_task() -> None:
     graph = busy("/job:worker/task:0/gpu:0", machine="ps*1; worker*2: gpu*1")
     (finding,) = NoIdleDevice().check(graph).findings
     assert finding.object == "/job:worker/replica:0/task:1/device:GPU:0"
@@ -74,17 +77,17 @@ def test_gpus_of_a_cluster_are_told_apart_by_task():
         ("NoOp", False),
     ],
 )
-def test_what_computing_is(type, computes):
+def test_what_computing_is(type: str, computes: bool) -> None:
     graph = placement(op("a", type, "/gpu:0", "GPU:0"), machine="gpu*1")
     assert NoIdleDevice().check(graph).state == ("kept" if computes else "broken")
 
 
-def test_silent_where_ops_are_placed_on_gpus_that_they_did_not_ask_for():
+def test_silent_where_ops_are_placed_on_gpus_that_they_did_not_ask_for() -> None:
     graph = placement(op("a", "MatMul", "", "GPU:0"), op("b", "MatMul", "/gpu:7", "GPU:1"))
     assert NoIdleDevice().check(graph).state == "kept"
 
 
-def gpu(job, index):
+def gpu(job: str, index: int) -> str:
     return f"/job:{job}/replica:0/task:0/device:GPU:{index}"
 
 
@@ -97,12 +100,12 @@ def gpu(job, index):
         (("/cpu:0",), [gpu(job, index) for job in ("eval", "worker") for index in (0, 1)]),
     ],
 )
-def test_idle_excuses_what_its_patterns_match(idle, found):
+def test_idle_excuses_what_its_patterns_match(idle: Sequence[str], found: Sequence[str]) -> None:
     graph = busy("/cpu:0", machine="eval*1: gpu*2; worker*1: gpu*2")
     assert [each.object for each in NoIdleDevice(idle).check(graph).findings] == found
 
 
-def test_note_is_short_on_large_machines():
+def test_note_is_short_on_large_machines() -> None:
     note = NoIdleDevice().check(busy("/gpu:0", machine="gpu*16")).note
     assert note == "16 GPUs compute, with 0 to 1 op each"
 
@@ -123,7 +126,7 @@ def test_note_is_short_on_large_machines():
         ([3, 1, 2, 1, 1], "5 GPUs compute, with 1 to 3 ops each"),
     ],
 )
-def test_the_note_has_four_gpus_one_by_one(work, note):
+def test_the_note_has_four_gpus_one_by_one(work: Sequence[int], note: str) -> None:
     ops = [
         op(f"{index}/{number}", "MatMul", f"/gpu:{index}", f"GPU:{index}")
         for index, count in enumerate(work)
@@ -142,7 +145,7 @@ def test_the_note_has_four_gpus_one_by_one(work, note):
         (busy("/gpu:0", machine=None), (), "no GPU of the machine has to compute"),
     ],
 )
-def test_not_checked(graph, idle, reason):
+def test_not_checked(graph: Placement, idle: Sequence[str], reason: str) -> None:
     assert NoIdleDevice(idle).check(graph) == Verdict(
         "no-idle-device", "not-checked", None, reason
     )
@@ -151,13 +154,13 @@ def test_not_checked(graph, idle, reason):
 WORKERS = "ps*1; worker*3: gpu*2"
 
 
-def between(*ops, variables="ps", machine=WORKERS, **more):
+def between(*ops: Op, variables: str = "ps", machine: str = WORKERS, **more: Any) -> Placement:
     """A graph that one worker builds for itself, with a variable on a job."""
     at = f"/job:{variables}/task:0/cpu:0"
     return placement(op("w", "VarHandleOp", at, at), *ops, machine=machine, **more)
 
 
-def of_task(number, *gpus, job="worker", named=True):
+def of_task(number: int, *gpus: int, job: str = "worker", named: bool = True) -> list[Op]:
     """A MatMul on each of the GPUs of a task, which the request names or leaves open."""
     return [
         op(
@@ -171,11 +174,11 @@ def of_task(number, *gpus, job="worker", named=True):
     ]
 
 
-def worker(task, index):
+def worker(task: int, index: int) -> str:
     return f"/job:worker/replica:0/task:{task}/device:GPU:{index}"
 
 
-def test_the_gpus_of_other_tasks_are_left_to_their_graphs():
+def test_the_gpus_of_other_tasks_are_left_to_their_graphs() -> None:
     assert NoIdleDevice().check(between(*of_task(1, 0, 1))) == Verdict(
         "no-idle-device",
         "kept",
@@ -186,14 +189,14 @@ def test_the_gpus_of_other_tasks_are_left_to_their_graphs():
     )
 
 
-def test_one_gpu_of_another_task():
+def test_one_gpu_of_another_task() -> None:
     graph = between(*of_task(0, 0), machine="ps*1; worker*2: gpu*1")
     assert NoIdleDevice().check(graph).note == (
         f"{worker(0, 0)} computes with 1 op; other tasks have 1 GPU for graphs of their own"
     )
 
 
-def test_an_idle_gpu_of_the_own_task_is_a_finding():
+def test_an_idle_gpu_of_the_own_task_is_a_finding() -> None:
     verdict = NoIdleDevice().check(between(*of_task(1, 1)))
 
     assert [each.message for each in verdict.findings] == [
@@ -225,27 +228,27 @@ ALL_OTHERS = [worker(task, index) for task in (1, 2) for index in (0, 1)]
         ),
     ],
 )
-def test_the_gpus_of_other_tasks_are_idle(graph):
+def test_the_gpus_of_other_tasks_are_idle(graph: Placement) -> None:
     verdict = NoIdleDevice().check(graph)
 
     assert [each.object for each in verdict.findings] == ALL_OTHERS
     assert verdict.note == "6 GPUs compute, with 0 to 1 op each"
 
 
-def test_variables_of_the_worker_beside_those_of_the_servers_make_no_difference():
+def test_variables_of_the_worker_beside_those_of_the_servers_make_no_difference() -> None:
     at = "/job:worker/task:0/cpu:0"
     graph = between(op("local", "VarHandleOp", at, at), *of_task(0, 0, 1))
     assert NoIdleDevice().check(graph).state == "kept"
 
 
-def test_a_graph_for_two_tasks_is_judged_on_all():
+def test_a_graph_for_two_tasks_is_judged_on_all() -> None:
     verdict = NoIdleDevice().check(between(*of_task(0, 0, 1), *of_task(1, 0, 1)))
 
     assert [each.object for each in verdict.findings] == [worker(2, 0), worker(2, 1)]
     assert "other tasks" not in verdict.note
 
 
-def test_every_job_has_its_own_task():
+def test_every_job_has_its_own_task() -> None:
     """A chief that computes on all its tasks, beside a worker that names one."""
     machine = "ps*1; chief*2: gpu*1; worker*2: gpu*1"
     open_chief = of_task(0, 0, job="chief", named=False)
@@ -258,7 +261,7 @@ def test_every_job_has_its_own_task():
     assert verdict.note.endswith("; other tasks have 1 GPU for graphs of their own")
 
 
-def test_what_does_not_compute_names_no_task():
+def test_what_does_not_compute_names_no_task() -> None:
     """Nor does what is not on a GPU."""
     graph = between(
         *of_task(1, 0, 1),
@@ -268,12 +271,12 @@ def test_what_does_not_compute_names_no_task():
     assert NoIdleDevice().check(graph).state == "kept"
 
 
-def test_all_is_judged_where_no_gpu_computes():
+def test_all_is_judged_where_no_gpu_computes() -> None:
     graph = between(*of_task(0, 0, job="ps"), machine="ps*1; worker*2: gpu*1")
     assert len(NoIdleDevice().check(graph).findings) == 2
 
 
-def test_excused_gpus_name_no_task():
+def test_excused_gpus_name_no_task() -> None:
     graph = between(*of_task(0, 0), *of_task(1, 0, 1))
 
     verdict = NoIdleDevice(idle=("/job:worker/task:0",)).check(graph)
@@ -285,12 +288,12 @@ def test_excused_gpus_name_no_task():
     )
 
 
-def test_a_log_that_names_no_other_gpus_is_not_judged():
+def test_a_log_that_names_no_other_gpus_is_not_judged() -> None:
     verdict = NoIdleDevice().check(between(*of_task(1, 0, 1), unlisted="a log names what is used"))
     assert (verdict.state, verdict.reason) == ("not-checked", "a log names what is used")
 
 
-def test_a_gpu_that_is_seen_to_be_idle_is_found_though_there_may_be_more():
+def test_a_gpu_that_is_seen_to_be_idle_is_found_though_there_may_be_more() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:0", "GPU:0"), machine="gpu*2", unlisted="the log was cut"
     )
@@ -299,7 +302,7 @@ def test_a_gpu_that_is_seen_to_be_idle_is_found_though_there_may_be_more():
     assert [each.object for each in verdict.findings] == ["/device:GPU:1"]
 
 
-def test_where_no_gpu_is_seen_to_be_idle_there_may_be_one_that_is_not_seen():
+def test_where_no_gpu_is_seen_to_be_idle_there_may_be_one_that_is_not_seen() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:0", "GPU:0"), machine="gpu*1", unlisted="the log was cut"
     )
@@ -309,7 +312,7 @@ def test_where_no_gpu_is_seen_to_be_idle_there_may_be_one_that_is_not_seen():
     )
 
 
-def test_of_many_gpus_the_least_and_the_most_are_told():
+def test_of_many_gpus_the_least_and_the_most_are_told() -> None:
     """One of them has less to do than the others."""
     graph = busy("/gpu:0", *(f"/gpu:{i}" for i in (1, 2, 3, 4) for _ in range(3)), machine="gpu*5")
 

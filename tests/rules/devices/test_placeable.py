@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from graphs import op, placement
 
@@ -34,12 +36,12 @@ BOUND = "\n".join(
 )
 
 
-def test_kept():
+def test_kept() -> None:
     verdict = Placeable().check(placement(op("a", "MatMul", "/gpu:0", "GPU:0")))
     assert verdict == Verdict("placeable", "kept", "assigned", findings=[])
 
 
-def test_broken():
+def test_broken() -> None:
     graph = placement(
         op("step", "VariableV2", "/gpu:0", "CPU:0"),
         refusals=[Refusal("step", BOUND)],
@@ -70,7 +72,7 @@ def test_broken():
     ]
 
 
-def test_every_refusal_is_a_finding():
+def test_every_refusal_is_a_finding() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:7", "GPU:0"),
         op("b", "MatMul", "/gpu:8", "GPU:0"),
@@ -79,7 +81,7 @@ def test_every_refusal_is_a_finding():
     assert [each.object for each in Placeable().check(graph).findings] == ["a", "b"]
 
 
-def test_soft_placement_that_is_refused_has_another_cure():
+def test_soft_placement_that_is_refused_has_another_cure() -> None:
     graph = placement(
         op("v", "VarHandleOp", "/gpu:0"),
         soft=True,
@@ -97,18 +99,18 @@ def test_soft_placement_that_is_refused_has_another_cure():
         (Refusal("a", ""), "a", "a cannot be placed: the placer gives no reason"),
     ],
 )
-def test_refusal_that_tells_little(refusal, object, message):
+def test_refusal_that_tells_little(refusal: Refusal, object: str, message: str) -> None:
     (finding,) = Placeable().check(placement(op("a", "NoOp"), refusals=[refusal])).findings
     assert (finding.object, finding.where, finding.path) == (object, None, ())
     assert finding.message.startswith(message)
 
 
-def test_soft_placement_that_moved_an_op_is_silent():
+def test_soft_placement_that_moved_an_op_is_silent() -> None:
     moved = op("step", "Variable", "/gpu:0", "CPU:0", why_not="Variable has no GPU kernel")
     assert Placeable().check(placement(moved, soft=True)).state == "kept"
 
 
-def test_refusals_count_where_nothing_was_placed():
+def test_refusals_count_where_nothing_was_placed() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:7"),
         placer=None,
@@ -122,7 +124,7 @@ def test_refusals_count_where_nothing_was_placed():
     ("unplaced", "reason"),
     [("", "no placer was asked"), ("no wheel for this", "no wheel for this")],
 )
-def test_not_checked_without_a_placer(unplaced, reason):
+def test_not_checked_without_a_placer(unplaced: str, reason: str) -> None:
     graph = placement(op("a", "MatMul"), placer=None, unplaced=unplaced)
     assert Placeable().check(graph) == Verdict("placeable", "not-checked", None, reason)
 
@@ -138,7 +140,7 @@ def test_not_checked_without_a_placer(unplaced, reason):
         ),
     ],
 )
-def test_the_cure_fits_the_device_that_was_asked_for(requested, cure):
+def test_the_cure_fits_the_device_that_was_asked_for(requested: str, cure: str) -> None:
     graph = placement(op("a", "MatMul", requested), refusals=[Refusal("a", "no")])
 
     (finding,) = Placeable().check(graph).findings
@@ -151,7 +153,7 @@ MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worke
 SOFT = "or allow soft placement (allow_soft_placement=True, --soft)"
 
 
-def no_gpu(task, job="ps"):
+def no_gpu(task: str, job: str = "ps") -> str:
     return (
         f"{task} has no GPU, and a device scope or device function around it names one: give "
         f"replica_device_setter ps_device='/job:{job}/cpu:0', {SOFT}"
@@ -221,7 +223,7 @@ def no_gpu(task, job="ps"):
         ),
     ],
 )
-def test_the_cure_in_a_cluster(machine, requested, cure):
+def test_the_cure_in_a_cluster(machine: str | None, requested: str, cure: str) -> None:
     graph = placement(op("a", "MatMul", requested), machine=machine, refusals=[Refusal("a", "no")])
 
     (finding,) = Placeable().check(graph).findings
@@ -229,7 +231,7 @@ def test_the_cure_in_a_cluster(machine, requested, cure):
     assert finding.cure == cure
 
 
-def members(*lines):
+def members(*lines: str) -> Refusal:
     """A refusal of the op ``a`` that lists the members of its group."""
     return Refusal("a", "\n".join(["no", "Colocation members:", *(f"  {line}" for line in lines)]))
 
@@ -269,7 +271,9 @@ def members(*lines):
         ),
     ],
 )
-def test_the_cure_where_an_op_is_bound_to_another(lines, requested, cure):
+def test_the_cure_where_an_op_is_bound_to_another(
+    lines: Sequence[str], requested: str, cure: str
+) -> None:
     graph = placement(
         op("a", "Identity", "/job:ps/task:0/cpu:0"),
         op("b", "VariableV2", requested),
@@ -282,7 +286,7 @@ def test_the_cure_where_an_op_is_bound_to_another(lines, requested, cure):
     assert finding.cure == cure
 
 
-def test_soft_placement_is_no_cure_where_it_is_allowed():
+def test_soft_placement_is_no_cure_where_it_is_allowed() -> None:
     graph = placement(
         op("a", "VarHandleOp", "/job:ps/task:0/gpu:0"),
         machine=CLUSTER,
@@ -295,7 +299,7 @@ def test_soft_placement_is_no_cure_where_it_is_allowed():
     assert "allow_soft_placement" not in finding.cure
 
 
-def test_a_log_does_not_tell_what_the_placer_would_refuse():
+def test_a_log_does_not_tell_what_the_placer_would_refuse() -> None:
     verdict = Placeable().check(placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer="log"))
 
     assert verdict == Verdict(
@@ -307,7 +311,7 @@ def test_a_log_does_not_tell_what_the_placer_would_refuse():
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_after_many_refusals_there_may_be_more(more):
+def test_after_many_refusals_there_may_be_more(more: int) -> None:
     count = MOST_REFUSALS - 1 + more
     ops = [op(f"op{number}", "Print", "/gpu:0", "CPU:0") for number in range(count)]
     graph = placement(*ops, refusals=[Refusal(each.name, "no kernel") for each in ops])
@@ -316,7 +320,7 @@ def test_after_many_refusals_there_may_be_more(more):
     assert Placeable().check(graph).note == note
 
 
-def test_a_refusal_of_an_op_that_the_placer_added_itself():
+def test_a_refusal_of_an_op_that_the_placer_added_itself() -> None:
     graph = placement(op("a", "NoOp"), refusals=[Refusal("_recv_a", "no kernel")])
 
     (finding,) = Placeable().check(graph).findings

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 from graphs import placement
 from towers import host, program
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.placement import Training
 from placement_checks.rules import SessionMemory
@@ -14,15 +17,15 @@ CURE = "set config.gpu_options.allow_growth = True, or per_process_gpu_memory_fr
 
 
 @pytest.fixture(autouse=True)
-def no_growth_by_the_environment(monkeypatch):
+def no_growth_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(GROWTH, raising=False)
 
 
-def session(config, **more):
+def session(config: Mapping[str, Any], **more: Any) -> Placement:
     return placement(host("a", "NoOp"), training=Training(session=config), **more)
 
 
-def options(**fields):
+def options(**fields: Any) -> Placement:
     return session({"gpu_options": fields})
 
 
@@ -43,13 +46,13 @@ def options(**fields):
         ),
     ],
 )
-def test_kept(fields, note):
+def test_kept(fields: Mapping[str, Any], note: str) -> None:
     assert SessionMemory().check(options(**fields)) == Verdict(
         "session-memory", "kept", "configuration", findings=[], note=note
     )
 
 
-def test_broken():
+def test_broken() -> None:
     verdict = SessionMemory().check(session({"allow_soft_placement": True}))
 
     assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "configuration", None)
@@ -79,14 +82,14 @@ def test_broken():
         {"gpu_options": {"force_gpu_compatible": True}},
     ],
 )
-def test_all_of_the_memory_is_the_default(config):
+def test_all_of_the_memory_is_the_default(config: Mapping[str, Mapping[str, Any] | None]) -> None:
     (finding,) = SessionMemory().check(session(config)).findings
 
     assert finding.found == "all of it"
 
 
 @pytest.mark.parametrize(("fraction", "found"), [(0.96, "0.96 of it"), (0.99, "0.99 of it")])
-def test_too_large_a_share(fraction, found):
+def test_too_large_a_share(fraction: float, found: str) -> None:
     (finding,) = SessionMemory().check(options(per_process_gpu_memory_fraction=fraction)).findings
 
     assert finding.found == found
@@ -96,7 +99,7 @@ def test_too_large_a_share(fraction, found):
     )
 
 
-def test_too_large_a_share_of_some_gpus():
+def test_too_large_a_share_of_some_gpus() -> None:
     graph = options(per_process_gpu_memory_fraction=0.99, visible_device_list="0,2")
 
     (finding,) = SessionMemory().check(graph).findings
@@ -111,7 +114,9 @@ def test_too_large_a_share_of_some_gpus():
     ("value", "state"),
     [("true", "kept"), ("false", "broken"), ("", "broken")],
 )
-def test_the_environment_lets_the_memory_grow(monkeypatch, value, state):
+def test_the_environment_lets_the_memory_grow(
+    monkeypatch: pytest.MonkeyPatch, value: str, state: str
+) -> None:
     monkeypatch.setenv(GROWTH, value)
 
     verdict = SessionMemory().check(session({}))
@@ -131,27 +136,29 @@ def test_the_environment_lets_the_memory_grow(monkeypatch, value, state):
         (0.3, 0.9, "broken"),
     ],
 )
-def test_the_largest_share_that_a_program_may_take(fraction, taken, state):
+def test_the_largest_share_that_a_program_may_take(
+    fraction: float, taken: float, state: str
+) -> None:
     graph = options(per_process_gpu_memory_fraction=taken)
 
     assert SessionMemory(fraction=fraction).check(graph).state == state
 
 
-def test_the_share_is_named_in_the_finding():
+def test_the_share_is_named_in_the_finding() -> None:
     (finding,) = SessionMemory(fraction=0.5).check(session({})).findings
 
     assert finding.expected == "allow_growth, or at most 0.5 of the memory"
 
 
 @pytest.mark.parametrize("fraction", [0, -0.1, 1.01, 95])
-def test_what_is_no_share_is_refused(fraction):
+def test_what_is_no_share_is_refused(fraction: float) -> None:
     with pytest.raises(ConfigError) as refused:
         SessionMemory(fraction=fraction)
 
     assert str(refused.value) == f"fraction: {fraction} is no share; give one up to 1"
 
 
-def test_it_needs_neither_towers_nor_a_placer():
+def test_it_needs_neither_towers_nor_a_placer() -> None:
     graph = session({}, placer=None, unplaced="no wheel", unasked="a log", machine=None)
 
     assert SessionMemory().check(graph).state == "broken"
@@ -173,11 +180,11 @@ def test_it_needs_neither_towers_nor_a_placer():
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert SessionMemory().check(graph) == Verdict("session-memory", "not-checked", None, reason)
 
 
-def test_a_share_that_is_no_number_is_not_judged():
+def test_a_share_that_is_no_number_is_not_judged() -> None:
     options = {"per_process_gpu_memory_fraction": "half"}
     graph = placement(training=Training(session={"gpu_options": options}))
 
@@ -187,7 +194,7 @@ def test_a_share_that_is_no_number_is_not_judged():
     assert verdict.reason == "per_process_gpu_memory_fraction is 'half', no number"
 
 
-def beside(*others, fraction=0.95, **fields):
+def beside(*others: Mapping[str, Any], fraction: float = 0.95, **fields: Any) -> Verdict:
     """The verdict on a session with these options beside others with theirs."""
     return SessionMemory(fraction, others).check(options(**fields))
 
@@ -195,19 +202,19 @@ def beside(*others, fraction=0.95, **fields):
 GROWS = {"allow_growth": True}
 
 
-def share(fraction, gpus=None):
+def share(fraction: float, gpus: str | None = None) -> dict[str, str | float]:
     more = {} if gpus is None else {"visible_device_list": gpus}
     return {"per_process_gpu_memory_fraction": fraction, **more}
 
 
-def own_gpus(half):
+def own_gpus(half: str) -> str:
     return (
         "let each see GPUs of its own (visible_device_list), or give each a "
         f"per_process_gpu_memory_fraction of {half}"
     )
 
 
-def test_two_programs_that_both_take_all():
+def test_two_programs_that_both_take_all() -> None:
     verdict = beside({}, fraction=1)
 
     assert verdict == Verdict(
@@ -231,7 +238,7 @@ def test_two_programs_that_both_take_all():
     )
 
 
-def test_programs_that_share_one_gpu():
+def test_programs_that_share_one_gpu() -> None:
     verdict = beside(
         share(0.3, "0"), share(0.2), {"visible_device_list": "3"}, GROWS, **share(0.5, "0,2")
     )
@@ -286,7 +293,9 @@ def test_programs_that_share_one_gpu():
         ),
     ],
 )
-def test_programs_that_go_together(own, others, note):
+def test_programs_that_go_together(
+    own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], note: str
+) -> None:
     assert beside(*others, **own) == Verdict(
         "session-memory", "kept", "configuration", findings=[], note=f"beside {note}"
     )
@@ -334,7 +343,12 @@ def test_programs_that_go_together(own, others, note):
         ),
     ],
 )
-def test_programs_that_take_too_much_together(own, others, objects, found):
+def test_programs_that_take_too_much_together(
+    own: Mapping[str, Any],
+    others: Sequence[Mapping[str, str | float]],
+    objects: Sequence[str],
+    found: str,
+) -> None:
     verdict = beside(*others, **own)
 
     assert verdict.state == "broken"
@@ -358,12 +372,14 @@ def test_programs_that_take_too_much_together(own, others, objects, found):
         ),
     ],
 )
-def test_what_grows_fails_beside_all_whatever_the_fraction(own, others, object, found):
+def test_what_grows_fails_beside_all_whatever_the_fraction(
+    own: Mapping[str, str | bool], others: Sequence[Mapping[str, Any]], object: str, found: str
+) -> None:
     (finding,) = beside(*others, fraction=1, **own).findings
     assert (finding.object, finding.found) == (object, found)
 
 
-def test_growth_beside_nearly_all_goes_where_the_fraction_says_so():
+def test_growth_beside_nearly_all_goes_where_the_fraction_says_so() -> None:
     assert beside(share(0.99), fraction=0.99, **GROWS).state == "kept"
     assert beside(share(0.99), fraction=0.98, **GROWS).state == "broken"
 
@@ -390,7 +406,9 @@ def test_growth_beside_nearly_all_goes_where_the_fraction_says_so():
         ),
     ],
 )
-def test_too_large_a_share_is_found_whatever_is_beside_it(own, others, takes):
+def test_too_large_a_share_is_found_whatever_is_beside_it(
+    own: Mapping[str, str | float], others: Sequence[Mapping[str, Any]], takes: str
+) -> None:
     alone = beside(**own)
 
     assert beside(*others, **own) == alone
@@ -409,7 +427,7 @@ def test_too_large_a_share_is_found_whatever_is_beside_it(own, others, takes):
         ((0.1, 0.2, 0.4), 0.7),
     ],
 )
-def test_shares_that_add_up_to_the_fraction(shares, fraction):
+def test_shares_that_add_up_to_the_fraction(shares: Sequence[float], fraction: float) -> None:
     own, *others = map(share, shares)
     assert beside(*others, fraction=fraction, **own).state == "kept"
     assert beside(*others, fraction=fraction - 0.0001, **own).state == "broken"
@@ -419,7 +437,7 @@ def test_shares_that_add_up_to_the_fraction(shares, fraction):
 @pytest.mark.parametrize(
     ("fraction", "state"), [(1, "kept"), (0.75, "kept"), (0.74, "broken"), (0.5, "broken")]
 )
-def test_the_largest_share_that_programs_may_take_together(fraction, state):
+def test_the_largest_share_that_programs_may_take_together(fraction: float, state: str) -> None:
     assert beside(share(0.25), fraction=fraction, **share(0.5)).state == state
 
 
@@ -435,23 +453,25 @@ def test_the_largest_share_that_programs_may_take_together(fraction, state):
         (0.95, 200, "0.01"),
     ],
 )
-def test_the_cure_gives_each_its_part(fraction, others, each):
+def test_the_cure_gives_each_its_part(fraction: float, others: int, each: str) -> None:
     (finding,) = beside(*[{}] * others, fraction=fraction, **GROWS).findings
     assert finding.cure == own_gpus(each)
 
 
-def test_beside_others_some_gpus_alone_are_no_excuse():
+def test_beside_others_some_gpus_alone_are_no_excuse() -> None:
     """Alone, a session that names its GPUs leaves the rest to others."""
     assert SessionMemory().check(options(visible_device_list="0")).state == "kept"
     assert beside({}, visible_device_list="0").state == "broken"
 
 
-def test_no_others_are_none():
+def test_no_others_are_none() -> None:
     assert beside(**share(0.9)).note == "0.9 of each GPU's memory"
 
 
 @pytest.mark.parametrize("value", ["half", None, True, [0.5]])
-def test_others_with_a_share_that_is_no_number_are_refused(value):
+def test_others_with_a_share_that_is_no_number_are_refused(
+    value: str | bool | Sequence[float] | None,
+) -> None:
     with pytest.raises(ConfigError) as refused:
         SessionMemory(others=({}, {"per_process_gpu_memory_fraction": value}))
 
@@ -461,7 +481,7 @@ def test_others_with_a_share_that_is_no_number_are_refused(value):
     )
 
 
-def test_others_with_a_negative_share_are_refused():
+def test_others_with_a_negative_share_are_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         SessionMemory(others=(share(0.5), share(-1.0)))
 
@@ -473,7 +493,9 @@ def test_others_with_a_negative_share_are_refused():
 @pytest.mark.parametrize("others", [(), ({},)], ids=["alone", "beside"])
 @pytest.mark.parametrize(("fraction", "written"), [(-0.25, "-0.25"), (-1.0, "-1")])
 @pytest.mark.parametrize("more", [{}, GROWS], ids=["", "growth"])
-def test_a_negative_share_is_not_judged(others, fraction, written, more):
+def test_a_negative_share_is_not_judged(
+    others: Sequence[Mapping[str, Any]], fraction: float, written: str, more: Mapping[str, bool]
+) -> None:
     assert beside(*others, **share(fraction), **more) == Verdict(
         "session-memory",
         "not-checked",
@@ -482,7 +504,7 @@ def test_a_negative_share_is_not_judged(others, fraction, written, more):
     )
 
 
-def test_beside_others_a_share_that_is_no_number_is_not_judged():
+def test_beside_others_a_share_that_is_no_number_is_not_judged() -> None:
     verdict = beside({}, per_process_gpu_memory_fraction=True)
     assert verdict == Verdict(
         "session-memory",
@@ -495,7 +517,9 @@ def test_beside_others_a_share_that_is_no_number_is_not_judged():
 @pytest.mark.parametrize(
     ("value", "state"), [("true", "kept"), ("false", "broken"), ("", "broken")]
 )
-def test_the_environment_lets_the_memory_grow_beside_others(monkeypatch, value, state):
+def test_the_environment_lets_the_memory_grow_beside_others(
+    monkeypatch: pytest.MonkeyPatch, value: str, state: str
+) -> None:
     monkeypatch.setenv(GROWTH, value)
 
     verdict = beside(share(0.9))
@@ -505,7 +529,7 @@ def test_the_environment_lets_the_memory_grow_beside_others(monkeypatch, value, 
         assert verdict.note == f"beside 1 program: {GROWTH} lets the memory grow"
 
 
-def test_what_the_environment_lets_grow_fails_beside_all(monkeypatch):
+def test_what_the_environment_lets_grow_fails_beside_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GROWTH, "true")
 
     verdict = beside({"visible_device_list": "1"}, **share(0.5, "0,1"))
@@ -526,7 +550,9 @@ def test_what_the_environment_lets_grow_fails_beside_all(monkeypatch):
         ({**GROWS, "visible_device_list": "0"}, "kept", "only the GPUs 0"),
     ],
 )
-def test_the_environment_keeps_the_memory_from_growing(monkeypatch, fields, state, note):
+def test_the_environment_keeps_the_memory_from_growing(
+    monkeypatch: pytest.MonkeyPatch, fields: Mapping[str, Any], state: str, note: str | None
+) -> None:
     monkeypatch.setenv(GROWTH, "false")
 
     verdict = beside(**fields)
@@ -535,13 +561,17 @@ def test_the_environment_keeps_the_memory_from_growing(monkeypatch, fields, stat
 
 
 @pytest.mark.parametrize("value", ["", "0", "1", "False", "TRUE"])
-def test_the_environment_has_no_part_where_it_is_neither_true_nor_false(monkeypatch, value):
+def test_the_environment_has_no_part_where_it_is_neither_true_nor_false(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
     monkeypatch.setenv(GROWTH, value)
     assert beside(**GROWS).note == "the memory grows as it is needed"
     assert beside().state == "broken"
 
 
-def test_the_environment_keeps_the_memory_from_growing_beside_others(monkeypatch):
+def test_the_environment_keeps_the_memory_from_growing_beside_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     others = (share(0.5),)
     assert beside(*others, **GROWS, **share(0.5)).state == "kept"
     monkeypatch.setenv(GROWTH, "false")

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 from graphs import op, placement
 from towers import program
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError
 from placement_checks.rules import ShardsBalanced
 
@@ -16,44 +19,44 @@ SPREAD = (
 )
 
 
-def task(number, job="ps"):
+def task(number: int, job: str = "ps") -> str:
     return f"/job:{job}/task:{number}"
 
 
-def held(name, server, job="ps", **more):
+def held(name: str, server: int, job: str = "ps", **more: Any) -> Op:
     """A variable on that server."""
     at = f"{task(server, job)}/cpu:0"
     return op(name, "VarHandleOp", task(server, job), at, **more)
 
 
-def dealt(*servers, job="ps", **more):
+def dealt(*servers: int, job: str = "ps", **more: Any) -> Placement:
     """Variables v0, v1, … in the order of building, on these servers."""
     variables = (held(f"v{number}", each, job) for number, each in enumerate(servers))
     return placement(*variables, **{"machine": CLUSTER, **more})
 
 
-def sized(*sizes, **more):
+def sized(*sizes: tuple[int, int], **more: Any) -> Placement:
     """Variables v0, v1, … of so many floats, each on the server named beside."""
     shapes = {f"v{number}": (size,) for number, (_, size) in enumerate(sizes)}
     return dealt(*(server for server, _ in sizes), shapes=shapes, **more)
 
 
-def figure(server, variables, size, job="ps"):
+def figure(server: int, variables: int, size: int, job: str = "ps") -> dict[str, str | int]:
     return {"task": task(server, job), "variables": variables, "bytes": size}
 
 
-def state(graph, **fields):
+def state(graph: Placement, **fields: Any) -> str:
     verdict = ShardsBalanced(**fields).check(graph)
     assert verdict.state != "not-checked", verdict.reason
     return verdict.state
 
 
-def objects(graph, **fields):
+def objects(graph: Placement, **fields: Any) -> list[str]:
     assert state(graph, **fields) == "broken"
     return [each.object for each in ShardsBalanced(**fields).check(graph).findings]
 
 
-def test_kept():
+def test_kept() -> None:
     assert ShardsBalanced().check(dealt(0, 1, 0)) == Verdict(
         "shards-balanced",
         "kept",
@@ -65,7 +68,7 @@ def test_kept():
     )
 
 
-def test_broken():
+def test_broken() -> None:
     graph = sized(
         (0, 1000), (1, 4), (0, 1000), (1, 4), (0, 1000), (0, 1000), (0, 2000), machine=CLUSTER
     )
@@ -98,7 +101,7 @@ def test_broken():
     )
 
 
-def test_the_finding_says_where_the_largest_is_built():
+def test_the_finding_says_where_the_largest_is_built() -> None:
     graph = sized((0, 1), (0, 9), (0, 5), lines={"v1": "main.py:9 net.py:3", "v0": "main.py:1"})
 
     (finding,) = ShardsBalanced().check(graph).findings
@@ -109,7 +112,7 @@ def test_the_finding_says_where_the_largest_is_built():
     )
 
 
-def test_broken_by_turns():
+def test_broken_by_turns() -> None:
     """What comes after one that is out of turn is judged by where that one is."""
     graph = dealt(
         0, 1, 2, 2, 0, 0, 1, machine="ps*3; worker*1: gpu", lines={"v3": "main.py:9 net.py:3"}
@@ -157,19 +160,19 @@ def test_broken_by_turns():
         ([1, 1, 1], ["v1", "v2"]),
     ],
 )
-def test_variables_out_of_turn(servers, found):
+def test_variables_out_of_turn(servers: Sequence[int], found: Sequence[str]) -> None:
     verdict = ShardsBalanced(by="round-robin").check(dealt(*servers))
     assert [each.object for each in verdict.findings] == found
 
 
-def test_sizes_do_not_count_by_turns():
+def test_sizes_do_not_count_by_turns() -> None:
     graph = sized((0, 10_000), (1, 1), (0, 10_000), (1, 1))
     assert state(graph, by="round-robin") == "kept"
     assert state(graph) == "kept"
     assert state(graph, by="bytes") == "broken"
 
 
-def test_turns_do_not_count_by_bytes():
+def test_turns_do_not_count_by_bytes() -> None:
     graph = sized((0, 1), (0, 1), (0, 1), (1, 3))
     assert state(graph, by="bytes") == "kept"
     assert state(graph) == "kept"
@@ -196,12 +199,12 @@ def test_turns_do_not_count_by_bytes():
         pytest.param([(1, 0), (1, 0)], "", "broken", id="an empty server beside empty variables"),
     ],
 )
-def test_spread(sizes, by, expected):
+def test_spread(sizes: Sequence[tuple[int, int]], by: str, expected: str) -> None:
     assert state(sized(*sizes), by=by) == expected
 
 
 @pytest.mark.parametrize(("most", "expected"), [(1, "broken"), (1.25, "kept"), (1.24, "broken")])
-def test_most_is_the_largest_share(most, expected):
+def test_most_is_the_largest_share(most: float, expected: str) -> None:
     assert state(sized((0, 20), (0, 5), (1, 15)), by="bytes", most=most) == expected
 
 
@@ -209,7 +212,7 @@ def test_most_is_the_largest_share(most, expected):
     ("most", "found"),
     [(1, [task(0), task(1)]), (1.3, [task(1)]), (1.5, [])],
 )
-def test_every_server_with_too_much_is_a_finding(most, found):
+def test_every_server_with_too_much_is_a_finding(most: float, found: Sequence[str]) -> None:
     """The even share is 100 floats; the three hold 125, 150 and 25."""
     sizes = [*[(0, 25)] * 5, *[(1, 25)] * 6, (2, 25)]
     verdict = ShardsBalanced(most=most).check(sized(*sizes, machine="ps*3; worker*1: gpu"))
@@ -218,7 +221,7 @@ def test_every_server_with_too_much_is_a_finding(most, found):
     assert {each.expected for each in verdict.findings} <= {"about 400 bytes"}
 
 
-def test_an_even_share_is_rounded_up():
+def test_an_even_share_is_rounded_up() -> None:
     (finding,) = (
         ShardsBalanced()
         .check(sized((0, 1), (0, 1), (0, 1), (0, 1), (1, 1), machine="ps*3; worker*1: gpu"))
@@ -231,7 +234,7 @@ def test_an_even_share_is_rounded_up():
     )
 
 
-def test_several_empty_servers():
+def test_several_empty_servers() -> None:
     """No server has too much, the first has more variables than the others."""
     graph = sized((1, 8), (1, 1), (1, 1), (2, 1), machine="ps*5; worker*1: gpu")
 
@@ -250,18 +253,18 @@ def test_several_empty_servers():
     )
 
 
-def test_the_server_with_too_much_is_found_and_not_that_with_most_variables():
+def test_the_server_with_too_much_is_found_and_not_that_with_most_variables() -> None:
     sizes = [(0, 100), (0, 90), (1, 1), (1, 1), (1, 1)]
     assert objects(sized(*sizes, machine="ps*3; worker*1: gpu")) == [task(0)]
 
 
-def test_an_empty_server_is_no_finding_where_each_other_holds_one():
+def test_an_empty_server_is_no_finding_where_each_other_holds_one() -> None:
     graph = dealt(0, 2, machine="ps*4; worker*1: gpu")
     for by in ("", "bytes"):
         assert state(graph, by=by) == "kept"
 
 
-def test_what_is_bound_to_a_variable_is_not_counted():
+def test_what_is_bound_to_a_variable_is_not_counted() -> None:
     slots = [held(f"v0/slot{i}", 0, colocated=["v0"]) for i in range(4)]
     graph = placement(held("v0", 0), *slots, held("v1", 1), machine=CLUSTER)
 
@@ -271,7 +274,7 @@ def test_what_is_bound_to_a_variable_is_not_counted():
     assert verdict.figures == [figure(0, 1, 16), figure(1, 1, 16)]
 
 
-def test_what_is_bound_to_another_op_is_counted():
+def test_what_is_bound_to_another_op_is_counted() -> None:
     graph = placement(
         op("table", "HashTable"),
         *(held(f"v{i}", 0, colocated=["table"]) for i in range(3)),
@@ -290,7 +293,9 @@ def test_what_is_bound_to_another_op_is_counted():
         (("v[12]",), []),
     ],
 )
-def test_allowed_variables_are_not_counted(allow, expected):
+def test_allowed_variables_are_not_counted(
+    allow: Sequence[str], expected: Sequence[str] | None
+) -> None:
     verdict = ShardsBalanced(allow=allow).check(dealt(0, 0, 0))
 
     if expected is None:
@@ -310,23 +315,25 @@ def test_allowed_variables_are_not_counted(allow, expected):
         pytest.param([0, 0, 0, 0], ("v1", "v2"), [], id="two"),
     ],
 )
-def test_an_allowed_variable_starts_the_turns_anew(servers, allow, found):
+def test_an_allowed_variable_starts_the_turns_anew(
+    servers: Sequence[int], allow: Sequence[str], found: Sequence[str]
+) -> None:
     verdict = ShardsBalanced(by="round-robin", allow=allow).check(dealt(*servers))
     assert [each.object for each in verdict.findings] == found
 
 
-def test_an_allowed_variable_of_another_job_takes_no_turn():
+def test_an_allowed_variable_of_another_job_takes_no_turn() -> None:
     graph = placement(held("v0", 0), held("w", 0, "worker"), held("v1", 0), machine=CLUSTER)
     assert objects(graph, by="round-robin", allow=("w",)) == ["v1"]
 
 
-def test_an_allowed_variable_that_is_bound_to_another_takes_no_turn():
+def test_an_allowed_variable_that_is_bound_to_another_takes_no_turn() -> None:
     slot = held("v0/slot", 0, colocated=["v0"])
     graph = placement(held("v0", 0), slot, held("v1", 0), machine=CLUSTER)
     assert objects(graph, by="round-robin", allow=("v0/slot",)) == ["v1"]
 
 
-def test_other_variables_are_not_counted():
+def test_other_variables_are_not_counted() -> None:
     """Those of the workers, and one that was not placed."""
     graph = placement(
         *(held(f"local{i}", 0, "worker") for i in range(5)),
@@ -341,19 +348,19 @@ def test_other_variables_are_not_counted():
     assert verdict.figures == [figure(0, 1, 16), figure(1, 1, 16)]
 
 
-def test_a_variable_that_was_not_placed_takes_no_turn():
+def test_a_variable_that_was_not_placed_takes_no_turn() -> None:
     lost = op("lost", "VarHandleOp", task(1))
     graph = placement(held("v0", 0), lost, held("v1", 0), machine=CLUSTER)
     assert objects(graph, by="round-robin") == ["v1"]
 
 
-def test_a_job_that_leaves_its_task_open_has_the_first():
+def test_a_job_that_leaves_its_task_open_has_the_first() -> None:
     at = op("v1", "VarHandleOp", "/job:ps", "/job:ps/cpu:0")
     graph = placement(held("v0", 1), at, machine=CLUSTER)
     assert ShardsBalanced().check(graph).figures == [figure(0, 1, 16), figure(1, 1, 16)]
 
 
-def test_servers_without_the_indices_between():
+def test_servers_without_the_indices_between() -> None:
     graph = dealt(3, 7, 3, machine="ps/task:3; ps/task:7; worker*1: gpu")
     verdict = ShardsBalanced(by="round-robin").check(graph)
 
@@ -361,7 +368,7 @@ def test_servers_without_the_indices_between():
     assert verdict.figures == [figure(3, 2, 32), figure(7, 1, 16)]
 
 
-def test_the_note_has_four_servers():
+def test_the_note_has_four_servers() -> None:
     graph = dealt(*range(5), machine="ps*6; worker*1: gpu")
     verdict = ShardsBalanced().check(graph)
 
@@ -374,13 +381,15 @@ def test_the_note_has_four_servers():
     assert verdict.figures == [*(figure(i, 1, 16) for i in range(5)), figure(5, 0, 0)]
 
 
-def test_the_note_has_all_of_four_servers():
+def test_the_note_has_all_of_four_servers() -> None:
     verdict = ShardsBalanced().check(dealt(*range(3), machine="ps*4; worker*1: gpu"))
     assert verdict.note.endswith("; /job:ps/task:3 holds 0 variables, 0 bytes")
 
 
 @pytest.mark.parametrize("shape", [None, (None, 4), (4, None)])
-def test_what_has_no_known_size_counts_as_one_without_bytes(shape):
+def test_what_has_no_known_size_counts_as_one_without_bytes(
+    shape: tuple[int | None, int | None] | None,
+) -> None:
     graph = dealt(0, 1, 0, shapes={"v0": shape})
     verdict = ShardsBalanced().check(graph)
 
@@ -426,7 +435,13 @@ def test_what_has_no_known_size_counts_as_one_without_bytes(shape):
         ),
     ],
 )
-def test_without_the_sizes_the_spread_is_not_known(servers, shapes, by, unknown, note):
+def test_without_the_sizes_the_spread_is_not_known(
+    servers: Sequence[int],
+    shapes: Mapping[str, tuple[None, int] | None],
+    by: str,
+    unknown: str,
+    note: str,
+) -> None:
     verdict = ShardsBalanced(by=by).check(dealt(*servers, shapes=shapes))
 
     assert verdict == Verdict(
@@ -438,17 +453,17 @@ def test_without_the_sizes_the_spread_is_not_known(servers, shapes, by, unknown,
     )
 
 
-def test_sizes_of_allowed_variables_need_not_be_known():
+def test_sizes_of_allowed_variables_need_not_be_known() -> None:
     graph = dealt(0, 0, 0, 1, shapes={"v0": None})
     assert ShardsBalanced(by="bytes").check(graph).state == "not-checked"
     assert state(graph, by="bytes", allow=("v0",)) == "kept"
 
 
-def test_even_counts_need_no_sizes():
+def test_even_counts_need_no_sizes() -> None:
     assert state(dealt(0, 1, 1, shapes=dict.fromkeys(["v0", "v1", "v2"]))) == "kept"
 
 
-def test_without_any_bytes_an_empty_server_is_found():
+def test_without_any_bytes_an_empty_server_is_found() -> None:
     (finding,) = ShardsBalanced().check(sized((0, 0), (0, 0))).findings
 
     assert (finding.expected, finding.found) == ("about 0 bytes", "0 bytes")
@@ -456,11 +471,11 @@ def test_without_any_bytes_an_empty_server_is_found():
     assert finding.message == "/job:ps/task:0 holds 2 of 2 variables; /job:ps/task:1 holds none"
 
 
-def test_turns_need_no_sizes():
+def test_turns_need_no_sizes() -> None:
     assert objects(dealt(0, 0, shapes={"v0": None}), by="round-robin") == ["v1"]
 
 
-def trained(job, *servers, **more):
+def trained(job: str, *servers: int, **more: Any) -> Placement:
     """Variables on a job that is not called ps; the GPUs of the workers compute with them."""
     names = [f"v{number}" for number in range(len(servers))]
     reads = [
@@ -481,14 +496,14 @@ def trained(job, *servers, **more):
     )
 
 
-def test_the_servers_are_the_job_that_holds_variables_and_has_no_tower():
+def test_the_servers_are_the_job_that_holds_variables_and_has_no_tower() -> None:
     verdict = ShardsBalanced().check(trained("store", 1, 1, 1))
 
     assert verdict.figures == [figure(0, 0, 0, "store"), figure(1, 3, 48, "store")]
     assert [each.object for each in verdict.findings] == [task(1, "store")]
 
 
-def test_the_servers_are_known_where_workers_hold_variables_too():
+def test_the_servers_are_known_where_workers_hold_variables_too() -> None:
     graph = trained("store", 0, 1)
     local = [held(f"local{i}", 0, "worker") for i in range(3)]
     graph = placement(*graph.ops.values(), *local, machine="worker*2: gpu*1; store*2")
@@ -498,7 +513,7 @@ def test_the_servers_are_known_where_workers_hold_variables_too():
     assert verdict.figures == [figure(0, 1, 16, "store"), figure(1, 1, 16, "store")]
 
 
-def test_the_servers_are_known_where_a_variable_was_not_placed():
+def test_the_servers_are_known_where_a_variable_was_not_placed() -> None:
     graph = trained("store", 0, 1)
     lost = op("lost", "VarHandleOp", task(0, "keep"))
     graph = placement(*graph.ops.values(), lost, machine="worker*2: gpu*1; store*2; keep*2")
@@ -508,7 +523,7 @@ def test_the_servers_are_known_where_a_variable_was_not_placed():
     assert verdict.figures == [figure(0, 1, 16, "store"), figure(1, 1, 16, "store")]
 
 
-def test_a_job_called_ps_is_that_of_the_servers():
+def test_a_job_called_ps_is_that_of_the_servers() -> None:
     graph = trained("ps", 0, 1)
     stored = [held(f"s{i}", 0, "store") for i in range(3)]
     graph = placement(*graph.ops.values(), *stored, machine="store*2; ps*2; worker*2: gpu*1")
@@ -517,7 +532,7 @@ def test_a_job_called_ps_is_that_of_the_servers():
     assert objects(graph, job="store") == [task(0, "store")]
 
 
-def test_workers_may_hold_the_shards():
+def test_workers_may_hold_the_shards() -> None:
     graph = placement(
         *(held(f"v{i}", 0, "worker") for i in range(2)), machine="ps*1; worker*2: gpu*1"
     )
@@ -595,7 +610,7 @@ NOT_KNOWN = "the job of the parameter servers is not known: --set shards-balance
         ),
     ],
 )
-def test_not_checked(graph, fields, reason):
+def test_not_checked(graph: Placement, fields: Mapping[str, str], reason: str) -> None:
     assert ShardsBalanced(**fields).check(graph) == Verdict(
         "shards-balanced", "not-checked", None, reason
     )
@@ -610,7 +625,7 @@ def test_not_checked(graph, fields, reason):
         ({"most": -1}, "most: -1 is below an even share; give 1 or more"),
     ],
 )
-def test_fields_that_make_no_sense(fields, message):
+def test_fields_that_make_no_sense(fields: Mapping[str, str | float], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         ShardsBalanced(**fields)
     assert str(refused.value) == message

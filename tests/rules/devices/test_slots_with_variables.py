@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from graphs import op
@@ -13,17 +15,17 @@ from towers import (
     variable,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.rules import SlotsWithVariables
 
 CURE = "make it under tf.compat.v1.colocate_with(variable), or where the variable is made"
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(SlotsWithVariables(**parameters), graph)
 
 
-def momentum(at="CPU:0", **more):
+def momentum(at: str = "CPU:0", **more: Any) -> Placement:
     """The slot of an optimiser of TensorFlow's own."""
     return program(
         variable("w/Momentum", at=at),
@@ -32,7 +34,7 @@ def momentum(at="CPU:0", **more):
     )
 
 
-def velocity(at="CPU:0", **more):
+def velocity(at: str = "CPU:0", **more: Any) -> Placement:
     """Momentum written out op by op."""
     return program(
         variable("velocity", at=at),
@@ -47,7 +49,7 @@ def velocity(at="CPU:0", **more):
     )
 
 
-def average(at="CPU:0", kind="ReadVariableOp", **more):
+def average(at: str = "CPU:0", kind: str = "ReadVariableOp", **more: Any) -> Placement:
     """A moving average of w."""
     return program(
         variable("w/average", at=at),
@@ -69,7 +71,7 @@ WAYS = pytest.mark.parametrize(
 
 
 @WAYS
-def test_kept(made, slot):
+def test_kept(made: Callable[..., Any], slot: str) -> None:
     verdict = SlotsWithVariables().check(made())
 
     assert verdict == Verdict(
@@ -77,7 +79,7 @@ def test_kept(made, slot):
     )
 
 
-def test_broken():
+def test_broken() -> None:
     graph = momentum("GPU:0", lines={"w/Momentum": "main.py:50 net.py:3"})
 
     verdict = SlotsWithVariables().check(graph)
@@ -99,7 +101,7 @@ def test_broken():
 
 
 @WAYS
-def test_slots_of_every_making_are_found(made, slot):
+def test_slots_of_every_making_are_found(made: Callable[..., Any], slot: str) -> None:
     (finding,) = SlotsWithVariables().check(made("GPU:1")).findings
 
     assert (finding.object, finding.expected, finding.found) == (
@@ -110,12 +112,12 @@ def test_slots_of_every_making_are_found(made, slot):
 
 
 @pytest.mark.parametrize("count", [1, 3, 12])
-def test_slots_of_any_number_of_towers(count):
+def test_slots_of_any_number_of_towers(count: int) -> None:
     assert objects(momentum(gpus=range(count))) == []
     assert objects(momentum("GPU:0", gpus=range(count))) == ["w/Momentum"]
 
 
-def test_a_slot_on_the_host_of_a_variable_on_a_gpu():
+def test_a_slot_on_the_host_of_a_variable_on_a_gpu() -> None:
     graph = program(
         variable("w", at="GPU:0"),
         variable("w/Momentum"),
@@ -131,14 +133,14 @@ def test_a_slot_on_the_host_of_a_variable_on_a_gpu():
     )
 
 
-def test_a_slot_is_known_by_what_binds_it():
+def test_a_slot_is_known_by_what_binds_it() -> None:
     """No update takes it: the program only restores it."""
     graph = program(variable("w/slot", at="GPU:0", colocated=["w"]))
 
     assert objects(graph) == ["w/slot"]
 
 
-def test_all_slots_of_all_variables_are_counted():
+def test_all_slots_of_all_variables_are_counted() -> None:
     names = [f"{name}/{slot}" for name in "ab" for slot in ("m", "v")]
     graph = program(
         *(variable(name) for name in names),
@@ -154,7 +156,7 @@ def test_all_slots_of_all_variables_are_counted():
     assert (verdict.state, verdict.note) == ("kept", "4 slots")
 
 
-def test_slots_by_reference_are_known():
+def test_slots_by_reference_are_known() -> None:
     graph = program(
         variable("w", "VariableV2"),
         variable("w/Momentum", "VariableV2", at="GPU:0"),
@@ -164,7 +166,7 @@ def test_slots_by_reference_are_known():
     assert objects(graph) == ["w/Momentum"]
 
 
-def test_averages_by_reference_are_known():
+def test_averages_by_reference_are_known() -> None:
     graph = average("GPU:0", kind="Identity")
 
     assert objects(graph) == ["w/average"]
@@ -179,18 +181,18 @@ def test_averages_by_reference_are_known():
     ],
     ids=["a summary", "an evaluation on the host", "an evaluation anywhere"],
 )
-def test_an_average_is_one_whatever_reads_it_beside_the_towers(reader):
+def test_an_average_is_one_whatever_reads_it_beside_the_towers(reader: Op) -> None:
     graph = average("GPU:0")
     graph = program(*graph.ops.values(), reader)
 
     assert objects(graph) == ["w/average"]
 
 
-def test_slots_of_an_optimiser_are_known_without_a_train_op():
+def test_slots_of_an_optimiser_are_known_without_a_train_op() -> None:
     assert objects(momentum("GPU:0", training={"train_op": ()})) == ["w/Momentum"]
 
 
-def test_a_slot_on_the_variables_own_server():
+def test_a_slot_on_the_variables_own_server() -> None:
     server = "/job:ps/replica:0/task:1/cpu:0"
     graph = program(
         op("w", "VariableV2", server, server),
@@ -209,7 +211,7 @@ def test_a_slot_on_the_variables_own_server():
     )
 
 
-def copied(*ops, **more):
+def copied(*ops: Op, **more: Any) -> Placement:
     """A variable on a GPU beside w, and what a step does with it."""
     return program(
         variable("other", at="GPU:0"),
@@ -223,7 +225,7 @@ READ = host("w/value", "ReadVariableOp", "w", "^update/w")
 COPY = host("copy", "AssignVariableOp", "other", "w/value")
 
 
-def test_a_copy_of_a_trained_variable_is_found_as_its_average():
+def test_a_copy_of_a_trained_variable_is_found_as_its_average() -> None:
     assert objects(copied(READ, COPY)) == ["other"]
 
 
@@ -253,13 +255,13 @@ def test_a_copy_of_a_trained_variable_is_found_as_its_average():
         ),
     ],
 )
-def test_silent_on_what_is_no_slot(graph):
+def test_silent_on_what_is_no_slot(graph: Placement) -> None:
     verdict = SlotsWithVariables().check(graph)
 
     assert verdict.reason == "no optimiser slot and no moving average is updated"
 
 
-def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable():
+def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable() -> None:
     """Powers of beta may be anywhere; they are read and written on their own."""
     graph = program(
         variable("w/m"),
@@ -277,7 +279,7 @@ def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable():
     assert (verdict.state, verdict.note) == ("kept", "1 slot")
 
 
-def test_a_scalar_that_the_update_takes_by_reference_is_no_slot():
+def test_a_scalar_that_the_update_takes_by_reference_is_no_slot() -> None:
     graph = program(
         variable("power", "VariableV2", at="GPU:0"),
         variable("w/m", "VariableV2"),
@@ -289,7 +291,7 @@ def test_a_scalar_that_the_update_takes_by_reference_is_no_slot():
     assert objects(graph) == []
 
 
-def test_trained_variables_whose_updates_need_each_other_are_no_slots():
+def test_trained_variables_whose_updates_need_each_other_are_no_slots() -> None:
     """Weights that are kept orthogonal to others of one shape, written out op by op."""
     graph = program(
         variable("b", at="GPU:0"),
@@ -305,7 +307,7 @@ def test_trained_variables_whose_updates_need_each_other_are_no_slots():
     assert objects(graph) == []
 
 
-def test_an_accumulator_of_gradients_is_a_slot():
+def test_an_accumulator_of_gradients_is_a_slot() -> None:
     """By the update written out; its shape and use are a slot's."""
     graph = program(
         variable("total", at="GPU:0"),
@@ -318,7 +320,7 @@ def test_an_accumulator_of_gradients_is_a_slot():
     assert objects(graph) == ["total"]
 
 
-def test_a_variable_that_is_only_fed_into_the_update_is_no_slot():
+def test_a_variable_that_is_only_fed_into_the_update_is_no_slot() -> None:
     """A mask of weights to prune is read and never written."""
     graph = program(
         variable("mask", at="GPU:0"),
@@ -339,7 +341,7 @@ def test_a_variable_that_is_only_fed_into_the_update_is_no_slot():
         (("*/Slow", "a", "slow"), ["a/slow", "b/slow"]),
     ],
 )
-def test_slots_that_are_elsewhere_on_purpose(apart, left):
+def test_slots_that_are_elsewhere_on_purpose(apart: Sequence[str], left: Sequence[str]) -> None:
     graph = program(
         *(variable(f"{name}/slow", at="GPU:0") for name in "ab"),
         *(host(f"update/{n}", "ResourceApplyMomentum", n, f"{n}/slow", f"mean/{n}") for n in "ab"),
@@ -367,20 +369,20 @@ NO_SLOT = "no optimiser slot and no moving average is updated"
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert SlotsWithVariables().check(graph) == Verdict(
         "slots-with-variables", "not-checked", None, reason
     )
 
 
-def test_what_is_bound_to_an_op_that_is_no_variable_is_no_slot():
+def test_what_is_bound_to_an_op_that_is_no_variable_is_no_slot() -> None:
     graph = momentum()
     ops = {**graph.ops, "w": graph.ops["w"]._replace(colocated=["step/one", "gone"])}
 
     assert objects(replace(graph, ops=ops)) == []
 
 
-def test_a_scale_of_the_loss_is_no_slot_of_a_scalar_variable():
+def test_a_scale_of_the_loss_is_no_slot_of_a_scalar_variable() -> None:
     """It is updated in the step and has a part in the gradient, as a velocity has."""
     graph = program(
         variable("scale", at="GPU:0"),
@@ -396,7 +398,7 @@ def test_a_scale_of_the_loss_is_no_slot_of_a_scalar_variable():
 
 
 @pytest.mark.parametrize(("slot", "primary"), [("", "CPU:0"), ("CPU:0", "")])
-def test_a_slot_or_variable_that_was_not_placed(slot, primary):
+def test_a_slot_or_variable_that_was_not_placed(slot: str, primary: str) -> None:
     graph = program(
         variable("w", at=primary),
         variable("w/Momentum", at=slot),

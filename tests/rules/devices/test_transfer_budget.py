@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from graphs import op, placement
 from towers import NO_TRAIN_OP, host, on, program, variable
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.placement import Details, Tensor, Training
 from placement_checks.rules import TransferBudget
@@ -16,11 +18,16 @@ NO_BUDGET = "no budget is set (--set transfer-budget.bytes=N)"
 STEP = Training(train_op=("train",))
 
 
-def figure(source, to, copies, size, unknown=0):
+def figure(source: str, to: str, copies: int, size: int, unknown: int = 0) -> dict[str, str | int]:
     return {"from": source, "to": to, "copies": copies, "bytes": size, "unknown": unknown}
 
 
-def sent(shape=(4, 2), *, to=("GPU:0", "GPU:1"), **more):
+def sent(
+    shape: Sequence[int | None] | None = (4, 2),
+    *,
+    to: Sequence[str] = ("GPU:0", "GPU:1"),
+    **more: Any,
+) -> Placement:
     """A tensor of the host that an op on each of these devices takes."""
     takers = [op(f"take_{i}", "Neg", "", device, "x") for i, device in enumerate(to)]
     return placement(
@@ -32,12 +39,12 @@ def sent(shape=(4, 2), *, to=("GPU:0", "GPU:1"), **more):
     )
 
 
-def copies(graph):
+def copies(graph: Placement) -> int:
     """How many copies there are, by a budget that there is."""
     return sum(each["copies"] for each in TransferBudget(copies=1000).check(graph).figures)
 
 
-def test_kept():
+def test_kept() -> None:
     verdict = TransferBudget(bytes=64, copies=2).check(sent())
 
     assert verdict == Verdict(
@@ -54,7 +61,7 @@ def test_kept():
     )
 
 
-def test_broken_by_bytes():
+def test_broken_by_bytes() -> None:
     graph = sent((1000, 2), lines={"x": "main.py:9 net.py:3"})
 
     verdict = TransferBudget(bytes=15_999).check(graph)
@@ -83,7 +90,7 @@ def test_broken_by_bytes():
     ]
 
 
-def test_broken_by_copies():
+def test_broken_by_copies() -> None:
     (finding,) = TransferBudget(copies=1).check(sent()).findings
 
     assert (finding.expected, finding.found) == ("at most 1 copies a step", "2 copies")
@@ -105,12 +112,12 @@ def test_broken_by_copies():
         ({"copies": 0}, "broken"),
     ],
 )
-def test_the_budget_is_the_most_that_is_allowed(budget, state):
+def test_the_budget_is_the_most_that_is_allowed(budget: Mapping[str, int], state: str) -> None:
     assert TransferBudget(**budget).check(sent()).state == state
 
 
 @pytest.mark.parametrize("budget", [{"bytes": 0}, {"copies": 0}])
-def test_nothing_is_copied_within_one_device(budget):
+def test_nothing_is_copied_within_one_device(budget: Mapping[str, int]) -> None:
     verdict = TransferBudget(**budget).check(sent(to=["CPU:0", "CPU:0"]))
 
     assert (verdict.state, verdict.note, list(verdict.figures)) == (
@@ -120,7 +127,7 @@ def test_nothing_is_copied_within_one_device(budget):
     )
 
 
-def test_towers_take_the_weights_and_give_the_gradients():
+def test_towers_take_the_weights_and_give_the_gradients() -> None:
     """The price of towers: each weight out and each gradient back, for every tower."""
     graph = program(
         outputs={
@@ -145,11 +152,11 @@ def test_towers_take_the_weights_and_give_the_gradients():
     assert "more pairs" not in verdict.note
 
 
-def test_one_tensor_is_copied_to_one_device_once():
+def test_one_tensor_is_copied_to_one_device_once() -> None:
     assert copies(sent(to=["GPU:0", "GPU:0", "GPU:1"])) == 2
 
 
-def test_the_outputs_of_an_op_are_tensors_of_their_own():
+def test_the_outputs_of_an_op_are_tensors_of_their_own() -> None:
     graph = placement(
         host("split", "Split"),
         on(0, "one", "Neg", "split"),
@@ -162,7 +169,7 @@ def test_the_outputs_of_an_op_are_tensors_of_their_own():
     assert copies(graph) == 2
 
 
-def test_a_control_edge_copies_nothing():
+def test_a_control_edge_copies_nothing() -> None:
     graph = placement(
         host("x", "Placeholder"),
         on(0, "after", "Neg", "^x"),
@@ -173,14 +180,14 @@ def test_a_control_edge_copies_nothing():
     assert copies(graph) == 0
 
 
-def test_what_the_step_does_not_run_is_not_counted():
+def test_what_the_step_does_not_run_is_not_counted() -> None:
     graph = sent()
     more = placement(*graph.ops.values(), on(0, "other", "Neg", "train"), training=STEP)
 
     assert copies(more) == 2
 
 
-def test_without_a_train_op_all_ops_are_counted_and_the_finding_says_so():
+def test_without_a_train_op_all_ops_are_counted_and_the_finding_says_so() -> None:
     (finding,) = TransferBudget(bytes=63).check(sent(training=Training())).findings
 
     assert finding.message == (
@@ -189,9 +196,9 @@ def test_without_a_train_op_all_ops_are_counted_and_the_finding_says_so():
     )
 
 
-def test_a_handle_is_no_data():
+def test_a_handle_is_no_data() -> None:
     class Known(Details):
-        def outputs(self, op):
+        def outputs(self, op: str) -> tuple[Tensor, ...]:
             return (Tensor("resource", ()),)
 
     graph = placement(
@@ -208,9 +215,9 @@ def test_a_handle_is_no_data():
     ("dtype", "size"),
     [("float32", 40), ("float64", 80), ("bfloat16", 20), ("int8", 10), ("bool", 10), ("int4", 5)],
 )
-def test_the_size_of_every_dtype(dtype, size):
+def test_the_size_of_every_dtype(dtype: str, size: int) -> None:
     class Known(Details):
-        def outputs(self, op):
+        def outputs(self, op: str) -> tuple[Tensor, ...]:
             return (Tensor(dtype, (5, 2)),)
 
     graph = replace(sent(to=["GPU:0"]), details=Known())
@@ -221,9 +228,9 @@ def test_the_size_of_every_dtype(dtype, size):
 
 
 @pytest.mark.parametrize("dtype", ["string", "variant"])
-def test_the_size_of_what_has_none_is_not_known(dtype):
+def test_the_size_of_what_has_none_is_not_known(dtype: str) -> None:
     class Known(Details):
-        def outputs(self, op):
+        def outputs(self, op: str) -> tuple[Tensor, ...]:
             return (Tensor(dtype, (5, 2)),)
 
     verdict = TransferBudget(bytes=1000).check(replace(sent(to=["GPU:0"]), details=Known()))
@@ -232,7 +239,7 @@ def test_the_size_of_what_has_none_is_not_known(dtype):
     assert verdict.figures == [figure("/device:CPU:0", "/device:GPU:0", 1, 0, 1)]
 
 
-def test_the_largest_pairs_are_shown_and_the_others_counted():
+def test_the_largest_pairs_are_shown_and_the_others_counted() -> None:
     """Each of three GPUs sends to the two others."""
     ops = []
     for i in range(3):
@@ -251,7 +258,7 @@ def test_the_largest_pairs_are_shown_and_the_others_counted():
     assert len(verdict.figures) == 6
 
 
-def test_the_path_has_the_largest_copies():
+def test_the_path_has_the_largest_copies() -> None:
     tensors = [host(f"x_{i}", "Const") for i in range(10)]
     takers = [on(0, f"take_{i}", "Neg", f"x_{i}") for i in range(10)]
     graph = placement(*tensors, *takers, outputs={f"x_{i}": (i,) for i in range(1, 10)})
@@ -262,7 +269,7 @@ def test_the_path_has_the_largest_copies():
     assert [each.partition(":")[0] for each in finding.path] == [f"x_{i}" for i in range(9, 1, -1)]
 
 
-def test_copies_of_unknown_size_are_counted_and_shown():
+def test_copies_of_unknown_size_are_counted_and_shown() -> None:
     verdict = TransferBudget(copies=1).check(sent(None))
 
     assert verdict.note == (
@@ -273,7 +280,7 @@ def test_copies_of_unknown_size_are_counted_and_shown():
     assert finding.path[0] == "x:0 /device:CPU:0 -> /device:GPU:0: unknown size"
 
 
-def test_what_is_over_the_budget_is_so_whatever_is_not_known_beside_it():
+def test_what_is_over_the_budget_is_so_whatever_is_not_known_beside_it() -> None:
     graph = sent()
     graph = placement(
         *graph.ops.values(),
@@ -287,7 +294,7 @@ def test_what_is_over_the_budget_is_so_whatever_is_not_known_beside_it():
 
 
 @pytest.mark.parametrize("rows", [7, 8, 100])
-def test_rows_fill_the_first_dimension_that_the_graph_leaves_open(rows):
+def test_rows_fill_the_first_dimension_that_the_graph_leaves_open(rows: int) -> None:
     """The whole batch, which both towers take."""
     graph = sent((None, 2))
 
@@ -296,18 +303,18 @@ def test_rows_fill_the_first_dimension_that_the_graph_leaves_open(rows):
     assert [each["bytes"] for each in verdict.figures] == [rows * 8, rows * 8]
 
 
-def test_other_dimensions_that_are_open_stay_unknown():
+def test_other_dimensions_that_are_open_stay_unknown() -> None:
     verdict = TransferBudget(bytes=1000, rows=8).check(sent((None, None)))
 
     assert [each["unknown"] for each in verdict.figures] == [1, 1]
 
 
-def towers(*ops, outputs, **more):
+def towers(*ops: Op, outputs: Mapping[str, Sequence[int | None]], **more: Any) -> Placement:
     """Towers whose losses go to the host: the only copies are those of `outputs`."""
     return program(*ops, outputs=outputs, training={"train_op": ("loss",), **more})
 
 
-def test_the_rows_of_a_tower_are_its_part_of_the_batch():
+def test_the_rows_of_a_tower_are_its_part_of_the_batch() -> None:
     """Of 9 rows, five."""
     graph = towers(
         on(0, "tower_0/loss", "Softmax", "tower_0/w/MatMul"),
@@ -337,7 +344,7 @@ def test_the_rows_of_a_tower_are_its_part_of_the_batch():
         ("Identity", 8 * 2 * 4),
     ],
 )
-def test_the_rows_of_what_the_host_cuts_for_a_tower_are_a_part(kind, size):
+def test_the_rows_of_what_the_host_cuts_for_a_tower_are_a_part(kind: str, size: int) -> None:
     graph = towers(
         host("images", "Placeholder"),
         host("part", kind, "images"),
@@ -350,7 +357,7 @@ def test_the_rows_of_what_the_host_cuts_for_a_tower_are_a_part(kind, size):
     assert figure("/device:CPU:0", "/device:GPU:0", 2, size, 1) in verdict.figures
 
 
-def test_the_rows_of_a_placeholder_that_is_listed_for_a_tower_are_a_part():
+def test_the_rows_of_a_placeholder_that_is_listed_for_a_tower_are_a_part() -> None:
     graph = towers(
         *(host(f"x_{i}", "Placeholder") for i in (0, 1)),
         *(on(i, f"tower_{i}/x", "Relu", f"x_{i}") for i in (0, 1)),
@@ -363,7 +370,7 @@ def test_the_rows_of_a_placeholder_that_is_listed_for_a_tower_are_a_part():
     assert figure("/device:CPU:0", "/device:GPU:0", 2, 4 * 2 * 4, 1) in verdict.figures
 
 
-def test_one_list_of_inputs_for_all_towers_is_the_whole_batch():
+def test_one_list_of_inputs_for_all_towers_is_the_whole_batch() -> None:
     graph = towers(
         host("x", "Placeholder"),
         *(on(i, f"tower_{i}/x", "Relu", "x") for i in (0, 1)),
@@ -376,7 +383,7 @@ def test_one_list_of_inputs_for_all_towers_is_the_whole_batch():
     assert figure("/device:CPU:0", "/device:GPU:1", 2, 8 * 2 * 4, 1) in verdict.figures
 
 
-def test_without_a_budget_the_transfers_are_shown_all_the_same():
+def test_without_a_budget_the_transfers_are_shown_all_the_same() -> None:
     assert TransferBudget().check(sent()) == Verdict(
         "transfer-budget",
         "not-checked",
@@ -391,11 +398,11 @@ def test_without_a_budget_the_transfers_are_shown_all_the_same():
     )
 
 
-def test_rows_alone_are_no_budget():
+def test_rows_alone_are_no_budget() -> None:
     assert TransferBudget(rows=8).check(sent()).reason == NO_BUDGET
 
 
-def test_not_checked_where_the_size_is_not_known():
+def test_not_checked_where_the_size_is_not_known() -> None:
     verdict = TransferBudget(bytes=1000).check(sent((None, 2)))
 
     assert (verdict.state, verdict.evidence) == ("not-checked", None)
@@ -409,7 +416,7 @@ def test_not_checked_where_the_size_is_not_known():
     )
 
 
-def test_a_budget_of_copies_needs_no_sizes():
+def test_a_budget_of_copies_needs_no_sizes() -> None:
     assert TransferBudget(copies=2).check(sent(None)).state == "kept"
 
 
@@ -427,7 +434,7 @@ def test_a_budget_of_copies_needs_no_sizes():
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert TransferBudget(bytes=0).check(graph) == Verdict(
         "transfer-budget", "not-checked", None, reason
     )
@@ -436,7 +443,7 @@ def test_not_checked(graph, reason):
 @pytest.mark.parametrize(
     "field", ["bytes", "copies", "link_bytes", "link_copies", "constant_bytes", "rows"]
 )
-def test_a_number_below_zero_is_refused(field):
+def test_a_number_below_zero_is_refused(field: str) -> None:
     with pytest.raises(ConfigError) as refused:
         TransferBudget(**{field: -1})
 
@@ -448,19 +455,23 @@ MAKE = "make it where it is read, or keep it in a variable there"
 LARGE = 1 << 18  # floats, of a constant as large as is allowed
 
 
-def gpu(worker, index=0):
+def gpu(worker: int, index: int = 0) -> str:
     return f"/job:worker/replica:0/task:{worker}/device:GPU:{index}"
 
 
-def ps(server):
+def ps(server: int) -> str:
     return f"/job:ps/replica:0/task:{server}/device:CPU:0"
 
 
-def task(job, index):
+def task(job: str, index: int) -> str:
     return f"/job:{job}/task:{index}"
 
 
-def linked(*sends, kind="Placeholder", **more):
+def linked(
+    *sends: tuple[str, Sequence[int | None] | None, Sequence[str]],
+    kind: str = "Placeholder",
+    **more: Any,
+) -> Placement:
     """Tensors x0, x1, …, each given as its device, its shape, and the devices that take it."""
     ops = []
     for number, (source, _, takers) in enumerate(sends):
@@ -478,7 +489,7 @@ def linked(*sends, kind="Placeholder", **more):
 BOTH = (ps(0), (10,), [gpu(0), gpu(0, 1), gpu(1)])  # 80 bytes to one worker, 40 to the other
 
 
-def test_a_link_over_its_bytes():
+def test_a_link_over_its_bytes() -> None:
     graph = linked(BOTH, lines={"x0": "main.py:9 net.py:3"})
 
     verdict = TransferBudget(link_bytes=79).check(graph)
@@ -514,7 +525,7 @@ def test_a_link_over_its_bytes():
     )
 
 
-def test_a_link_over_its_copies():
+def test_a_link_over_its_copies() -> None:
     (finding,) = TransferBudget(link_copies=1).check(linked(BOTH)).findings
 
     assert (finding.object, finding.expected, finding.found) == (
@@ -543,7 +554,9 @@ def test_a_link_over_its_copies():
         ({"link_bytes": 80, "bytes": 120}, "kept"),
     ],
 )
-def test_the_budget_of_a_link_is_the_most_that_is_allowed(budget, state):
+def test_the_budget_of_a_link_is_the_most_that_is_allowed(
+    budget: Mapping[str, int], state: str
+) -> None:
     assert TransferBudget(**budget).check(linked(BOTH)).state == state
 
 
@@ -554,7 +567,9 @@ def test_the_budget_of_a_link_is_the_most_that_is_allowed(budget, state):
         ([1, 2], "; 2 other links of that task are over it too"),
     ],
 )
-def test_a_task_that_sends_too_much_to_several_is_one_finding(others, more):
+def test_a_task_that_sends_too_much_to_several_is_one_finding(
+    others: Sequence[int], more: str
+) -> None:
     graph = linked(
         (ps(0), (20,), [gpu(0)]),
         *((ps(0), (11,), [gpu(each)]) for each in others),
@@ -571,7 +586,7 @@ def test_a_task_that_sends_too_much_to_several_is_one_finding(others, more):
     assert finding.path == (f"x0:0 {ps(0)} -> {gpu(0)}: 80 bytes",)
 
 
-def test_every_task_that_sends_too_much_is_a_finding_the_busiest_first():
+def test_every_task_that_sends_too_much_is_a_finding_the_busiest_first() -> None:
     graph = linked(
         (ps(0), (11,), [gpu(0)]),
         (ps(1), (12,), [gpu(0)]),
@@ -588,7 +603,7 @@ def test_every_task_that_sends_too_much_is_a_finding_the_busiest_first():
     ]
 
 
-def test_without_a_train_op_the_finding_of_a_link_says_so():
+def test_without_a_train_op_the_finding_of_a_link_says_so() -> None:
     (finding,) = TransferBudget(link_bytes=79).check(linked(BOTH, training=Training())).findings
 
     assert finding.message.endswith(
@@ -596,7 +611,7 @@ def test_without_a_train_op_the_finding_of_a_link_says_so():
     )
 
 
-def test_the_budget_of_all_and_that_of_a_link_are_findings_of_their_own():
+def test_the_budget_of_all_and_that_of_a_link_are_findings_of_their_own() -> None:
     findings = TransferBudget(copies=2, link_copies=1).check(linked(BOTH)).findings
 
     assert [(each.object, each.found) for each in findings] == [
@@ -606,13 +621,13 @@ def test_the_budget_of_all_and_that_of_a_link_are_findings_of_their_own():
 
 
 @pytest.mark.parametrize("budget", [{"link_bytes": 0}, {"link_copies": 0}])
-def test_nothing_goes_over_a_link_within_one_task(budget):
+def test_nothing_goes_over_a_link_within_one_task(budget: Mapping[str, int]) -> None:
     within = (gpu(0), (10,), [gpu(0, 1), "/job:worker/task:0/cpu:0"])
     assert TransferBudget(**budget).check(linked(within)).state == "kept"
 
 
 @pytest.mark.parametrize("budget", [{"link_bytes": 0}, {"link_copies": 0}])
-def test_one_host_has_no_links_to_judge(budget):
+def test_one_host_has_no_links_to_judge(budget: Mapping[str, int]) -> None:
     verdict = TransferBudget(**budget).check(sent((10,)))
     assert (verdict.state, verdict.reason) == (
         "not-checked",
@@ -621,13 +636,13 @@ def test_one_host_has_no_links_to_judge(budget):
     assert TransferBudget(copies=9, **budget).check(sent((10,))).state == "kept"
 
 
-def test_a_constant_that_breaks_two_budgets_is_one_finding():
+def test_a_constant_that_breaks_two_budgets_is_one_finding() -> None:
     graph = linked((ps(0), (20,), [gpu(0)]), kind="Const")
     (finding,) = TransferBudget(bytes=0, constant_bytes=0).check(graph).findings
     assert (finding.object, finding.found) == ("x0", "80 bytes")
 
 
-def test_what_stays_within_a_task_is_no_part_of_the_link():
+def test_what_stays_within_a_task_is_no_part_of_the_link() -> None:
     graph = linked((gpu(0), (10,), [gpu(0, 1), gpu(1)]))
 
     verdict = TransferBudget(link_bytes=40, link_copies=1).check(graph)
@@ -637,12 +652,12 @@ def test_what_stays_within_a_task_is_no_part_of_the_link():
     assert len(verdict.figures) == 2
 
 
-def test_within_a_task_of_a_cluster_the_note_has_devices():
+def test_within_a_task_of_a_cluster_the_note_has_devices() -> None:
     verdict = TransferBudget(link_bytes=0).check(linked((gpu(0), (10,), [gpu(0, 1)])))
     assert verdict.note == f"{gpu(0)} -> {gpu(0, 1)}: 40 bytes in 1 copy"
 
 
-def test_the_note_has_the_largest_links_and_counts_the_others():
+def test_the_note_has_the_largest_links_and_counts_the_others() -> None:
     graph = linked(
         *((ps(0), (i + 1,), [gpu(i)]) for i in range(5)), machine="ps*1; worker*5: gpu*1"
     )
@@ -661,7 +676,7 @@ UNKNOWN = (
 )
 
 
-def test_a_link_with_sizes_that_are_not_known_is_not_judged():
+def test_a_link_with_sizes_that_are_not_known_is_not_judged() -> None:
     graph = linked((ps(0), None, [gpu(0), gpu(1)]), (gpu(0), None, [gpu(0, 1)]))
 
     assert TransferBudget(link_bytes=10).check(graph).reason == UNKNOWN.format(2)
@@ -670,7 +685,7 @@ def test_a_link_with_sizes_that_are_not_known_is_not_judged():
     assert TransferBudget(link_copies=1).check(graph).state == "kept"
 
 
-def test_sizes_that_are_not_known_within_a_task_are_no_part_of_a_link():
+def test_sizes_that_are_not_known_within_a_task_are_no_part_of_a_link() -> None:
     graph = linked((ps(0), (10,), [gpu(0)]), (gpu(0), None, [gpu(0, 1)]))
 
     verdict = TransferBudget(link_bytes=40).check(graph)
@@ -681,12 +696,12 @@ def test_sizes_that_are_not_known_within_a_task_are_no_part_of_a_link():
     )
 
 
-def test_a_link_is_over_its_budget_whatever_is_not_known_beside_it():
+def test_a_link_is_over_its_budget_whatever_is_not_known_beside_it() -> None:
     graph = linked((ps(0), (11,), [gpu(0)]), (ps(1), None, [gpu(0)]))
     assert TransferBudget(link_bytes=40).check(graph).state == "broken"
 
 
-def test_rows_give_the_size_of_what_goes_over_a_link():
+def test_rows_give_the_size_of_what_goes_over_a_link() -> None:
     graph = linked((ps(0), (None, 2), [gpu(0)]))
 
     assert TransferBudget(link_bytes=64, rows=8).check(graph).state == "kept"
@@ -700,7 +715,7 @@ def test_rows_give_the_size_of_what_goes_over_a_link():
         ([gpu(0), gpu(0, 1), gpu(1), "/job:ps/task:0/gpu:0"], "3 devices"),
     ],
 )
-def test_a_large_constant_goes_to_other_tasks(takers, devices):
+def test_a_large_constant_goes_to_other_tasks(takers: Sequence[str], devices: str) -> None:
     graph = linked((ps(0), (LARGE + 1,), takers), kind="Const", lines={"x0": "main.py:9 net.py:3"})
 
     verdict = TransferBudget().check(graph)
@@ -725,7 +740,7 @@ def test_a_large_constant_goes_to_other_tasks(takers, devices):
     assert verdict.note.startswith("/job:ps/task:0 -> /job:worker/task:0: ")
 
 
-def test_a_constant_of_unknown_size_may_be_a_large_one():
+def test_a_constant_of_unknown_size_may_be_a_large_one() -> None:
     graph = linked((ps(0), None, [gpu(0)]), kind="Const")
 
     verdict = TransferBudget(link_copies=100).check(graph)
@@ -736,7 +751,7 @@ def test_a_constant_of_unknown_size_may_be_a_large_one():
     )
 
 
-def test_every_large_constant_is_a_finding():
+def test_every_large_constant_is_a_finding() -> None:
     graph = linked(
         (ps(0), (LARGE + 1,), [gpu(0)]),
         (ps(1), (LARGE,), [gpu(0)]),
@@ -759,7 +774,7 @@ def test_every_large_constant_is_a_finding():
         pytest.param(linked((ps(0), (LARGE * 2,), [gpu(0)])), id="an input"),
     ],
 )
-def test_silent_on_what_is_no_large_constant_between_tasks(graph):
+def test_silent_on_what_is_no_large_constant_between_tasks(graph: Placement) -> None:
     verdict = TransferBudget().check(graph)
 
     assert (verdict.state, verdict.reason) == ("not-checked", NO_BUDGET)
@@ -768,12 +783,12 @@ def test_silent_on_what_is_no_large_constant_between_tasks(graph):
 
 
 @pytest.mark.parametrize(("most", "state"), [(40, "kept"), (39, "broken"), (0, "broken")])
-def test_the_largest_constant_that_may_travel(most, state):
+def test_the_largest_constant_that_may_travel(most: int, state: str) -> None:
     graph = linked((ps(0), (10,), [gpu(0)]), kind="Const")
     assert TransferBudget(constant_bytes=most, copies=1).check(graph).state == state
 
 
-def test_a_constant_that_the_step_does_not_read_does_not_travel():
+def test_a_constant_that_the_step_does_not_read_does_not_travel() -> None:
     graph = linked((ps(0), (10,), [gpu(0)]))
     idle = [op("c", "Const", ps(0), ps(0)), op("other", "Neg", gpu(1), gpu(1), "c")]
     graph = placement(
@@ -786,7 +801,7 @@ def test_a_constant_that_the_step_does_not_read_does_not_travel():
     assert TransferBudget(link_bytes=40).check(graph).state == "kept"
 
 
-def test_a_constant_of_unknown_size_is_not_over_the_smallest_budget():
+def test_a_constant_of_unknown_size_is_not_over_the_smallest_budget() -> None:
     graph = placement(
         op("table", "Const", "/job:ps/cpu:0", "/job:ps/cpu:0"),
         op("use", "MatMul", "/job:worker/cpu:0", "/job:worker/cpu:0", "table"),
@@ -796,7 +811,7 @@ def test_a_constant_of_unknown_size_is_not_over_the_smallest_budget():
     assert TransferBudget(constant_bytes=0).check(graph).state == "not-checked"
 
 
-def test_without_the_rows_what_a_tower_computes_of_each_has_no_known_size():
+def test_without_the_rows_what_a_tower_computes_of_each_has_no_known_size() -> None:
     graph = program(
         host("shown", "Mean", "tower_1/w/MatMul"),
         host("train", "NoOp", "^update/w", "^step/add", "^shown"),
@@ -810,7 +825,7 @@ def test_without_the_rows_what_a_tower_computes_of_each_has_no_known_size():
 
 
 @pytest.mark.parametrize(("gpus", "more"), [(4, ""), (5, "; 1 more, see place --transfers")])
-def test_four_pairs_of_devices_are_listed(gpus, more):
+def test_four_pairs_of_devices_are_listed(gpus: int, more: str) -> None:
     graph = placement(
         op("a", "MatMul", "/cpu:0", "CPU:0"),
         *(op(f"b{i}", "Neg", f"/gpu:{i}", f"GPU:{i}", "a") for i in range(gpus)),
@@ -824,13 +839,13 @@ def test_four_pairs_of_devices_are_listed(gpus, more):
     assert note.endswith(f"16 bytes in 1 copy{more}")
 
 
-def test_links_are_judged_where_the_machine_is_not_known():
+def test_links_are_judged_where_the_machine_is_not_known() -> None:
     graph = placement(op("a", "MatMul", "/cpu:0", "CPU:0"), machine=None)
 
     assert TransferBudget(link_bytes=1).check(graph).state == "kept"
 
 
-def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first():
+def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first() -> None:
     graph = placement(
         op("whole", "Neg", "/cpu:0", "CPU:0"),
         *(op(name, "Neg", "/cpu:0", "CPU:0") for name in ("half", "other")),
@@ -846,7 +861,9 @@ def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first():
 
 
 @pytest.mark.parametrize(("shape", "size"), [((), 4), ((2,), 8), ((None,), 400)])
-def test_the_rows_are_those_of_an_unknown_first_dimension_alone(shape, size):
+def test_the_rows_are_those_of_an_unknown_first_dimension_alone(
+    shape: Sequence[int | None], size: int
+) -> None:
     graph = placement(
         op("a", "Neg", "/cpu:0", "CPU:0"),
         op("b", "Neg", "/gpu:0", "GPU:0", "a"),
@@ -856,7 +873,7 @@ def test_the_rows_are_those_of_an_unknown_first_dimension_alone(shape, size):
     assert f": {size} bytes in 1 copy" in str(TransferBudget(rows=100).check(graph).note)
 
 
-def test_an_op_that_was_not_placed_sends_nothing():
+def test_an_op_that_was_not_placed_sends_nothing() -> None:
     graph = placement(op("a", "Neg"), op("b", "Neg", "/gpu:0", "GPU:0", "a"), outputs={"a": (4,)})
 
     assert TransferBudget().check(graph).note == "nothing is copied"

@@ -1,27 +1,30 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from graphs import op, placement
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.rules import VariablesOnHost
 
 CLUSTER = "ps*2; worker*2: gpu*2"
 
 
-def variable(requested, assigned, type="VarHandleOp", **more):
+def variable(requested: str, assigned: str, type: str = "VarHandleOp", **more: Any) -> Op:
     return op("w", type, requested, assigned, **more)
 
 
-def test_kept():
+def test_kept() -> None:
     graph = placement(variable("/cpu:0", "CPU:0"), op("a", "MatMul", "/gpu:0", "GPU:0", "w"))
     assert VariablesOnHost().check(graph) == Verdict(
         "variables-on-host", "kept", "assigned", findings=[], note="1 variable"
     )
 
 
-def test_broken():
+def test_broken() -> None:
     graph = placement(
         variable("/gpu:1", "GPU:1", "VariableV2"),
         op("v", "VariableV2", "/cpu:0", "CPU:0"),
@@ -44,7 +47,7 @@ def test_broken():
     ]
 
 
-def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_well():
+def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_well() -> None:
     graph = placement(variable("", "CPU:0"), lines={"w": "main.py:9"})
     verdict = VariablesOnHost().check(graph)
     assert verdict.findings == [
@@ -62,7 +65,7 @@ def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_w
     ]
 
 
-def test_variable_that_asks_for_no_device_and_sits_elsewhere():
+def test_variable_that_asks_for_no_device_and_sits_elsewhere() -> None:
     (finding,) = VariablesOnHost().check(placement(variable("", "GPU:0"))).findings
     assert finding.message == (
         "variable w sits on /device:GPU:0, not on /device:CPU:0; it asks for no device"
@@ -73,7 +76,7 @@ def test_variable_that_asks_for_no_device_and_sits_elsewhere():
     ("type", "told"),
     [("VarHandleOp", True), ("Variable", False), ("AutoReloadVariable", False)],
 )
-def test_cure_tells_device_functions_of_resource_variables_only(type, told):
+def test_cure_tells_device_functions_of_resource_variables_only(type: str, told: bool) -> None:
     (finding,) = VariablesOnHost().check(placement(variable("/gpu:0", "GPU:0", type))).findings
     assert (
         finding.cure.endswith("must send VarHandleOp there as well as Variable and VariableV2")
@@ -111,12 +114,12 @@ def test_cure_tells_device_functions_of_resource_variables_only(type, told):
         ),
     ],
 )
-def test_silent(graph, device):
+def test_silent(graph: Placement, device: str | tuple[str, str]) -> None:
     verdict = VariablesOnHost(device).check(graph)
     assert (verdict.state, list(verdict.findings)) == ("kept", [])
 
 
-def test_partial_name_that_does_not_match():
+def test_partial_name_that_does_not_match() -> None:
     graph = placement(variable("/job:worker/cpu:0", "/job:worker/task:1/cpu:0"), machine=CLUSTER)
     (finding,) = VariablesOnHost(("/job:ps", "/job:chief/cpu:0")).check(graph).findings
     assert finding.expected == "/job:ps or /job:chief/device:CPU:0"
@@ -124,7 +127,7 @@ def test_partial_name_that_does_not_match():
     assert "create it under tf.device('/job:ps')" in finding.cure
 
 
-def test_allowed_variables_may_sit_anywhere():
+def test_allowed_variables_may_sit_anywhere() -> None:
     graph = placement(
         variable("/gpu:0", "GPU:0"),
         op("v", "VarHandleOp", "", "CPU:0"),
@@ -135,7 +138,7 @@ def test_allowed_variables_may_sit_anywhere():
 
 
 @pytest.mark.parametrize("device", ["host", ("/cpu:0", "/host:0")])
-def test_device_must_be_a_device_name(device):
+def test_device_must_be_a_device_name(device: str | tuple[str, str]) -> None:
     with pytest.raises(InputError, match="is no part of a device name"):
         VariablesOnHost(device)
 
@@ -156,7 +159,7 @@ def test_device_must_be_a_device_name(device):
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert VariablesOnHost().check(graph) == Verdict(
         "variables-on-host", "not-checked", None, reason
     )
@@ -165,7 +168,7 @@ def test_not_checked(graph, reason):
 SERVERS = "ps*2; worker*2"
 
 
-def misplaced(device, machine=SERVERS):
+def misplaced(device: str | tuple[str, str], machine: str = SERVERS) -> Verdict:
     """What is found of a variable that is on a worker of a cluster without GPUs."""
     graph = placement(
         variable("/job:worker/cpu:0", "/job:worker/task:1/cpu:0", "VariableV2"),
@@ -175,7 +178,7 @@ def misplaced(device, machine=SERVERS):
     return VariablesOnHost(device).check(graph)
 
 
-def test_a_cluster_without_gpus_is_judged_by_the_job():
+def test_a_cluster_without_gpus_is_judged_by_the_job() -> None:
     verdict = misplaced("/job:ps")
 
     assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "2 variables")
@@ -202,12 +205,16 @@ def test_a_cluster_without_gpus_is_judged_by_the_job():
         (("/job:ps/task:0", "/job:worker"), ["v"]),
     ],
 )
-def test_what_is_found_in_a_cluster_without_gpus(device, objects):
+def test_what_is_found_in_a_cluster_without_gpus(
+    device: str | tuple[str, str], objects: Sequence[str]
+) -> None:
     assert [each.object for each in misplaced(device).findings] == objects
 
 
 @pytest.mark.parametrize("device", ["/cpu:0", "/cpu", ("/job:ps", "/job:worker"), "/task:*/cpu:0"])
-def test_a_cluster_without_gpus_where_a_variable_can_only_be_where_it_may(device):
+def test_a_cluster_without_gpus_where_a_variable_can_only_be_where_it_may(
+    device: str | tuple[str, str],
+) -> None:
     assert misplaced(device) == Verdict(
         "variables-on-host",
         "not-checked",
@@ -216,11 +223,11 @@ def test_a_cluster_without_gpus_where_a_variable_can_only_be_where_it_may(device
     )
 
 
-def test_a_second_cpu_is_judged():
+def test_a_second_cpu_is_judged() -> None:
     assert misplaced("/cpu:0", "ps*2; worker*2: cpu*2").state == "kept"
 
 
-def test_a_host_without_gpus_is_not_judged_whatever_the_device():
+def test_a_host_without_gpus_is_not_judged_whatever_the_device() -> None:
     graph = placement(variable("/cpu:1", "CPU:1"), machine="cpu*2")
     assert VariablesOnHost("/cpu:0").check(graph).state == "not-checked"
 
@@ -250,7 +257,9 @@ def test_a_host_without_gpus_is_not_judged_whatever_the_device():
         (None, "/job:ps", "create it under tf.device('/job:ps')"),
     ],
 )
-def test_the_cure_where_the_machine_lacks_what_the_rule_names(machine, device, cure):
+def test_the_cure_where_the_machine_lacks_what_the_rule_names(
+    machine: str | None, device: str | tuple[str, str], cure: str
+) -> None:
     graph = placement(variable("/cpu:0", "CPU:0", "VariableV2"), machine=machine)
 
     (finding,) = VariablesOnHost(device).check(graph).findings
@@ -258,7 +267,7 @@ def test_the_cure_where_the_machine_lacks_what_the_rule_names(machine, device, c
     assert finding.cure == cure
 
 
-def test_a_job_that_the_machine_lacks_is_no_matter_of_device_functions():
+def test_a_job_that_the_machine_lacks_is_no_matter_of_device_functions() -> None:
     graph = placement(variable("", "CPU:0"), machine="pss*2; worker*2: gpu")
 
     (finding,) = VariablesOnHost("/job:ps").check(graph).findings
@@ -272,12 +281,12 @@ def test_a_job_that_the_machine_lacks_is_no_matter_of_device_functions():
 LOG = "a log has no requests"
 
 
-def logged(*ops, **more):
+def logged(*ops: Op, **more: Any) -> Verdict:
     """What a log of a machine with GPUs tells."""
     return VariablesOnHost().check(placement(*ops, placer="log", unasked=LOG, **more))
 
 
-def test_a_log_tells_where_variables_are_and_not_what_they_ask_for():
+def test_a_log_tells_where_variables_are_and_not_what_they_ask_for() -> None:
     verdict = logged(
         op("w", "VarHandleOp", "", "GPU:0"), op("v", "VarHandleOp", "", "CPU:0"), machine="gpu*2"
     )
@@ -287,7 +296,7 @@ def test_a_log_tells_where_variables_are_and_not_what_they_ask_for():
     assert verdict.note == "2 variables"
 
 
-def test_variables_that_the_log_does_not_name_are_counted_apart():
+def test_variables_that_the_log_does_not_name_are_counted_apart() -> None:
     verdict = logged(
         op("w", "VarHandleOp", "", "CPU:0"), op("v", "VarHandleOp"), op("u", "VarHandleOp")
     )
@@ -310,18 +319,18 @@ def test_variables_that_the_log_does_not_name_are_counted_apart():
         ),
     ],
 )
-def test_a_log_that_names_no_variable(ops, reason):
+def test_a_log_that_names_no_variable(ops: Sequence[Op], reason: str) -> None:
     assert logged(*ops).reason == reason
 
 
-def test_a_log_of_a_machine_without_gpus_says_what_to_do_instead():
+def test_a_log_of_a_machine_without_gpus_says_what_to_do_instead() -> None:
     reason = logged(op("w", "VarHandleOp", "", "CPU:0"), machine="cpu*1").reason
 
     assert reason is not None
     assert reason.startswith("the log comes from a machine without GPUs")
 
 
-def test_variables_none_of_which_was_placed():
+def test_variables_none_of_which_was_placed() -> None:
     verdict = VariablesOnHost().check(placement(op("w", "VarHandleOp", "/cpu:0")))
 
     assert verdict.reason == "none of the graph's variables is placed"

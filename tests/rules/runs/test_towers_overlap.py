@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from graphs import placement
 from towers import gradient, host, on, program, without_two_towers
 
-from placement_checks import Device, Finding, Verdict
+from placement_checks import Device, Finding, Op, Placement, Verdict
 from placement_checks.analysis.schedule import simulated
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
@@ -28,12 +30,12 @@ CIRCLE = [
 INPUTS = (("tower_0/x",), ("tower_1/x",))
 
 
-def works(tower, *needs, seconds=0.001):
+def works(tower: int, *needs: int, seconds: float = 0.001) -> TimedOp:
     """A tower's work in one op; by default too little for the run itself to show anything."""
     return TimedOp(f"tower_{tower}/w/MatMul", GPUS[tower], seconds, needs)
 
 
-def step(*spans):
+def step(*spans: tuple[int, int]) -> Timeline:
     """A step in which each tower computes from one millisecond to another."""
     return Timeline(
         {
@@ -43,22 +45,28 @@ def step(*spans):
     )
 
 
-def checked(graph, *tasks, steps=(), rows=16, least=0.5):
+def checked(
+    graph: Placement,
+    *tasks: TimedOp,
+    steps: Sequence[Timeline] = (),
+    rows: int = 16,
+    least: float = 0.5,
+) -> Verdict:
     """The verdict on a program whose step has those tasks, and ran as they would unless said."""
     ran = steps or [simulated(tasks)]
     return TowersOverlap(least).check(replace(graph, trace=Trace(rows, ran, tasks)))
 
 
-def waiting(tower, *inputs):
+def waiting(tower: int, *inputs: str) -> Op:
     """What tower i computes first, waiting for more than its own inputs."""
     return on(tower, f"tower_{tower}/w/MatMul", "MatMul", *own(tower), *inputs)
 
 
-def own(tower):
+def own(tower: int) -> tuple[str, str]:
     return f"tower_{tower}/x", f"tower_{tower}/w/read"
 
 
-def in_turn(towers, **more):
+def in_turn(towers: int, **more: Any) -> Placement:
     """Towers of which each waits for the gradients of the one before."""
     changes = (waiting(i, f"^{gradient(i - 1)}") for i in range(1, towers))
     return program(*changes, gpus=range(towers), **more)
@@ -67,7 +75,7 @@ def in_turn(towers, **more):
 TURNS = [works(0), works(1, 0)]
 
 
-def test_kept():
+def test_kept() -> None:
     assert checked(program(), works(0), works(1)) == Verdict(
         "towers-overlap",
         "kept",
@@ -77,7 +85,7 @@ def test_kept():
     )
 
 
-def test_broken():
+def test_broken() -> None:
     graph = in_turn(2, lines={"tower_1/w/MatMul": "main.py:12 net.py:3"})
 
     verdict = checked(graph, *TURNS)
@@ -107,7 +115,7 @@ def test_broken():
     ]
 
 
-def test_the_way_may_lead_over_the_host_and_along_values():
+def test_the_way_may_lead_over_the_host_and_along_values() -> None:
     graph = program(
         host("barrier", "NoOp", "^tower_0/loss"),
         host("scaled", "Mul", "share", "share", "^barrier"),
@@ -125,7 +133,7 @@ def test_the_way_may_lead_over_the_host_and_along_values():
     )
 
 
-def test_the_op_that_waits_is_named_not_what_ran_before_it():
+def test_the_op_that_waits_is_named_not_what_ran_before_it() -> None:
     """Each tower reads its weights at once."""
     graph = in_turn(2)
     read = TimedOp("tower_1/w/read", GPUS[1], 0.0001)
@@ -137,7 +145,7 @@ def test_the_op_that_waits_is_named_not_what_ran_before_it():
     )
 
 
-def test_what_the_step_does_not_run_is_not_named():
+def test_what_the_step_does_not_run_is_not_named() -> None:
     """Such as what a placeholder is by default."""
     graph = program(
         on(1, "tower_1/shown", "Mul", "tower_0/loss"),
@@ -150,7 +158,7 @@ def test_what_the_step_does_not_run_is_not_named():
     assert finding.path == ("tower_1/w/MatMul (MatMul)", f"{gradient(0)} (MatMul)")
 
 
-def test_the_tower_on_the_first_gpu_may_be_the_one_that_waits():
+def test_the_tower_on_the_first_gpu_may_be_the_one_that_waits() -> None:
     """Where the loop goes down, or gives GPUs to towers in another order."""
     late = on(0, "tower_1/w/MatMul", "MatMul", *own(1), f"^{gradient(0)}")
     graph = program(late, gpus=[1, 0])
@@ -169,7 +177,7 @@ def test_the_tower_on_the_first_gpu_may_be_the_one_that_waits():
 
 
 @pytest.mark.parametrize("towers", [3, 4])
-def test_of_towers_in_a_row_each_is_told_with_the_one_it_waits_for(towers):
+def test_of_towers_in_a_row_each_is_told_with_the_one_it_waits_for(towers: int) -> None:
     row = [works(0), *(works(i, i - 1) for i in range(1, towers))]
 
     verdict = checked(in_turn(towers), *row)
@@ -186,7 +194,7 @@ def test_of_towers_in_a_row_each_is_told_with_the_one_it_waits_for(towers):
 
 
 @pytest.mark.parametrize("early", [0, 1])
-def test_only_the_tower_that_waits_is_told_with_the_one_it_waits_for(early):
+def test_only_the_tower_that_waits_is_told_with_the_one_it_waits_for(early: int) -> None:
     """It does not compute at once with the other either, and has nothing to do with that."""
     graph = program(waiting(2, f"^{gradient(early)}"), gpus=range(3))
 
@@ -200,7 +208,7 @@ def test_only_the_tower_that_waits_is_told_with_the_one_it_waits_for(early):
     assert verdict.note == "3 towers, which can compute at once for 0% of the time"
 
 
-def test_towers_in_turn_two_at_a_time():
+def test_towers_in_turn_two_at_a_time() -> None:
     graph = program(*(waiting(i, f"^{gradient(i - 2)}") for i in (2, 3)), gpus=range(4))
 
     verdict = checked(graph, works(0), works(1), works(2, 0), works(3, 1))
@@ -210,7 +218,7 @@ def test_towers_in_turn_two_at_a_time():
     ]
 
 
-def test_of_several_that_a_tower_waits_for_the_nearest_is_told():
+def test_of_several_that_a_tower_waits_for_the_nearest_is_told() -> None:
     graph = program(
         host("scaled", "Mul", "tower_1/loss", "share"),
         waiting(2, f"^{gradient(0)}", "^scaled"),
@@ -222,7 +230,7 @@ def test_of_several_that_a_tower_waits_for_the_nearest_is_told():
     assert finding.message.endswith(f": tower_2/w/MatMul waits for {gradient(0)}")
 
 
-def test_of_two_that_wait_for_each_other_the_second_is_told():
+def test_of_two_that_wait_for_each_other_the_second_is_told() -> None:
     graph = program(
         waiting(1, "^tower_0/loss"),
         on(0, "tower_0/penalty", "Mul", "tower_1/loss"),
@@ -239,7 +247,7 @@ def test_of_two_that_wait_for_each_other_the_second_is_told():
 
 
 @pytest.mark.parametrize("seconds", [(0.003, 0.001), (0.001, 0.003)])
-def test_silent_on_towers_of_which_one_has_more_to_do(seconds):
+def test_silent_on_towers_of_which_one_has_more_to_do(seconds: tuple[float, float]) -> None:
     verdict = checked(program(), *(works(i, seconds=each) for i, each in enumerate(seconds)))
 
     assert (verdict.state, verdict.note) == (
@@ -249,14 +257,14 @@ def test_silent_on_towers_of_which_one_has_more_to_do(seconds):
 
 
 @pytest.mark.parametrize("seconds", [(1, 1), (1, 2), (2, 1)])
-def test_silent_on_a_host_that_works_long_for_each_tower(seconds):
+def test_silent_on_a_host_that_works_long_for_each_tower(seconds: tuple[int, int]) -> None:
     """Even if it is through with one before it is with the other."""
     reads = (TimedOp(f"read_{i}", HOST, each) for i, each in enumerate(seconds))
 
     assert checked(program(), *reads, works(0, 0), works(1, 1)).state == "kept"
 
 
-def parts_in_turn(*needs):
+def parts_in_turn(*needs: int) -> list[TimedOp]:
     """Towers of two GPUs each, the one after the other; ``needs`` are those of the second."""
     return [
         works(0),
@@ -266,7 +274,7 @@ def parts_in_turn(*needs):
     ]
 
 
-def model_parallel(*more):
+def model_parallel(*more: Op) -> Placement:
     """A layer of each tower is on a GPU of its own."""
     layers = (
         on(2 + i, f"tower_{i}/u/MatMul", "MatMul", f"tower_{i}/w/MatMul", f"tower_{i}/u/read")
@@ -275,7 +283,7 @@ def model_parallel(*more):
     return program(*layers, *more, variables=["w", "u"], machine="gpu*4")
 
 
-def test_silent_on_towers_of_which_none_waits_for_the_other():
+def test_silent_on_towers_of_which_none_waits_for_the_other() -> None:
     """Whatever keeps them apart then, it is not their program."""
     assert checked(program(), works(0), works(1, 0)) == Verdict(
         "towers-overlap",
@@ -286,7 +294,7 @@ def test_silent_on_towers_of_which_none_waits_for_the_other():
     )
 
 
-def test_silent_on_the_parts_of_a_tower_that_wait_for_each_other():
+def test_silent_on_the_parts_of_a_tower_that_wait_for_each_other() -> None:
     assert checked(model_parallel(), *parts_in_turn()) == Verdict(
         "towers-overlap",
         "kept",
@@ -296,7 +304,7 @@ def test_silent_on_the_parts_of_a_tower_that_wait_for_each_other():
     )
 
 
-def test_a_tower_of_several_gpus_that_waits():
+def test_a_tower_of_several_gpus_that_waits() -> None:
     graph = model_parallel(waiting(1, f"^{gradient(0, 'u')}"))
 
     (finding,) = checked(graph, *parts_in_turn(1)).findings
@@ -310,7 +318,7 @@ def test_a_tower_of_several_gpus_that_waits():
 
 
 @pytest.mark.parametrize("tasks", [TURNS, CIRCLE])
-def test_silent_where_the_run_shows_that_towers_compute_at_once(tasks):
+def test_silent_where_the_run_shows_that_towers_compute_at_once(tasks: Sequence[TimedOp]) -> None:
     verdict = checked(program(), *tasks, steps=[step((0, 10), (9, 19)), step((0, 10), (2, 12))])
 
     assert verdict.state == "kept"
@@ -318,7 +326,7 @@ def test_silent_where_the_run_shows_that_towers_compute_at_once(tasks):
     assert verdict.note.endswith(", in the run of 16 rows they did for up to 80%")
 
 
-def test_silent_where_a_busy_machine_kept_towers_apart():
+def test_silent_where_a_busy_machine_kept_towers_apart() -> None:
     verdict = checked(program(), works(0), works(1), steps=[step((0, 10), (10, 20))], rows=1)
 
     assert verdict.state == "kept"
@@ -328,7 +336,7 @@ def test_silent_where_a_busy_machine_kept_towers_apart():
     )
 
 
-def test_silent_where_a_run_is_too_short_to_show_anything():
+def test_silent_where_a_run_is_too_short_to_show_anything() -> None:
     verdict = checked(program(), works(0), works(1), steps=[step((0, 4), (4, 8))])
 
     assert (verdict.state, verdict.note) == (
@@ -337,7 +345,7 @@ def test_silent_where_a_run_is_too_short_to_show_anything():
     )
 
 
-def test_a_run_that_shows_too_little_is_no_excuse():
+def test_a_run_that_shows_too_little_is_no_excuse() -> None:
     verdict = checked(in_turn(2), *TURNS, steps=[step((0, 10), (6, 16))])
 
     assert verdict.state == "broken"
@@ -350,7 +358,7 @@ def test_a_run_that_shows_too_little_is_no_excuse():
 # All on one GPU.
 
 
-def one_gpu(towers=2, gpus=2, **more):
+def one_gpu(towers: int = 2, gpus: int = 2, **more: Any) -> Placement:
     """Towers that are all built on the first GPU, and say what to feed to each."""
     inputs = tuple((f"tower_{i}/x",) for i in range(towers))
     return program(
@@ -361,7 +369,7 @@ def one_gpu(towers=2, gpus=2, **more):
 
 
 @pytest.mark.parametrize("towers", [2, 3])
-def test_towers_that_share_a_gpu(towers):
+def test_towers_that_share_a_gpu(towers: int) -> None:
     verdict = checked(one_gpu(towers), TimedOp("read", HOST, 1), works(0, 0))
 
     assert verdict == Verdict(
@@ -397,14 +405,16 @@ def test_towers_that_share_a_gpu(towers):
         ),
     ],
 )
-def test_silent_where_nothing_says_that_towers_share_a_gpu(graph, tasks):
+def test_silent_where_nothing_says_that_towers_share_a_gpu(
+    graph: Placement, tasks: Sequence[TimedOp]
+) -> None:
     assert checked(graph, *tasks).state == "not-checked"
 
 
 # Not checked.
 
 
-def test_without_a_run():
+def test_without_a_run() -> None:
     """The reason is that of the run."""
     for graph in (program(unmeasured="it died"), placement(unmeasured="it died")):
         assert TowersOverlap().check(graph) == Verdict(
@@ -416,7 +426,7 @@ def test_without_a_run():
 
 
 @without_two_towers
-def test_without_two_towers(graph, reason):
+def test_without_two_towers(graph: Placement, reason: str) -> None:
     assert checked(graph, works(0), works(1)) == Verdict(
         "towers-overlap", "not-checked", None, reason
     )
@@ -427,7 +437,9 @@ INPUTS_OF_EACH = {"inputs": (("tower_0/x",), ("tower_1/x",))}
 
 @pytest.mark.parametrize("idle", [0, 1])
 @pytest.mark.parametrize("training", [{}, INPUTS_OF_EACH])
-def test_a_tower_that_computes_nothing(idle, training):
+def test_a_tower_that_computes_nothing(
+    idle: int, training: Mapping[str, tuple[Sequence[str], Sequence[str]]]
+) -> None:
     """Nothing depends on it; every-tower-counts says so."""
     assert checked(program(training=training), works(1 - idle)) == Verdict(
         "towers-overlap",
@@ -437,13 +449,13 @@ def test_a_tower_that_computes_nothing(idle, training):
     )
 
 
-def test_one_tower_of_three_that_computes_nothing():
+def test_one_tower_of_three_that_computes_nothing() -> None:
     verdict = checked(program(gpus=range(3)), works(0), works(1))
 
     assert verdict.reason == "nothing of the tower on /device:GPU:2 is computed in a step"
 
 
-def test_what_is_fed_waits_for_nothing():
+def test_what_is_fed_waits_for_nothing() -> None:
     """A control edge to a placeholder is none in a run that feeds it."""
     x = on(1, "tower_1/x", "Placeholder", f"^{gradient(0)}")
 
@@ -452,7 +464,7 @@ def test_what_is_fed_waits_for_nothing():
     assert (verdict.state, list(verdict.findings)) == ("kept", [])
 
 
-def test_ops_that_wait_for_each_other():
+def test_ops_that_wait_for_each_other() -> None:
     verdict = checked(program(), *CIRCLE, steps=[step((0, 10), (10, 20))])
 
     assert verdict == Verdict(
@@ -468,7 +480,7 @@ def test_ops_that_wait_for_each_other():
 
 
 @pytest.mark.parametrize(("least", "state"), [(0.5, "kept"), (0.51, "broken"), (1, "broken")])
-def test_the_least_share_that_is_no_breach(least, state):
+def test_the_least_share_that_is_no_breach(least: float, state: str) -> None:
     """A half of the second tower waits for the first, and is alone when it computes."""
     half = TimedOp("tower_1/loss", GPUS[1], 0.002, [0])
 
@@ -490,7 +502,7 @@ def test_the_least_share_that_is_no_breach(least, state):
 
 
 @pytest.mark.parametrize(("least", "state"), [(0.4, "kept"), (0.5, "kept"), (0.51, "broken")])
-def test_the_least_share_is_that_of_the_run_too(least, state):
+def test_the_least_share_is_that_of_the_run_too(least: float, state: str) -> None:
     verdict = checked(in_turn(2), *TURNS, steps=[step((0, 16), (8, 24))], least=least)
 
     assert verdict.state == state
@@ -511,7 +523,7 @@ def test_the_least_share_is_that_of_the_run_too(least, state):
         ),
     ],
 )
-def test_policy(least, errors):
+def test_policy(least: str | bool | float, errors: Sequence[str]) -> None:
     found = [str(each) for each in policy_errors({"towers-overlap": {"least": least}})]
 
     assert found == [f"towers-overlap.{each}" for each in errors]

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from graphs import op
 from towers import (
@@ -16,7 +19,7 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.rules import EveryTowerCounts
 from placement_checks.util.text import listed
 
@@ -26,17 +29,17 @@ CURE = (
 )
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(EveryTowerCounts(**parameters), graph)
 
 
-def without(number, count=2, **more):
+def without(number: int, count: int = 2, **more: Any) -> Placement:
     """Towers of which the gradients of one are not added."""
     taken = (gradient(i) for i in range(count) if i != number)
     return program(host("sum/w", "AddN", *taken), gpus=range(count), **more)
 
 
-def updated(gradients, *ops, **more):
+def updated(gradients: str, *ops: Op, **more: Any) -> Placement:
     """The update of w takes one value, which is made by `ops`."""
     return program(
         *ops, host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradients), **more
@@ -44,7 +47,7 @@ def updated(gradients, *ops, **more):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_kept(count):
+def test_kept(count: int) -> None:
     verdict = EveryTowerCounts().check(program(gpus=range(count)))
 
     assert verdict == Verdict(
@@ -52,7 +55,7 @@ def test_kept(count):
     )
 
 
-def test_broken():
+def test_broken() -> None:
     graph = without(0, lines={"update/w": "main.py:50 net.py:3", "w": "net.py:1"})
 
     verdict = EveryTowerCounts().check(graph)
@@ -77,7 +80,7 @@ def test_broken():
     ]
 
 
-def test_the_line_is_the_variables_where_that_of_the_update_is_not_known():
+def test_the_line_is_the_variables_where_that_of_the_update_is_not_known() -> None:
     (finding,) = EveryTowerCounts().check(without(0, lines={"w": "net.py:1"})).findings
 
     assert finding.where == "net.py:1"
@@ -85,7 +88,7 @@ def test_the_line_is_the_variables_where_that_of_the_update_is_not_known():
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
 @pytest.mark.parametrize("number", [0, -1], ids=["the first", "the last"])
-def test_one_tower_of_many_is_left_out(count, number):
+def test_one_tower_of_many_is_left_out(count: int, number: int) -> None:
     missing = range(count)[number]
 
     (finding,) = EveryTowerCounts().check(without(missing, count)).findings
@@ -99,7 +102,7 @@ def test_one_tower_of_many_is_left_out(count, number):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_the_last_tower_counts_alone(count):
+def test_the_last_tower_counts_alone(count: int) -> None:
     last = count - 1
 
     (finding,) = EveryTowerCounts().check(updated(gradient(last), gpus=range(count))).findings
@@ -110,7 +113,7 @@ def test_the_last_tower_counts_alone(count):
     assert len(finding.path) == count
 
 
-def test_one_tower_is_taken_twice():
+def test_one_tower_is_taken_twice() -> None:
     graph = program(host("sum/w", "AddN", gradient(0), gradient(0)))
 
     (finding,) = EveryTowerCounts().check(graph).findings
@@ -118,7 +121,7 @@ def test_one_tower_is_taken_twice():
     assert finding.found == "an update by those on /device:GPU:0"
 
 
-def test_no_tower_counts():
+def test_no_tower_counts() -> None:
     """The gradient is a constant: it is lost in all of them."""
     (finding,) = EveryTowerCounts().check(updated("zeros", host("zeros", "Const"))).findings
 
@@ -129,14 +132,14 @@ def test_no_tower_counts():
     )
 
 
-def test_the_shape_of_a_gradient_is_no_gradient():
+def test_the_shape_of_a_gradient_is_no_gradient() -> None:
     """What stands in for a gradient that is None."""
     zeros = host("zeros", "ZerosLike", gradient(0))
 
     assert objects(program(zeros, host("sum/w", "AddN", "zeros", gradient(1)))) == ["w"]
 
 
-def test_one_variable_loses_the_gradients_of_one_tower():
+def test_one_variable_loses_the_gradients_of_one_tower() -> None:
     graph = program(host("sum/b", "AddN", gradient(0, "b")), variables=["a", "b", "c"])
 
     verdict = EveryTowerCounts().check(graph)
@@ -145,7 +148,7 @@ def test_one_variable_loses_the_gradients_of_one_tower():
     assert verdict.note == "3 variables"
 
 
-def test_gradients_of_one_loss_of_all_towers():
+def test_gradients_of_one_loss_of_all_towers() -> None:
     """They all depend on every tower by their values; what counts is who computed them."""
     through = [
         on(i, f"gradients/tower_{i}/loss_grad/Mul", "Mul", f"tower_{i}/w/MatMul", "loss")
@@ -160,7 +163,7 @@ def test_gradients_of_one_loss_of_all_towers():
 
 @pytest.mark.parametrize("asked", ["", "/gpu:0", "/gpu:1"])
 @pytest.mark.parametrize("kind", ["AddN", "Add", "AddV2", "AccumulateNV2", "ConcatV2"])
-def test_the_gradients_are_added_up_in_the_backward_pass(kind, asked):
+def test_the_gradients_are_added_up_in_the_backward_pass(kind: str, asked: str) -> None:
     total = op("gradients/AddN", kind, asked, "GPU:0", gradient(0), gradient(1))
     half = op("gradients/AddN", kind, asked, "GPU:0", gradient(0))
 
@@ -168,7 +171,7 @@ def test_the_gradients_are_added_up_in_the_backward_pass(kind, asked):
     assert objects(updated("gradients/AddN", half)) == ["w"]
 
 
-def test_an_update_for_each_tower_takes_all_of_them_together():
+def test_an_update_for_each_tower_takes_all_of_them_together() -> None:
     """More than one update is the business of one-update."""
     graph = program(
         host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
@@ -179,7 +182,7 @@ def test_an_update_for_each_tower_takes_all_of_them_together():
     assert objects(graph) == []
 
 
-def test_of_several_updates_that_leave_a_tower_out_the_first_is_named():
+def test_of_several_updates_that_leave_a_tower_out_the_first_is_named() -> None:
     graph = program(
         host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
         host("update/w_1", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
@@ -193,7 +196,7 @@ def test_of_several_updates_that_leave_a_tower_out_the_first_is_named():
     assert finding.path[0] == "update/w (ResourceApplyGradientDescent) main.py:40"
 
 
-def test_an_update_that_is_no_part_of_the_step_does_not_count():
+def test_an_update_that_is_no_part_of_the_step_does_not_count() -> None:
     graph = program(
         host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
         host("update/w_1", "ResourceApplyGradientDescent", "w", "rate", gradient(1)),
@@ -203,7 +206,7 @@ def test_an_update_that_is_no_part_of_the_step_does_not_count():
 
 
 @pytest.mark.parametrize("ways", ["AssignAddVariableOp", "AssignAdd"])
-def test_gradients_that_are_summed_up_in_a_variable_count(ways):
+def test_gradients_that_are_summed_up_in_a_variable_count(ways: str) -> None:
     kind = "VarHandleOp" if ways == "AssignAddVariableOp" else "VariableV2"
     graph = updated(
         "total/read",
@@ -218,7 +221,7 @@ def test_gradients_that_are_summed_up_in_a_variable_count(ways):
 
 
 @pytest.mark.parametrize("kind", ["HistogramSummary", "L2Loss"])
-def test_a_sum_of_gradients_counts_though_a_summary_shows_it(kind):
+def test_a_sum_of_gradients_counts_though_a_summary_shows_it(kind: str) -> None:
     graph = updated(
         "total/read",
         variable("total"),
@@ -231,7 +234,7 @@ def test_a_sum_of_gradients_counts_though_a_summary_shows_it(kind):
     assert objects(graph) == []
 
 
-def test_a_tower_whose_gradient_is_not_added_to_the_variable_does_not_count():
+def test_a_tower_whose_gradient_is_not_added_to_the_variable_does_not_count() -> None:
     graph = updated(
         "total/read",
         variable("total"),
@@ -244,7 +247,9 @@ def test_a_tower_whose_gradient_is_not_added_to_the_variable_does_not_count():
 
 
 @pytest.mark.parametrize(("also", "broken"), [("", ["w"]), ("^add_1", [])])
-def test_a_gradient_that_the_step_does_not_add_counts_only_if_it_adds_none(also, broken):
+def test_a_gradient_that_the_step_does_not_add_counts_only_if_it_adds_none(
+    also: str, broken: Sequence[str]
+) -> None:
     """Where all are added by ops that are run by themselves, the step need not run them."""
     run = ["^update/w", "^add_0", also] if also else ["^update/w", "^add_0"]
     graph = updated(
@@ -258,7 +263,7 @@ def test_a_gradient_that_the_step_does_not_add_counts_only_if_it_adds_none(also,
     assert objects(graph) == broken
 
 
-def test_what_decides_whether_a_sum_of_gradients_is_taken_is_no_part_of_it():
+def test_what_decides_whether_a_sum_of_gradients_is_taken_is_no_part_of_it() -> None:
     """Whether the gradients of all towers are finite; those of one are summed up."""
     graph = updated(
         "total/read",
@@ -273,7 +278,7 @@ def test_what_decides_whether_a_sum_of_gradients_is_taken_is_no_part_of_it():
     assert objects(graph) == ["w"]
 
 
-def test_gradients_that_are_added_up_by_steps_of_their_own_count():
+def test_gradients_that_are_added_up_by_steps_of_their_own_count() -> None:
     """Several small batches, and then a step that takes their sum and clears it."""
     graph = updated(
         "total/read",
@@ -293,7 +298,9 @@ def test_gradients_that_are_added_up_by_steps_of_their_own_count():
     ["ConditionalAccumulator", "SparseConditionalAccumulator", "ResourceConditionalAccumulator"],
 )
 @pytest.mark.parametrize(("towers", "broken"), [((0, 1), []), ((1,), ["w"])])
-def test_gradients_that_are_summed_up_in_an_accumulator_count(kind, towers, broken):
+def test_gradients_that_are_summed_up_in_an_accumulator_count(
+    kind: str, towers: Sequence[int], broken: Sequence[str]
+) -> None:
     """tf.compat.v1.train.SyncReplicasOptimizer."""
     graph = updated(
         "taken",
@@ -309,7 +316,7 @@ def test_gradients_that_are_summed_up_in_an_accumulator_count(kind, towers, brok
     assert objects(graph) == broken
 
 
-def test_gradients_that_wait_in_a_queue_count():
+def test_gradients_that_wait_in_a_queue_count() -> None:
     graph = updated(
         "taken",
         host("queue", "FIFOQueueV2"),
@@ -367,7 +374,7 @@ def test_gradients_that_wait_in_a_queue_count():
         ),
     ],
 )
-def test_silent(ops):
+def test_silent(ops: Sequence[Op]) -> None:
     verdict = EveryTowerCounts().check(program(*ops))
 
     assert (verdict.state, verdict.note) == ("kept", "1 variable")
@@ -375,7 +382,7 @@ def test_silent(ops):
 
 @pytest.mark.parametrize("kind", ["Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan"])
 @pytest.mark.parametrize("order", [1, -1], ids=["norm last", "norm first"])
-def test_a_norm_of_all_gradients_does_not_make_a_tower_count(kind, order):
+def test_a_norm_of_all_gradients_does_not_make_a_tower_count(kind: str, order: int) -> None:
     """One tower's gradients, clipped by the norm of both."""
     ops = [
         host("norm", "L2Loss", "sum/w"),
@@ -385,14 +392,14 @@ def test_a_norm_of_all_gradients_does_not_make_a_tower_count(kind, order):
     assert objects(updated("clipped", *ops, outputs={"norm": (), gradient(0): (4,)})) == ["w"]
 
 
-def test_a_tensor_that_is_not_known_to_be_a_scalar_counts():
+def test_a_tensor_that_is_not_known_to_be_a_scalar_counts() -> None:
     """The second output of an op whose first is one."""
     ops = [host("norms", "Pack", "sum/w"), host("clipped", "Mul", gradient(0), "norms:1")]
 
     assert objects(updated("clipped", *ops, outputs={"norms": (), gradient(0): (4,)})) == []
 
 
-def test_a_gradient_that_an_accumulator_is_given_apart_from_the_step_does_not_count():
+def test_a_gradient_that_an_accumulator_is_given_apart_from_the_step_does_not_count() -> None:
     """The step gives it that of one tower."""
     graph = updated(
         "taken",
@@ -408,7 +415,7 @@ def test_a_gradient_that_an_accumulator_is_given_apart_from_the_step_does_not_co
     assert objects(graph) == ["w"]
 
 
-def test_a_frozen_variable_is_not_asked_for():
+def test_a_frozen_variable_is_not_asked_for() -> None:
     graph = program(host("train", "NoOp", "^update/b", "^step/add"), variables=["a", "b"])
 
     verdict = EveryTowerCounts().check(graph)
@@ -416,7 +423,7 @@ def test_a_frozen_variable_is_not_asked_for():
     assert (verdict.state, verdict.note) == ("kept", "1 variable")
 
 
-def test_a_variable_is_judged_by_the_towers_that_read_it():
+def test_a_variable_is_judged_by_the_towers_that_read_it() -> None:
     """An auxiliary head in the first tower alone."""
     graph = program(
         variable("aux"),
@@ -432,7 +439,7 @@ def test_a_variable_is_judged_by_the_towers_that_read_it():
     assert (verdict.state, verdict.note) == ("kept", "2 variables")
 
 
-def test_statistics_are_not_trained():
+def test_statistics_are_not_trained() -> None:
     """One tower's batch updates the moving mean, on purpose."""
     graph = program(
         variable("mean"),
@@ -456,21 +463,23 @@ def test_statistics_are_not_trained():
         (("Head/*", "a"), ["head/a", "head/b"]),
     ],
 )
-def test_variables_that_not_all_towers_train_on_purpose(alone, left):
+def test_variables_that_not_all_towers_train_on_purpose(
+    alone: Sequence[str], left: Sequence[str]
+) -> None:
     names = ["head/a", "head/b", "w"]
     sums = [host(f"sum/{name}", "AddN", gradient(0, name)) for name in names[:2]]
 
     assert objects(program(*sums, variables=names), alone=alone) == left
 
 
-def test_needs_no_placer_and_no_train_op():
+def test_needs_no_placer_and_no_train_op() -> None:
     graph = without(1, placer=None, unplaced="no wheel for this", training={"train_op": ()})
 
     assert objects(graph) == ["w"]
 
 
 @without_two_towers
-def test_not_checked_without_two_towers(graph, reason):
+def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     assert EveryTowerCounts().check(graph) == Verdict(
         "every-tower-counts", "not-checked", None, reason
     )
@@ -501,14 +510,14 @@ NOT_TRAINED = "no variable that towers read is updated by a gradient"
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert EveryTowerCounts().check(graph) == Verdict(
         "every-tower-counts", "not-checked", None, reason
     )
 
 
 @pytest.mark.parametrize(("key", "state"), [("same", "kept"), ("other", "broken")])
-def test_a_collective_yields_what_all_of_its_members_give(key, state):
+def test_a_collective_yields_what_all_of_its_members_give(key: str, state: str) -> None:
     """NcclAllReduce: one op on each GPU; only those of one name reduce together."""
     graph = program(
         *(on(i, f"reduced_{i}", "NcclAllReduce", gradient(i)) for i in (0, 1)),
@@ -519,11 +528,11 @@ def test_a_collective_yields_what_all_of_its_members_give(key, state):
     assert EveryTowerCounts().check(graph).state == state
 
 
-def test_a_scalar_that_is_added_counts():
+def test_a_scalar_that_is_added_counts() -> None:
     ops = [host("shift", "Mean", gradient(1)), host("shifted", "AddV2", gradient(0), "shift")]
 
     assert objects(updated("shifted", *ops, outputs={"shift": (), gradient(0): (4,)})) == []
 
 
-def test_the_gradient_of_a_scalar_counts():
+def test_the_gradient_of_a_scalar_counts() -> None:
     assert objects(program(shapes={"w": ()}, outputs={"sum/w": (), "share": ()})) == []

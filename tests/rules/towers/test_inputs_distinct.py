@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from graphs import op, placement
 from towers import (
@@ -11,7 +14,7 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.placement import Body
 from placement_checks.rules import InputsDistinct
 
@@ -22,11 +25,11 @@ OWN_PART = (
 NO_INPUT = "no tower reads an example from a placeholder or pipeline"
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(InputsDistinct(**parameters), graph)
 
 
-def fed(*sources, ops=(), **more):
+def fed(*sources: str, ops: Sequence[Op] = (), **more: Any) -> Placement:
     """Towers that compute with these tensors, which `ops` make."""
     reads = [
         on(i, f"tower_{i}/w/MatMul", "MatMul", source, f"tower_{i}/w/read")
@@ -35,7 +38,7 @@ def fed(*sources, ops=(), **more):
     return program(*ops, *reads, gpus=range(len(sources)), **more)
 
 
-def sliced(*begins, kind="StridedSlice", **more):
+def sliced(*begins: int, kind: str = "StridedSlice", **more: Any) -> Placement:
     """Towers that cut their part from one placeholder, beginning at a row each."""
     ops = [host("images", "Placeholder"), host("size", "Const")]
     for i in range(len(begins)):
@@ -52,7 +55,9 @@ def sliced(*begins, kind="StridedSlice", **more):
     )
 
 
-def iterators(*datasets, at="/cpu:0", ops=(), **more):
+def iterators(
+    *datasets: str, at: str = "/cpu:0", ops: Sequence[Op] = (), **more: Any
+) -> Placement:
     """An iterator for each tower, made of a dataset each."""
     made = []
     for i, dataset in enumerate(datasets):
@@ -65,7 +70,7 @@ def iterators(*datasets, at="/cpu:0", ops=(), **more):
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_kept(count):
+def test_kept(count: int) -> None:
     verdict = InputsDistinct().check(program(gpus=range(count)))
 
     assert verdict == Verdict(
@@ -77,7 +82,7 @@ def test_kept(count):
     )
 
 
-def test_broken_by_one_tensor():
+def test_broken_by_one_tensor() -> None:
     graph = fed(
         "images", "images", ops=[host("images", "Placeholder")], lines={"images": "main.py:9"}
     )
@@ -102,7 +107,7 @@ def test_broken_by_one_tensor():
     ]
 
 
-def test_broken_by_slices_that_are_cut_alike():
+def test_broken_by_slices_that_are_cut_alike() -> None:
     graph = sliced(0, 0, lines={"tower_1/slice": "main.py:9 net.py:3"})
 
     assert InputsDistinct().check(graph).findings == [
@@ -123,13 +128,13 @@ def test_broken_by_slices_that_are_cut_alike():
 
 
 @pytest.mark.parametrize("count", [3, 4, 12])
-def test_every_tower_that_cuts_the_first_slice_is_found(count):
+def test_every_tower_that_cuts_the_first_slice_is_found(count: int) -> None:
     graph = sliced(*[0] * count)
 
     assert objects(graph) == [f"tower_{i}/slice" for i in range(1, count)]
 
 
-def test_one_of_many_slices_is_cut_twice():
+def test_one_of_many_slices_is_cut_twice() -> None:
     (finding,) = InputsDistinct().check(sliced(0, 4, 8, 4)).findings
 
     assert finding.object == "tower_3/slice"
@@ -200,14 +205,14 @@ def test_one_of_many_slices_is_cut_twice():
         ),
     ],
 )
-def test_silent_on_parts_of_their_own(graph):
+def test_silent_on_parts_of_their_own(graph: Placement) -> None:
     verdict = InputsDistinct().check(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "2 inputs of 2 towers")
 
 
 @pytest.mark.parametrize("output", ["split", "split:0", "split:1"])
-def test_one_part_of_a_split_for_both(output):
+def test_one_part_of_a_split_for_both(output: str) -> None:
     ops = [host("images", "Placeholder"), host("split", "Split", "axis", "images")]
 
     (finding,) = InputsDistinct().check(fed(output, output, ops=ops)).findings
@@ -220,7 +225,7 @@ def test_one_part_of_a_split_for_both(output):
     ("source", "takes"),
     [("IteratorGetNext", "iterator"), ("QueueDequeueV2", "queue"), ("Unstage", "")],
 )
-def test_one_batch_of_a_pipeline_for_both(source, takes):
+def test_one_batch_of_a_pipeline_for_both(source: str, takes: str) -> None:
     ops = [
         host("iterator", "IteratorV2"),
         host("queue", "FIFOQueueV2"),
@@ -233,7 +238,7 @@ def test_one_batch_of_a_pipeline_for_both(source, takes):
 @pytest.mark.parametrize(
     "kind", ["Identity", "Reshape", "ExpandDims", "Squeeze", "Cast", "Transpose"]
 )
-def test_a_slice_is_followed_through_ops_that_change_its_form(kind):
+def test_a_slice_is_followed_through_ops_that_change_its_form(kind: str) -> None:
     """In the tower's scope, where the first op that computes with it takes another tensor."""
     ops = [host("images", "Placeholder")]
     ops += [on(i, f"tower_{i}/formed", kind, "images") for i in (0, 1)]
@@ -241,7 +246,7 @@ def test_a_slice_is_followed_through_ops_that_change_its_form(kind):
     assert objects(fed("tower_0/formed", "tower_1/formed", ops=ops)) == ["tower_1/formed"]
 
 
-def test_what_the_host_makes_of_a_batch_is_still_the_batch():
+def test_what_the_host_makes_of_a_batch_is_still_the_batch() -> None:
     ops = [
         host("images", "Placeholder"),
         *(host(f"bright_{i}", "Mul", "images", "two") for i in (0, 1)),
@@ -251,7 +256,7 @@ def test_what_the_host_makes_of_a_batch_is_still_the_batch():
     assert objects(fed("bright_0", "bright_1", ops=ops, values={"two": 2.0})) == ["bright_1"]
 
 
-def test_parts_that_are_cut_from_parts():
+def test_parts_that_are_cut_from_parts() -> None:
     """Micro-batches: the second cut is the same, the first is not."""
     ops = [
         host("images", "Placeholder"),
@@ -262,7 +267,7 @@ def test_parts_that_are_cut_from_parts():
     assert objects(fed("tower_0/half", "tower_1/half", ops=ops)) == []
 
 
-def test_labels_are_inputs_too():
+def test_labels_are_inputs_too() -> None:
     ops = []
     for i in (0, 1):
         ops += [
@@ -281,7 +286,9 @@ def test_labels_are_inputs_too():
     ("shape", "found"),
     [((), []), ((10,), []), ((None,), ["extra"]), ((10, 4), ["extra"]), ((None, 4), ["extra"])],
 )
-def test_scalars_and_vectors_of_fixed_length_are_no_examples(shape, found):
+def test_scalars_and_vectors_of_fixed_length_are_no_examples(
+    shape: Sequence[int | None], found: Sequence[str]
+) -> None:
     """A rate of dropout and weights of classes are fed to all towers."""
     ops = [host("extra", "PlaceholderWithDefault", "default")]
     for i in (0, 1):
@@ -293,7 +300,7 @@ def test_scalars_and_vectors_of_fixed_length_are_no_examples(shape, found):
     assert objects(program(*ops, outputs={"extra": shape})) == found
 
 
-def test_a_scalar_whose_shape_the_program_does_not_state():
+def test_a_scalar_whose_shape_the_program_does_not_state() -> None:
     """keep_prob = tf.compat.v1.placeholder(tf.float32): nothing shows rows for examples."""
     ops = [host("keep_prob", "Placeholder")]
     for i in (0, 1):
@@ -305,7 +312,7 @@ def test_a_scalar_whose_shape_the_program_does_not_state():
     assert objects(program(*ops, outputs={"keep_prob": None})) == []
 
 
-def test_labels_of_a_pipeline_with_a_fixed_batch_are_examples():
+def test_labels_of_a_pipeline_with_a_fixed_batch_are_examples() -> None:
     ops = [
         host("iterator", "IteratorV2"),
         host("labels", "IteratorGetNext", "iterator"),
@@ -314,7 +321,7 @@ def test_labels_of_a_pipeline_with_a_fixed_batch_are_examples():
     assert objects(fed("labels", "labels", ops=ops, outputs={"labels": (32,)})) == ["labels"]
 
 
-def test_what_only_the_backward_pass_takes_is_no_input():
+def test_what_only_the_backward_pass_takes_is_no_input() -> None:
     graph = program(
         host("mask", "Placeholder"),
         *(
@@ -326,7 +333,7 @@ def test_what_only_the_backward_pass_takes_is_no_input():
     assert InputsDistinct().check(graph).state == "kept"
 
 
-def test_what_the_step_does_not_run_is_no_input():
+def test_what_the_step_does_not_run_is_no_input() -> None:
     """An evaluation beside the training."""
     graph = program(
         host("pictures", "Placeholder"),
@@ -336,7 +343,7 @@ def test_what_the_step_does_not_run_is_no_input():
     assert InputsDistinct().check(graph).state == "kept"
 
 
-def test_towers_that_only_predict():
+def test_towers_that_only_predict() -> None:
     graph = placement(
         host("images", "Placeholder"),
         variable("w"),
@@ -361,7 +368,7 @@ def test_towers_that_only_predict():
         "ReadFile",
     ],
 )
-def test_input_ops_on_a_gpu(kind):
+def test_input_ops_on_a_gpu(kind: str) -> None:
     graph = program(on(1, "tower_1/input", kind), lines={"tower_1/input": "main.py:9 net.py:3"})
 
     (finding,) = InputsDistinct().check(graph).findings
@@ -390,11 +397,11 @@ def test_input_ops_on_a_gpu(kind):
         pytest.param(on(0, "input", "IteratorGetNext", "iterator"), id="a batch of an iterator"),
     ],
 )
-def test_silent_on_inputs_where_they_belong(input):
+def test_silent_on_inputs_where_they_belong(input: Op) -> None:
     assert objects(program(input)) == []
 
 
-def test_input_ops_in_a_body_are_not_found_apart_from_their_call():
+def test_input_ops_in_a_body_are_not_found_apart_from_their_call() -> None:
     graph = program(
         on(0, "map", "PartitionedCall"), on(0, "map/DecodeJpeg", "DecodeJpeg", call="map")
     )
@@ -402,7 +409,7 @@ def test_input_ops_in_a_body_are_not_found_apart_from_their_call():
     assert objects(graph) == []
 
 
-def test_broken_by_a_pipeline_made_once_a_tower():
+def test_broken_by_a_pipeline_made_once_a_tower() -> None:
     ops = [
         host("files", "Const"),
         *(host(f"dataset_{i}", "TextLineDataset", "files") for i in (0, 1)),
@@ -430,7 +437,7 @@ def test_broken_by_a_pipeline_made_once_a_tower():
 
 
 @pytest.mark.parametrize("count", [3, 12])
-def test_a_pipeline_for_each_of_many_towers(count):
+def test_a_pipeline_for_each_of_many_towers(count: int) -> None:
     ops = [host("files", "Const")]
     ops += [host(f"dataset_{i}", "TextLineDataset", "files") for i in range(count)]
     graph = iterators(*(f"dataset_{i}" for i in range(count)), ops=ops)
@@ -439,7 +446,7 @@ def test_a_pipeline_for_each_of_many_towers(count):
 
 
 @pytest.mark.parametrize(("parts", "found"), [((0, 1), []), ((1, 1), ["iterator_1"])])
-def test_pipelines_that_read_a_part_each(parts, found):
+def test_pipelines_that_read_a_part_each(parts: tuple[int, int], found: Sequence[str]) -> None:
     ops = [host("files", "Const"), host("all", "Const")]
     for i in (0, 1):
         ops += [
@@ -453,7 +460,7 @@ def test_pipelines_that_read_a_part_each(parts, found):
 
 
 @pytest.mark.parametrize(("other", "found"), [("one", ["iterator_1"]), ("two", [])])
-def test_pipelines_whose_functions_differ(other, found):
+def test_pipelines_whose_functions_differ(other: str, found: Sequence[str]) -> None:
     ops = [
         host("files", "Const"),
         *(host(f"lines_{i}", "TextLineDataset", "files") for i in (0, 1)),
@@ -466,7 +473,7 @@ def test_pipelines_whose_functions_differ(other, found):
 
 
 @pytest.mark.parametrize(("other", "found"), [("one", ["iterator_1"]), ("two", [])])
-def test_one_shot_iterators_are_their_datasets(other, found):
+def test_one_shot_iterators_are_their_datasets(other: str, found: Sequence[str]) -> None:
     ops = []
     for i in (0, 1):
         ops += [
@@ -483,7 +490,9 @@ def test_one_shot_iterators_are_their_datasets(other, found):
 
 
 @pytest.mark.parametrize(("files", "found"), [(("a", "a"), ["queue_1"]), (("a", "b"), [])])
-def test_queues_are_made_alike_by_what_is_put_in_them(files, found):
+def test_queues_are_made_alike_by_what_is_put_in_them(
+    files: tuple[str, str], found: Sequence[str]
+) -> None:
     ops = [host("a", "Const"), host("b", "Const")]
     for i, name in enumerate(files):
         ops += [
@@ -495,7 +504,7 @@ def test_queues_are_made_alike_by_what_is_put_in_them(files, found):
     assert objects(fed("batch_0", "batch_1", ops=ops)) == found
 
 
-def test_a_pipeline_that_feeds_all_towers_is_made_once():
+def test_a_pipeline_that_feeds_all_towers_is_made_once() -> None:
     ops = [
         host("files", "Const"),
         host("dataset", "TextLineDataset", "files"),
@@ -507,7 +516,7 @@ def test_a_pipeline_that_feeds_all_towers_is_made_once():
     assert objects(fed("next_0", "next_1", ops=ops)) == []
 
 
-def test_one_finding_an_object():
+def test_one_finding_an_object() -> None:
     """An iterator on a GPU that is made again: the first that is said of it."""
     ops = [
         host("files", "Const"),
@@ -532,7 +541,9 @@ def test_one_finding_an_object():
         (("Images", "queue"), ["images", "labels", "tower_0/queue"]),
     ],
 )
-def test_inputs_that_all_towers_read_whole_on_purpose(shared, left):
+def test_inputs_that_all_towers_read_whole_on_purpose(
+    shared: Sequence[str], left: Sequence[str]
+) -> None:
     ops = [host("images", "Placeholder"), host("labels", "Placeholder")]
     for i in (0, 1):
         ops += [
@@ -544,20 +555,20 @@ def test_inputs_that_all_towers_read_whole_on_purpose(shared, left):
     assert objects(graph, shared=shared) == left
 
 
-def test_needs_no_placer_and_no_train_op():
+def test_needs_no_placer_and_no_train_op() -> None:
     graph = sliced(0, 0, placer=None, unplaced="no wheel", training={"train_op": ()})
 
     assert objects(graph) == ["tower_1/slice"]
 
 
-def test_an_input_op_on_a_gpu_is_found_though_no_tower_reads_examples():
+def test_an_input_op_on_a_gpu_is_found_though_no_tower_reads_examples() -> None:
     graph = program(on(0, "queue", "FIFOQueueV2"), outputs={"tower_0/x": (), "tower_1/x": ()})
 
     assert objects(graph) == ["queue"]
 
 
 @without_two_towers
-def test_not_checked_without_two_towers(graph, reason):
+def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     assert InputsDistinct().check(graph) == Verdict("inputs-distinct", "not-checked", None, reason)
 
 
@@ -570,14 +581,16 @@ def test_not_checked_without_two_towers(graph, reason):
         ),
     ],
 )
-def test_not_checked_without_examples(graph):
+def test_not_checked_without_examples(graph: Placement) -> None:
     assert InputsDistinct().check(graph) == Verdict(
         "inputs-distinct", "not-checked", None, NO_INPUT
     )
 
 
 @pytest.mark.parametrize(("source", "found"), [("GeneratorDataset", []), ("RangeDataset", [0, 1])])
-def test_what_fetches_batches_ahead_for_a_gpu_belongs_there(source, found):
+def test_what_fetches_batches_ahead_for_a_gpu_belongs_there(
+    source: str, found: Sequence[int]
+) -> None:
     """MultiDeviceIterator and prefetch_to_device: a generator calls the pipeline on the CPU."""
     ops = []
     for i in (0, 1):
@@ -590,7 +603,7 @@ def test_what_fetches_batches_ahead_for_a_gpu_belongs_there(source, found):
     assert sorted(objects(program(*ops))) == sorted(names)
 
 
-def test_a_control_edge_takes_no_example():
+def test_a_control_edge_takes_no_example() -> None:
     graph = program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/x"))
 
     assert InputsDistinct().check(graph).note == "2 inputs of 2 towers"
@@ -616,7 +629,7 @@ def test_a_control_edge_takes_no_example():
         "Transpose",
     ],
 )
-def test_what_takes_a_part_on_the_towers_gpu_is_the_towers_input(kind):
+def test_what_takes_a_part_on_the_towers_gpu_is_the_towers_input(kind: str) -> None:
     """Not the whole batch, which all of them cut."""
     graph = program(
         host("images", "Placeholder"),
@@ -641,13 +654,15 @@ def test_what_takes_a_part_on_the_towers_gpu_is_the_towers_input(kind):
         ("DecodeJpeg", ["extra"]),
     ],
 )
-def test_what_fetches_batches_for_a_gpu_belongs_there_and_what_makes_them_does_not(kind, found):
+def test_what_fetches_batches_for_a_gpu_belongs_there_and_what_makes_them_does_not(
+    kind: str, found: Sequence[str]
+) -> None:
     graph = program(on(1, "fetch", "GeneratorDataset"), on(1, "extra", kind))
 
     assert objects(graph) == found
 
 
-def test_queues_that_are_filled_alike_and_drawn_from_by_one_tower_each():
+def test_queues_that_are_filled_alike_and_drawn_from_by_one_tower_each() -> None:
     ops = [host("files", "ReadFile"), host("n", "Const")]
     for i in (0, 1):
         ops += [
@@ -670,12 +685,14 @@ def test_queues_that_are_filled_alike_and_drawn_from_by_one_tower_each():
         "ReaderReadV2",
     ],
 )
-def test_a_batch_that_two_towers_compute_with_whatever_yields_it(kind):
+def test_a_batch_that_two_towers_compute_with_whatever_yields_it(kind: str) -> None:
     assert objects(fed("batch", "batch", ops=[host("batch", kind)])) == ["batch"]
 
 
 @pytest.mark.parametrize(("kind", "found"), [("IteratorGetNext", ["batch"]), ("Placeholder", [])])
-def test_what_a_pipeline_yields_in_any_shape_is_examples_and_what_is_fed_a_scalar(kind, found):
+def test_what_a_pipeline_yields_in_any_shape_is_examples_and_what_is_fed_a_scalar(
+    kind: str, found: Sequence[str]
+) -> None:
     graph = fed("batch", "batch", ops=[host("batch", kind)], outputs={"batch": None})
 
     assert [each.object for each in InputsDistinct().check(graph).findings] == found

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from towers import (
@@ -13,7 +15,7 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.rules import LossOfAllTowers
 from placement_checks.util.text import listed
 
@@ -23,15 +25,22 @@ NO_LOSS = (
 )
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(LossOfAllTowers(**parameters), graph)
 
 
-def reported(*losses, gpus=(0, 1), **more):
+def reported(*losses: str, gpus: Sequence[int] | range = (0, 1), **more: Any) -> Placement:
     return program(gpus=gpus, training={"losses": losses}, **more)
 
 
-def summaries(kind, of, *ops, gpus=(0, 1), lines=True, **more):
+def summaries(
+    kind: str,
+    of: str,
+    *ops: Op,
+    gpus: tuple[int, int] | range = (0, 1),
+    lines: bool = True,
+    **more: Any,
+) -> Placement:
     """A summary in each tower of one of its ops; all built by one line, unless without `lines`."""
     return program(
         *ops,
@@ -43,7 +52,7 @@ def summaries(kind, of, *ops, gpus=(0, 1), lines=True, **more):
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_kept(count):
+def test_kept(count: int) -> None:
     verdict = LossOfAllTowers().check(program(gpus=range(count)))
 
     assert verdict == Verdict(
@@ -55,7 +64,7 @@ def test_kept(count):
     )
 
 
-def test_broken_by_the_loss_that_the_loop_leaves_behind():
+def test_broken_by_the_loss_that_the_loop_leaves_behind() -> None:
     graph = reported(
         "tower_1/loss:0",
         lines={"tower_1/loss": "main.py:30 net.py:7", "tower_1/w/MatMul": "net.py:5"},
@@ -82,7 +91,7 @@ def test_broken_by_the_loss_that_the_loop_leaves_behind():
 
 @pytest.mark.parametrize("count", [3, 4, 12])
 @pytest.mark.parametrize("left_out", [0, -1], ids=["the first", "the last"])
-def test_a_list_that_leaves_one_tower_out(count, left_out):
+def test_a_list_that_leaves_one_tower_out(count: int, left_out: int) -> None:
     towers = list(range(count))
     missing = towers.pop(left_out)
 
@@ -96,13 +105,13 @@ def test_a_list_that_leaves_one_tower_out(count, left_out):
     assert f"does not read /device:GPU:{missing}" in finding.message
 
 
-def test_a_list_counts_as_one_loss():
+def test_a_list_counts_as_one_loss() -> None:
     verdict = LossOfAllTowers().check(reported("tower_0/loss:0", "tower_1/loss:0"))
 
     assert (verdict.state, verdict.note) == ("kept", "2 reported, 0 summaries of losses")
 
 
-def test_a_mean_that_leaves_one_tower_out():
+def test_a_mean_that_leaves_one_tower_out() -> None:
     graph = program(host("loss", "AddN", "tower_0/loss", "tower_2/loss"), gpus=[0, 1, 2])
 
     (finding,) = LossOfAllTowers().check(graph).findings
@@ -162,11 +171,11 @@ def test_a_mean_that_leaves_one_tower_out():
         ),
     ],
 )
-def test_silent(graph):
+def test_silent(graph: Placement) -> None:
     assert LossOfAllTowers().check(graph).state == "kept"
 
 
-def test_a_summary_of_one_towers_loss():
+def test_a_summary_of_one_towers_loss() -> None:
     graph = program(
         host("shown", "ScalarSummary", "tag", "tower_1/loss"), lines={"shown": "main.py:50"}
     )
@@ -187,7 +196,7 @@ def test_a_summary_of_one_towers_loss():
     )
 
 
-def test_a_summary_of_what_is_made_of_one_towers_loss():
+def test_a_summary_of_what_is_made_of_one_towers_loss() -> None:
     """Such as its moving average."""
     graph = program(
         host("smooth", "Mul", "tower_1/loss", "decay"),
@@ -197,13 +206,13 @@ def test_a_summary_of_what_is_made_of_one_towers_loss():
     assert objects(graph) == ["shown"]
 
 
-def test_summaries_of_losses_on_different_lines_are_each_of_one_tower():
+def test_summaries_of_losses_on_different_lines_are_each_of_one_tower() -> None:
     graph = summaries("ScalarSummary", "loss", lines=False)
 
     assert objects(graph) == ["tower_0/shown", "tower_1/shown"]
 
 
-def test_broken_by_summaries_that_one_line_builds_in_every_tower():
+def test_broken_by_summaries_that_one_line_builds_in_every_tower() -> None:
     verdict = LossOfAllTowers().check(summaries("HistogramSummary", "w/MatMul"))
 
     assert verdict.findings == [
@@ -230,13 +239,13 @@ def test_broken_by_summaries_that_one_line_builds_in_every_tower():
     "kind", ["ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary"]
 )
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_summaries_of_every_kind_once_a_tower(kind, count):
+def test_summaries_of_every_kind_once_a_tower(kind: str, count: int) -> None:
     graph = summaries(kind, "x", gpus=range(count))
 
     assert objects(graph) == [f"tower_{i}/shown" for i in range(1, count)]
 
 
-def test_a_summary_on_the_host_is_of_the_tower_that_it_reads():
+def test_a_summary_on_the_host_is_of_the_tower_that_it_reads() -> None:
     graph = program(
         *(host(f"shown_{i}", "ScalarSummary", "tag", f"tower_{i}/x") for i in (0, 1)),
         *(on(i, f"tower_{i}/x", "IteratorGetNext", "iterator") for i in (0, 1)),
@@ -246,7 +255,7 @@ def test_a_summary_on_the_host_is_of_the_tower_that_it_reads():
     assert objects(graph) == ["shown_1"]
 
 
-def test_one_line_may_build_many_summaries_of_one_tower():
+def test_one_line_may_build_many_summaries_of_one_tower() -> None:
     """The weights of every layer, in the first tower alone."""
     graph = program(
         *(on(0, f"shown_{k}", "HistogramSummary", "tag", "tower_0/w/MatMul") for k in (1, 2)),
@@ -256,7 +265,7 @@ def test_one_line_may_build_many_summaries_of_one_tower():
     assert objects(graph) == []
 
 
-def test_lines_that_are_reached_in_different_ways_are_different():
+def test_lines_that_are_reached_in_different_ways_are_different() -> None:
     graph = program(
         *(on(i, f"shown_{i}", "HistogramSummary", "tag", f"tower_{i}/x") for i in (0, 1)),
         lines={"shown_0": "main.py:3 net.py:7", "shown_1": "main.py:4 net.py:7"},
@@ -265,7 +274,7 @@ def test_lines_that_are_reached_in_different_ways_are_different():
     assert objects(graph) == []
 
 
-def test_summaries_of_all_towers_on_one_line_of_a_loop_over_variables():
+def test_summaries_of_all_towers_on_one_line_of_a_loop_over_variables() -> None:
     """The averaged gradients, after the towers."""
     graph = program(
         *(host(f"shown_{name}", "HistogramSummary", "tag", f"mean/{name}") for name in "ab"),
@@ -276,13 +285,13 @@ def test_summaries_of_all_towers_on_one_line_of_a_loop_over_variables():
     assert objects(graph) == []
 
 
-def test_summaries_once_a_tower_are_found_though_no_loss_is_reported():
+def test_summaries_once_a_tower_are_found_though_no_loss_is_reported() -> None:
     graph = summaries("ImageSummary", "x", training={"losses": ()})
 
     assert objects(graph) == ["tower_1/shown"]
 
 
-def test_one_finding_an_object():
+def test_one_finding_an_object() -> None:
     """A summary of the loss that is written once a tower."""
     findings = LossOfAllTowers().check(summaries("ScalarSummary", "loss")).findings
 
@@ -302,7 +311,9 @@ def test_one_finding_an_object():
         (("seen", "loss", "Tower_*"), ["tower_1/loss", "tower_1/seen", "tower_0/seen"]),
     ],
 )
-def test_summaries_that_show_one_tower_on_purpose(one_tower, left):
+def test_summaries_that_show_one_tower_on_purpose(
+    one_tower: Sequence[str], left: Sequence[str]
+) -> None:
     graph = program(
         *(on(i, f"tower_{i}/seen", "ScalarSummary", "tag", f"tower_{i}/loss") for i in (0, 1)),
         lines={f"tower_{i}/seen": "net.py:7" for i in (0, 1)},
@@ -312,7 +323,7 @@ def test_summaries_that_show_one_tower_on_purpose(one_tower, left):
     assert sorted(objects(graph, one_tower=one_tower)) == sorted(left)
 
 
-def test_needs_no_placer_and_no_train_op():
+def test_needs_no_placer_and_no_train_op() -> None:
     graph = program(
         placer=None,
         unplaced="no wheel",
@@ -323,7 +334,7 @@ def test_needs_no_placer_and_no_train_op():
 
 
 @without_two_towers
-def test_not_checked_without_two_towers(graph, reason):
+def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     assert LossOfAllTowers().check(graph) == Verdict(
         "loss-of-all-towers", "not-checked", None, reason
     )
@@ -346,14 +357,16 @@ def test_not_checked_without_two_towers(graph, reason):
         ),
     ],
 )
-def test_not_checked_without_a_reported_loss(graph):
+def test_not_checked_without_a_reported_loss(graph: Placement) -> None:
     assert LossOfAllTowers().check(graph) == Verdict(
         "loss-of-all-towers", "not-checked", None, NO_LOSS
     )
 
 
 @pytest.mark.parametrize(("merged", "found"), [(["1"], []), (["0", "1"], ["tower_1/decay"])])
-def test_of_merged_summaries_only_those_are_written(merged, found):
+def test_of_merged_summaries_only_those_are_written(
+    merged: Sequence[str], found: Sequence[str]
+) -> None:
     """As in the CIFAR-10 tutorial: every tower builds them, the last one's are merged."""
     graph = program(
         *(on(i, f"tower_{i}/decay", "HistogramSummary", f"tower_{i}/w/MatMul") for i in (0, 1)),
@@ -364,13 +377,13 @@ def test_of_merged_summaries_only_those_are_written(merged, found):
     assert [each.object for each in LossOfAllTowers().check(graph).findings] == found
 
 
-def test_a_penalty_on_the_gradients_is_part_of_a_loss_of_all_towers():
+def test_a_penalty_on_the_gradients_is_part_of_a_loss_of_all_towers() -> None:
     penalised = host("loss", "AddN", "tower_0/loss", "tower_1/loss", gradient(0))
 
     assert objects(program(penalised)) == []
 
 
-def test_of_losses_of_several_types_the_last_is_named():
+def test_of_losses_of_several_types_the_last_is_named() -> None:
     graph = reported("tower_0/loss:0", "shown:0", gpus=(0, 1, 2))
     shown = on(1, "shown", "Sum", "tower_1/w/MatMul")
 
@@ -383,7 +396,9 @@ def test_of_losses_of_several_types_the_last_is_named():
 
 
 @pytest.mark.parametrize(("merged", "found"), [("all", []), ("last", ["last"])])
-def test_of_summaries_some_of_which_are_merged_those_are_written(merged, found):
+def test_of_summaries_some_of_which_are_merged_those_are_written(
+    merged: str, found: Sequence[str]
+) -> None:
     graph = program(
         host("all", "ScalarSummary", "tag", "loss"),
         host("last", "ScalarSummary", "tag", "tower_1/loss"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,7 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Placement, Verdict
 from placement_checks.rules import LossesApart
 
 CURE = (
@@ -25,11 +26,11 @@ CURE = (
 )
 
 
-def objects(graph):
+def objects(graph: Placement) -> list[str]:
     return objects_of(LossesApart(), graph)
 
 
-def collected(count):
+def collected(count: int) -> Placement:
     """Every tower adds up all losses that were built before its own."""
     ops = []
     for i in range(count):
@@ -39,7 +40,7 @@ def collected(count):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_kept(count):
+def test_kept(count: int) -> None:
     verdict = LossesApart().check(program(gpus=range(count)))
 
     assert verdict == Verdict(
@@ -47,7 +48,7 @@ def test_kept(count):
     )
 
 
-def test_broken():
+def test_broken() -> None:
     graph = blended(lines={"tower_1/loss": "main.py:30 net.py:7", "tower_0/loss": "net.py:5"})
 
     verdict = LossesApart().check(graph)
@@ -75,11 +76,11 @@ def test_broken():
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_every_tower_that_adds_up_those_before_it_is_found(count):
+def test_every_tower_that_adds_up_those_before_it_is_found(count: int) -> None:
     assert objects(collected(count)) == [f"tower_{i}/loss" for i in range(1, count)]
 
 
-def test_the_first_tower_may_be_the_one_that_contains_another():
+def test_the_first_tower_may_be_the_one_that_contains_another() -> None:
     graph = program(
         on(0, "tower_0/loss", "AddN", "tower_1/w/MatMul", "tower_0/w/MatMul"), gpus=[0, 1, 2]
     )
@@ -90,7 +91,7 @@ def test_the_first_tower_may_be_the_one_that_contains_another():
     assert finding.found == "tower_1/w/MatMul of the tower on /device:GPU:1"
 
 
-def test_a_loss_on_the_host_belongs_to_the_tower_that_has_none():
+def test_a_loss_on_the_host_belongs_to_the_tower_that_has_none() -> None:
     """It depends on both towers, and would tell of neither by itself."""
     graph = program(
         host("total", "AddN", "tower_0/loss", "tower_1/loss"),
@@ -103,7 +104,7 @@ def test_a_loss_on_the_host_belongs_to_the_tower_that_has_none():
     assert finding.expected == "ops of the tower on /device:GPU:1 alone"
 
 
-def test_each_of_several_losses_of_a_tower_is_looked_at():
+def test_each_of_several_losses_of_a_tower_is_looked_at() -> None:
     graph = program(
         on(1, "tower_1/fake", "AddN", "tower_1/w/MatMul", "tower_0/w/MatMul"),
         on(0, "tower_0/fake", "AddN", "tower_0/w/MatMul"),
@@ -115,7 +116,7 @@ def test_each_of_several_losses_of_a_tower_is_looked_at():
     assert objects(graph) == ["tower_1/fake"]
 
 
-def test_regularisation_is_the_towers_own_though_it_reads_the_same_variable():
+def test_regularisation_is_the_towers_own_though_it_reads_the_same_variable() -> None:
     ops = []
     for i in (0, 1):
         ops += [
@@ -127,7 +128,7 @@ def test_regularisation_is_the_towers_own_though_it_reads_the_same_variable():
     assert objects(program(*ops)) == []
 
 
-def test_regularisation_that_the_host_computes_once_for_all_is_no_breach():
+def test_regularisation_that_the_host_computes_once_for_all_is_no_breach() -> None:
     ops = [host("w/l2", "L2Loss", "w")]
     for i in (0, 1):
         ops += [
@@ -138,7 +139,7 @@ def test_regularisation_that_the_host_computes_once_for_all_is_no_breach():
     assert LossesApart().check(program(*ops)).state == "kept"
 
 
-def test_regularisation_of_the_first_tower_in_the_loss_of_the_second_is_a_breach():
+def test_regularisation_of_the_first_tower_in_the_loss_of_the_second_is_a_breach() -> None:
     graph = program(
         on(0, "tower_0/l2", "L2Loss", "tower_0/w/read"),
         on(1, "tower_1/data", "Mean", "tower_1/w/MatMul"),
@@ -150,7 +151,7 @@ def test_regularisation_of_the_first_tower_in_the_loss_of_the_second_is_a_breach
     assert finding.found == "tower_0/l2 of the tower on /device:GPU:0"
 
 
-def test_a_layer_that_one_gpu_computes_for_all_is_no_breach():
+def test_a_layer_that_one_gpu_computes_for_all_is_no_breach() -> None:
     """A frozen network without a copy in each tower."""
     graph = program(
         variable("table"),
@@ -164,7 +165,7 @@ def test_a_layer_that_one_gpu_computes_for_all_is_no_breach():
     assert (verdict.state, verdict.note) == ("kept", "2 towers")
 
 
-def test_a_shape_of_another_tower_is_no_breach():
+def test_a_shape_of_another_tower_is_no_breach() -> None:
     graph = program(
         on(1, "tower_1/shape", "Shape", "tower_0/w/MatMul"),
         on(1, "tower_1/reshaped", "Reshape", "tower_1/w/MatMul", "tower_1/shape"),
@@ -174,14 +175,14 @@ def test_a_shape_of_another_tower_is_no_breach():
     assert LossesApart().check(graph).state == "kept"
 
 
-def test_waiting_for_another_tower_is_no_breach():
+def test_waiting_for_another_tower_is_no_breach() -> None:
     graph = program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/loss"))
 
     assert LossesApart().check(graph).state == "kept"
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_the_parts_of_one_loss_of_all_towers_are_looked_at(count):
+def test_the_parts_of_one_loss_of_all_towers_are_looked_at(count: int) -> None:
     verdict = LossesApart().check(joined(range(count)))
 
     assert verdict == Verdict(
@@ -193,20 +194,20 @@ def test_the_parts_of_one_loss_of_all_towers_are_looked_at(count):
     )
 
 
-def test_it_is_judged_by_the_losses_reported_where_no_gradients_are_taken():
+def test_it_is_judged_by_the_losses_reported_where_no_gradients_are_taken() -> None:
     graph = blended(training={"objectives": (), "losses": ("tower_0/loss:0", "tower_1/loss:0")})
 
     assert objects(graph) == ["tower_1/loss"]
 
 
-def test_needs_no_placer_and_no_train_op():
+def test_needs_no_placer_and_no_train_op() -> None:
     graph = blended(placer=None, unplaced="no wheel for this", training={"train_op": ()})
 
     assert objects(graph) == ["tower_1/loss"]
 
 
 @without_two_towers
-def test_not_checked_without_two_towers(graph, reason):
+def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     assert LossesApart().check(graph) == Verdict("losses-apart", "not-checked", None, reason)
 
 
@@ -222,19 +223,21 @@ def test_not_checked_without_two_towers(graph, reason):
     ],
     ids=["none", "not in the graph", "of one tower"],
 )
-def test_not_checked_without_the_losses(training, reason):
+def test_not_checked_without_the_losses(
+    training: Mapping[str, Sequence[str]], reason: str
+) -> None:
     verdict = LossesApart().check(program(training=training))
 
     assert verdict == Verdict("losses-apart", "not-checked", None, reason)
 
 
 @pytest.mark.parametrize("together", ["tower_1/loss", "tower_*/loss"])
-def test_losses_that_read_other_towers_on_purpose(together):
+def test_losses_that_read_other_towers_on_purpose(together: str) -> None:
     assert LossesApart(together=(together,)).check(blended()).state == "kept"
     assert LossesApart(together=("another",)).check(blended()).state == "broken"
 
 
-def test_the_other_tower_is_named_whatever_lies_between():
+def test_the_other_tower_is_named_whatever_lies_between() -> None:
     graph = program(
         host("sum", "AddN", "tower_0/loss"),
         on(2, "tower_2/loss", "AddN", "tower_2/w/MatMul", "sum"),
@@ -246,7 +249,7 @@ def test_the_other_tower_is_named_whatever_lies_between():
     assert finding.found == "tower_0/w/MatMul of the tower on /device:GPU:0"
 
 
-def test_what_the_host_computes_with_a_shared_variable_is_no_towers():
+def test_what_the_host_computes_with_a_shared_variable_is_no_towers() -> None:
     graph = blended()
     norm = host("norm", "L2Loss", "w")
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from towers import (
     host,
@@ -10,17 +13,17 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.rules import NamesPortable
 
 CURE = "open the tower's scope with tf.name_scope, which get_variable does not add to names"
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(NamesPortable(**parameters), graph)
 
 
-def read_in(variables, *scopes, **more):
+def read_in(variables: Sequence[str], *scopes: Sequence[str], **more: Any) -> Placement:
     """A tower on each GPU, its reads of the variables in the scopes of one of `scopes`."""
     ops = [variable(name) for name in variables]
     for i, names in enumerate(scopes):
@@ -33,7 +36,7 @@ def read_in(variables, *scopes, **more):
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_kept(count):
+def test_kept(count: int) -> None:
     verdict = NamesPortable().check(program(gpus=range(count)))
 
     assert verdict == Verdict(
@@ -41,7 +44,7 @@ def test_kept(count):
     )
 
 
-def test_broken():
+def test_broken() -> None:
     graph = program(variables=["tower_0/w"], lines={"tower_0/w": "main.py:30 net.py:7"})
 
     verdict = NamesPortable().check(graph)
@@ -68,7 +71,7 @@ def test_broken():
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_variables_of_every_tower(count):
+def test_variables_of_every_tower(count: int) -> None:
     """Each tower has its own, which is also the business of variables-shared."""
     names = [f"tower_{i}/own" for i in range(count)]
 
@@ -90,13 +93,13 @@ def test_variables_of_every_tower(count):
         ("model/tower_0/net", "model/tower_1/net"),
     ],
 )
-def test_scopes_of_every_name(scopes):
+def test_scopes_of_every_name(scopes: tuple[str, str]) -> None:
     name = f"{scopes[0]}/w"
 
     assert objects(read_in([name], *([f"{scope}/w"] for scope in scopes))) == [name]
 
 
-def test_the_scope_that_tensorflow_gives_a_second_tower():
+def test_the_scope_that_tensorflow_gives_a_second_tower() -> None:
     """clone and clone_1: the second variable's scope has a number, the first one's has none."""
     graph = read_in(["clone/w", "clone_1/w"], ["clone/w", "clone/v"], ["clone_1/w", "clone_1/v"])
 
@@ -145,13 +148,13 @@ def test_the_scope_that_tensorflow_gives_a_second_tower():
         pytest.param(["w/tower_0"], (["tower_0"], ["tower_1"]), id="the last part of the name"),
     ],
 )
-def test_silent(variables, scopes):
+def test_silent(variables: Sequence[str], scopes: tuple[Sequence[str], Sequence[str]]) -> None:
     verdict = NamesPortable().check(read_in(variables, *scopes))
 
     assert verdict.state == "kept"
 
 
-def test_one_model_on_two_gpus_is_one_tower():
+def test_one_model_on_two_gpus_is_one_tower() -> None:
     """Its layers are numbered, and on a GPU each."""
     graph = program(
         variable("layer_0/w"),
@@ -167,7 +170,7 @@ def test_one_model_on_two_gpus_is_one_tower():
     )
 
 
-def test_what_the_host_does_in_a_towers_scope_is_not_the_towers():
+def test_what_the_host_does_in_a_towers_scope_is_not_the_towers() -> None:
     graph = program(
         variable("batch_0/w"),
         *(host(f"batch_{i}/cut", "Slice", "images") for i in (0, 1)),
@@ -176,7 +179,7 @@ def test_what_the_host_does_in_a_towers_scope_is_not_the_towers():
     assert objects(graph) == []
 
 
-def test_the_gradients_of_a_tower_are_in_no_scope_of_it():
+def test_the_gradients_of_a_tower_are_in_no_scope_of_it() -> None:
     """gradients and gradients_1 are numbered as towers are built, and hold no variables."""
     graph = program(
         variable("gradients_1/w"),
@@ -189,7 +192,7 @@ def test_the_gradients_of_a_tower_are_in_no_scope_of_it():
     assert objects(graph) == []
 
 
-def test_slots_go_with_their_variables():
+def test_slots_go_with_their_variables() -> None:
     graph = program(
         variable("tower_0/w/Adam"), variable("tower_0/w/Adam_1"), variables=["tower_0/w"]
     )
@@ -200,7 +203,7 @@ def test_slots_go_with_their_variables():
     assert verdict.note == "4 variables"
 
 
-def test_every_variable_in_a_towers_scope_is_a_finding():
+def test_every_variable_in_a_towers_scope_is_a_finding() -> None:
     names = ["tower_0/conv/w", "tower_0/conv/b", "tower_0/fc/w", "shared/w"]
 
     assert objects(program(variables=names)) == names[:3]
@@ -215,18 +218,18 @@ def test_every_variable_in_a_towers_scope_is_a_finding():
         (("Tower_*", "a"), ["tower_0/a", "tower_0/b"]),
     ],
 )
-def test_variables_that_are_named_so_on_purpose(keep, left):
+def test_variables_that_are_named_so_on_purpose(keep: Sequence[str], left: Sequence[str]) -> None:
     assert objects(program(variables=["tower_0/a", "tower_0/b"]), keep=keep) == left
 
 
-def test_a_slot_of_a_variable_that_is_kept_is_kept_by_its_own_name():
+def test_a_slot_of_a_variable_that_is_kept_is_kept_by_its_own_name() -> None:
     graph = program(variable("tower_0/w/Adam"), variables=["tower_0/w"])
 
     assert objects(graph, keep=("tower_0/w",)) == ["tower_0/w/Adam"]
     assert objects(graph, keep=("tower_0/w", "tower_0/w/*")) == []
 
 
-def test_needs_no_placer_and_no_train_op():
+def test_needs_no_placer_and_no_train_op() -> None:
     graph = program(
         variables=["tower_0/w"], placer=None, unplaced="no wheel", training={"train_op": ()}
     )
@@ -235,14 +238,16 @@ def test_needs_no_placer_and_no_train_op():
 
 
 @without_two_towers
-def test_not_checked_without_two_towers(graph, reason):
+def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     assert NamesPortable().check(graph) == Verdict("names-portable", "not-checked", None, reason)
 
 
 # Beside a reference.
 
 
-def reference(*ops, variables=("w",), saved=None, **more):
+def reference(
+    *ops: Op, variables: Sequence[str] = ("w",), saved: Sequence[str] | None = None, **more: Any
+) -> Placement:
     """The program for one GPU: its variables, and the names that it saves."""
     collections = {} if saved is None else {"variables": saved}
     return program(
@@ -255,14 +260,14 @@ def reference(*ops, variables=("w",), saved=None, **more):
     )
 
 
-def beside(other, *ops, trained=(), **more):
+def beside(other: Placement, *ops: Op, trained: Sequence[str] = (), **more: Any) -> Placement:
     collections = {"trainable_variables": trained}
     return program(*ops, reference=other, collections=collections, **more)
 
 
 @pytest.mark.parametrize("gpus", [(0,), (0, 1), (0, 1, 2, 3)])
 @pytest.mark.parametrize("saved", [None, (), ("w", "step")])
-def test_named_as_in_the_reference(gpus, saved):
+def test_named_as_in_the_reference(gpus: Sequence[int], saved: Sequence[str] | None) -> None:
     graph = beside(reference(saved=saved), gpus=gpus, trained=["w"])
 
     assert NamesPortable().check(graph) == Verdict(
@@ -270,7 +275,7 @@ def test_named_as_in_the_reference(gpus, saved):
     )
 
 
-def test_a_name_that_the_towers_do_not_have():
+def test_a_name_that_the_towers_do_not_have() -> None:
     other = reference(
         variables=["fc/weights"], lines={"fc/weights": "single.py:3 net.py:9", "w": "x.py:1"}
     )
@@ -294,19 +299,19 @@ def test_a_name_that_the_towers_do_not_have():
     ]
 
 
-def test_a_name_that_nothing_is_near():
+def test_a_name_that_nothing_is_near() -> None:
     (finding,) = NamesPortable().check(beside(reference(variables=["fc"]))).findings
 
     assert (finding.object, finding.found) == ("fc", "no such variable")
 
 
-def test_a_near_name_that_is_the_references_as_well_is_another_variable():
+def test_a_near_name_that_is_the_references_as_well_is_another_variable() -> None:
     (finding,) = NamesPortable().check(beside(reference(variables=["w", "w1"]))).findings
 
     assert (finding.object, finding.found) == ("w1", "no such variable")
 
 
-def test_a_name_that_the_reference_does_not_have():
+def test_a_name_that_the_reference_does_not_have() -> None:
     other = reference(lines={"w": "single.py:3"})
     graph = beside(
         other, variables=["w", "v"], trained=["v", "w"], lines={"v": "main.py:8 net.py:2"}
@@ -327,12 +332,12 @@ def test_a_name_that_the_reference_does_not_have():
     )
 
 
-def test_what_is_not_trained_may_be_the_towers_own():
+def test_what_is_not_trained_may_be_the_towers_own() -> None:
     """Queues, counters of towers, moving averages: none of the reference's business."""
     assert objects(beside(reference(), variables=["w", "v"], trained=["w"])) == []
 
 
-def test_another_shape():
+def test_another_shape() -> None:
     other = reference(shapes={"w": (3, 4)})
     graph = beside(other, shapes={"w": (4, 3)}, lines={"w": "main.py:8"})
 
@@ -350,26 +355,26 @@ def test_another_shape():
     )
 
 
-def test_another_shape_counts_whether_it_is_saved_or_not():
+def test_another_shape_counts_whether_it_is_saved_or_not() -> None:
     graph = beside(reference(shapes={"w": (3, 4)}, saved=["step"]))
 
     assert objects(graph) == ["w"]
 
 
-def test_only_what_the_reference_saves_is_looked_for():
+def test_only_what_the_reference_saves_is_looked_for() -> None:
     variables = ["w", "local/total", "fc"]
 
     assert objects(beside(reference(variables=variables, saved=["w", "fc"]))) == ["fc"]
     assert objects(beside(reference(variables=variables))) == ["local/total", "fc"]
 
 
-def test_slots_of_the_reference_go_with_their_variables():
+def test_slots_of_the_reference_go_with_their_variables() -> None:
     other = reference(variable("fc/Adam"), variable("w/Adam"), variables=["w", "fc"])
 
     assert objects(beside(other)) == ["fc", "w/Adam"]
 
 
-def test_variables_of_the_reference_that_are_kept():
+def test_variables_of_the_reference_that_are_kept() -> None:
     graph = beside(
         reference(variables=["old/a", "w"], shapes={"w": (1,)}),
         variables=["w", "v"],
@@ -382,7 +387,7 @@ def test_variables_of_the_reference_that_are_kept():
     assert objects(graph, keep=("?", "old/?")) == []
 
 
-def test_a_tower_in_a_name_is_said_before_that_the_reference_has_none():
+def test_a_tower_in_a_name_is_said_before_that_the_reference_has_none() -> None:
     """One finding a variable; and the name that the reference has is missed."""
     graph = beside(reference(), variables=["tower_0/w"], trained=["tower_0/w"])
 
@@ -393,13 +398,13 @@ def test_a_tower_in_a_name_is_said_before_that_the_reference_has_none():
     assert second.message == "there is no variable w, which train.py:single has"
 
 
-def test_one_tower_is_judged_by_the_reference():
+def test_one_tower_is_judged_by_the_reference() -> None:
     graph = beside(reference(variables=["fc"]), gpus=[0], variables=["tower_0/w"])
 
     assert objects(graph) == ["fc"]
 
 
-def test_many_missing_names_are_a_finding_each():
+def test_many_missing_names_are_a_finding_each() -> None:
     names = [f"layer_{n}/w" for n in range(12)]
 
     assert objects(beside(reference(variables=names), variables=["x"])) == names
@@ -418,16 +423,18 @@ def test_many_missing_names_are_a_finding_each():
         ((3,), (3, 4), ["w"]),
     ],
 )
-def test_a_dimension_that_is_not_known_may_be_any(ours, theirs, found):
+def test_a_dimension_that_is_not_known_may_be_any(
+    ours: Sequence[int | None] | None, theirs: Sequence[int | None] | None, found: Sequence[str]
+) -> None:
     assert objects(beside(reference(shapes={"w": theirs}), shapes={"w": ours})) == found
 
 
-def test_a_variable_named_after_a_tower_that_is_not_there_is_no_towers():
+def test_a_variable_named_after_a_tower_that_is_not_there_is_no_towers() -> None:
     """Restored from a program with more of them, and read by all."""
     assert objects(read_in(["tower_9/w"], ["tower_0"], ["tower_1"])) == []
 
 
-def test_towers_scopes_may_be_deep_inside_others():
+def test_towers_scopes_may_be_deep_inside_others() -> None:
     name = "net/a/tower_1/w"
 
     assert objects(read_in([name], ["net/a/tower_0"], ["net/a/tower_1"])) == [name]

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from graphs import op, placement
 from towers import (
@@ -13,7 +16,7 @@ from towers import (
     variable,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.rules import OneUpdate
 
 ONCE = (
@@ -23,15 +26,15 @@ ONCE = (
 TRAIN = ["^update/w", "^step/add"]
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(OneUpdate(**parameters), graph)
 
 
-def apply(name, *gradients, to="w", **more):
+def apply(name: str, *gradients: str, to: str = "w", **more: Any) -> Op:
     return host(name, "ResourceApplyGradientDescent", to, "rate", *gradients, **more)
 
 
-def several(count, *ops, train=(), **more):
+def several(count: int, *ops: Op, train: tuple[Any, ...] = (), **more: Any) -> Placement:
     """Each tower applies its own gradients."""
     names = ["update/w", *(f"update/w_{i}" for i in range(1, count))]
     return program(
@@ -43,13 +46,13 @@ def several(count, *ops, train=(), **more):
     )
 
 
-def counted(*ops, train=(), **more):
+def counted(*ops: Op, train: Sequence[str] = (), **more: Any) -> Placement:
     """Towers with ops that move the step counter, or do not."""
     return program(*ops, host("train", "NoOp", "^update/w", *train), **more)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
-def test_kept(count):
+def test_kept(count: int) -> None:
     verdict = OneUpdate().check(program(gpus=range(count)))
 
     assert verdict == Verdict(
@@ -57,11 +60,11 @@ def test_kept(count):
     )
 
 
-def test_kept_with_one_variable():
+def test_kept_with_one_variable() -> None:
     assert OneUpdate().check(counted()).note == "1 variable updated"
 
 
-def test_broken():
+def test_broken() -> None:
     graph = several(2, lines={"update/w": "main.py:40", "update/w_1": "main.py:41 net.py:3"})
 
     verdict = OneUpdate().check(graph)
@@ -95,7 +98,7 @@ def test_broken():
         (12, "update/w and update/w_1 and update/w_2 and 9 more"),
     ],
 )
-def test_an_update_for_each_of_many_towers(count, names):
+def test_an_update_for_each_of_many_towers(count: int, names: str) -> None:
     (finding,) = OneUpdate().check(several(count)).findings
 
     assert finding.found == f"{count} updates"
@@ -103,7 +106,7 @@ def test_an_update_for_each_of_many_towers(count, names):
     assert len(finding.path) == min(count, 9)
 
 
-def test_one_tower_that_applies_its_gradients_twice():
+def test_one_tower_that_applies_its_gradients_twice() -> None:
     graph = program(
         apply("update/w_1", gradient(0)),
         host("train", "NoOp", "^update/w", "^update/w_1"),
@@ -113,7 +116,7 @@ def test_one_tower_that_applies_its_gradients_twice():
     assert objects(graph) == ["w"]
 
 
-def test_a_program_without_a_gpu_is_judged_as_well():
+def test_a_program_without_a_gpu_is_judged_as_well() -> None:
     graph = placement(
         op("w", "VarHandleOp"),
         op("predict", "MatMul", "", "", "x", "w"),
@@ -127,7 +130,7 @@ def test_a_program_without_a_gpu_is_judged_as_well():
     assert objects(graph) == ["w"]
 
 
-def test_each_variable_is_looked_at():
+def test_each_variable_is_looked_at() -> None:
     graph = program(
         apply("update/b_1", gradient(1, "b"), to="b"),
         host("train", "NoOp", "^update/a", "^update/b", "^update/b_1", "^update/c"),
@@ -149,7 +152,7 @@ def test_each_variable_is_looked_at():
         pytest.param(host("again", "AssignSubVariableOp", "w", gradient(1)), id="written out"),
     ],
 )
-def test_updates_of_every_kind_count(again):
+def test_updates_of_every_kind_count(again: Op) -> None:
     assert objects(program(again, host("train", "NoOp", *TRAIN, "^again"))) == ["w"]
 
 
@@ -175,18 +178,18 @@ def test_updates_of_every_kind_count(again):
         ),
     ],
 )
-def test_updates_without_a_gradient_do_not_count(ops):
+def test_updates_without_a_gradient_do_not_count(ops: Sequence[Op]) -> None:
     assert objects(program(*ops, host("train", "NoOp", *TRAIN, "^again"))) == []
 
 
-def test_an_update_that_is_no_part_of_the_step_does_not_count():
+def test_an_update_that_is_no_part_of_the_step_does_not_count() -> None:
     """Two optimisers, of which this step runs one."""
     graph = program(apply("other", "mean/w"), training={"train_ops": ("train", "other")})
 
     assert objects(graph) == []
 
 
-def test_accumulated_gradients_are_applied_once():
+def test_accumulated_gradients_are_applied_once() -> None:
     graph = program(
         variable("total"),
         *(host(f"add_{i}", "AssignAddVariableOp", "total", gradient(i)) for i in (0, 1)),
@@ -197,7 +200,7 @@ def test_accumulated_gradients_are_applied_once():
     assert objects(graph) == []
 
 
-def branches(*names, call="if"):
+def branches(*names: str, call: str = "if") -> list[Op]:
     """Updates in the bodies of functions that an op calls, of branches one alone."""
     return [apply(name, "mean/w", call=call) for name in names]
 
@@ -212,7 +215,7 @@ def branches(*names, call="if"):
     ],
     ids=["if", "case", "one branch with two", "a call"],
 )
-def test_of_branches_one_is_taken(names, found):
+def test_of_branches_one_is_taken(names: Sequence[str], found: Sequence[str]) -> None:
     graph = program(
         host("if", "If", "finite", "w", "mean/w"),
         *branches(*names),
@@ -222,7 +225,7 @@ def test_of_branches_one_is_taken(names, found):
     assert [each.found for each in OneUpdate().check(graph).findings] == found
 
 
-def test_a_branch_and_an_update_outside_are_two():
+def test_a_branch_and_an_update_outside_are_two() -> None:
     graph = program(
         host("if", "If", "finite", "w", "mean/w"),
         *branches("if/then/update", "if/else/update"),
@@ -234,7 +237,7 @@ def test_a_branch_and_an_update_outside_are_two():
     assert finding.found == "2 updates"
 
 
-def test_of_branches_in_branches_one_is_taken():
+def test_of_branches_in_branches_one_is_taken() -> None:
     graph = program(
         host("if", "If", "finite", "w", "mean/w"),
         host("if/else/if", "If", "large", "w", "mean/w", call="if"),
@@ -246,7 +249,7 @@ def test_of_branches_in_branches_one_is_taken():
     assert objects(graph) == []
 
 
-def test_of_branches_by_switches_one_is_taken():
+def test_of_branches_by_switches_one_is_taken() -> None:
     """tf.cond before TensorFlow 2, and since then without control flow v2."""
     graph = program(
         host("cond/pivot_t", "Identity", "cond/Switch:1"),
@@ -264,7 +267,7 @@ def test_of_branches_by_switches_one_is_taken():
     assert objects(graph) == []
 
 
-def powers(*assigns):
+def powers(*assigns: str) -> Placement:
     """Adam's power of beta, which is read by the update of w and moved by `assigns`."""
     return program(
         variable("beta1_power"),
@@ -277,7 +280,7 @@ def powers(*assigns):
     )
 
 
-def test_scalars_of_the_optimiser_move_twice():
+def test_scalars_of_the_optimiser_move_twice() -> None:
     """It was applied to two groups of variables."""
     (finding,) = OneUpdate().check(powers("move", "move_1")).findings
 
@@ -285,11 +288,11 @@ def test_scalars_of_the_optimiser_move_twice():
     assert finding.message == "one step updates beta1_power 2 times, by move and move_1"
 
 
-def test_scalars_of_the_optimiser_move_once():
+def test_scalars_of_the_optimiser_move_once() -> None:
     assert objects(powers("move")) == []
 
 
-def test_a_reference_to_a_scalar_of_the_optimiser_is_followed():
+def test_a_reference_to_a_scalar_of_the_optimiser_is_followed() -> None:
     graph = program(
         variable("beta1_power", "VariableV2"),
         host("beta1_power/read", "Identity", "beta1_power"),
@@ -302,7 +305,7 @@ def test_a_reference_to_a_scalar_of_the_optimiser_is_followed():
     assert objects(graph) == ["beta1_power"]
 
 
-def test_scalars_that_no_optimiser_reads_may_move_in_every_tower():
+def test_scalars_that_no_optimiser_reads_may_move_in_every_tower() -> None:
     """The count of a metric."""
     graph = program(
         variable("count"),
@@ -314,7 +317,7 @@ def test_scalars_that_no_optimiser_reads_may_move_in_every_tower():
     assert objects(graph) == []
 
 
-def test_statistics_may_be_updated_in_every_tower():
+def test_statistics_may_be_updated_in_every_tower() -> None:
     """Their moments are assigned by each of them."""
     graph = program(
         variable("mean"),
@@ -325,7 +328,7 @@ def test_statistics_may_be_updated_in_every_tower():
     assert objects(graph) == []
 
 
-def test_the_step_counter_moves_twice():
+def test_the_step_counter_moves_twice() -> None:
     graph = counted(
         host("step/again", "AssignAddVariableOp", "step", "step/one"),
         train=["^step/add", "^step/again"],
@@ -354,7 +357,7 @@ def test_the_step_counter_moves_twice():
 
 
 @pytest.mark.parametrize("by", [0, 2, 12])
-def test_the_step_counter_moves_by_another_number(by):
+def test_the_step_counter_moves_by_another_number(by: int) -> None:
     graph = program(values={"step/one": by}, lines={"step/add": "main.py:40"})
 
     (finding,) = OneUpdate().check(graph).findings
@@ -368,7 +371,7 @@ def test_the_step_counter_moves_by_another_number(by):
     assert finding.path == ("step/add (AssignAddVariableOp) main.py:40",)
 
 
-def test_the_step_counter_never_moves_though_the_rate_decays_with_it():
+def test_the_step_counter_never_moves_though_the_rate_decays_with_it() -> None:
     graph = counted(host("rate", "Pow", "decay", "step"), lines={"step": "main.py:7"})
 
     (finding,) = OneUpdate().check(graph).findings
@@ -426,11 +429,11 @@ def test_the_step_counter_never_moves_though_the_rate_decays_with_it():
         ),
     ],
 )
-def test_silent_on_step_counters(ops, train):
+def test_silent_on_step_counters(ops: Sequence[Op], train: Sequence[str]) -> None:
     assert objects(counted(*ops, train=train, values={"five": 5})) == []
 
 
-def test_the_step_counter_moves_in_one_of_two_branches():
+def test_the_step_counter_moves_in_one_of_two_branches() -> None:
     """Steps whose gradients are not finite do not count."""
     graph = program(
         host("if", "If", "finite", "step"),
@@ -444,11 +447,11 @@ def test_the_step_counter_moves_in_one_of_two_branches():
     assert objects(graph) == []
 
 
-def test_a_counter_that_is_none_of_the_graph_tells_nothing():
+def test_a_counter_that_is_none_of_the_graph_tells_nothing() -> None:
     assert objects(program(training={"counters": ("gone",)})) == []
 
 
-def test_a_counter_that_is_not_declared_may_move_as_it_likes():
+def test_a_counter_that_is_not_declared_may_move_as_it_likes() -> None:
     assert objects(program(values={"step/one": 2}, training={"counters": ()})) == []
 
 
@@ -462,7 +465,9 @@ def test_a_counter_that_is_not_declared_may_move_as_it_likes():
         (("A", "w*"), ["a", "b", "step"]),
     ],
 )
-def test_variables_that_are_updated_more_often_on_purpose(names, left):
+def test_variables_that_are_updated_more_often_on_purpose(
+    names: Sequence[str], left: Sequence[str]
+) -> None:
     graph = program(
         *(apply(f"update/{name}_1", gradient(1, name), to=name) for name in "ab"),
         host("train", "NoOp", *(f"^update/{n}" for n in ("a", "b", "a_1", "b_1")), "^step/add"),
@@ -473,20 +478,20 @@ def test_variables_that_are_updated_more_often_on_purpose(names, left):
     assert objects(graph, several=names) == left
 
 
-def test_needs_no_placer():
+def test_needs_no_placer() -> None:
     graph = several(2, placer=None, unplaced="no wheel for this", machine=None)
 
     assert objects(graph) == ["w"]
 
 
-def test_kept_where_no_variable_has_two_updates_whatever_one_step_is():
+def test_kept_where_no_variable_has_two_updates_whatever_one_step_is() -> None:
     verdict = OneUpdate().check(program(training={"train_op": ()}))
 
     assert (verdict.state, verdict.note) == ("kept", "1 variable updated")
 
 
 @pytest.mark.parametrize("ops", [("discriminator", "generator"), ("generator",)])
-def test_two_optimisers_of_different_variables(ops):
+def test_two_optimisers_of_different_variables(ops: Sequence[str]) -> None:
     """A GAN, whatever is called its step."""
     graph = program(
         host("discriminator", "NoOp", "^update/a"),
@@ -499,7 +504,7 @@ def test_two_optimisers_of_different_variables(ops):
     assert OneUpdate().check(graph).state == "kept"
 
 
-def test_a_train_op_that_is_part_of_another_one_is_the_same_step():
+def test_a_train_op_that_is_part_of_another_one_is_the_same_step() -> None:
     """What the optimiser collected, and the group that the program runs."""
     graph = several(
         2,
@@ -511,7 +516,7 @@ def test_a_train_op_that_is_part_of_another_one_is_the_same_step():
     assert objects(graph) == ["w"]
 
 
-def test_the_updates_of_several_declared_train_ops_are_one_step():
+def test_the_updates_of_several_declared_train_ops_are_one_step() -> None:
     graph = program(
         apply("other", gradient(1)),
         host("train", "NoOp", "^update/w"),
@@ -550,11 +555,11 @@ TWICE = [apply("update/w_1", gradient(1)), host("train", "NoOp", "^update/w", "^
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert OneUpdate().check(graph) == Verdict("one-update", "not-checked", None, reason)
 
 
-def moved(*ops, train, shape=(), by=1):
+def moved(*ops: Op, train: Sequence[str], shape: Sequence[int] = (), by: int = 1) -> Placement:
     """A counter of the program's own, which is in no collection."""
     return program(
         variable("seen"),
@@ -567,7 +572,7 @@ def moved(*ops, train, shape=(), by=1):
     )
 
 
-def adds(*names, **more):
+def adds(*names: str, **more: Any) -> list[Op]:
     return [host(name, "AssignAddVariableOp", "seen", "by", **more) for name in names]
 
 
@@ -594,11 +599,13 @@ def adds(*names, **more):
         ),
     ],
 )
-def test_a_scalar_to_which_a_step_adds_one_more_than_once_is_a_counter(graph, found):
+def test_a_scalar_to_which_a_step_adds_one_more_than_once_is_a_counter(
+    graph: Placement, found: Sequence[str]
+) -> None:
     assert objects(graph) == found
 
 
-def test_updates_by_gradients_that_the_host_computes_are_counted():
+def test_updates_by_gradients_that_the_host_computes_are_counted() -> None:
     """A penalty on a variable that no tower reads, written out as subtractions."""
     graph = program(
         variable("v"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from towers import (
@@ -12,18 +14,18 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.rules import RandomnessApart
 
 CURE = "leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number to it"
 NONE = "no tower draws random numbers"
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(RandomnessApart(**parameters), graph)
 
 
-def noisy(i, kind, *inputs):
+def noisy(i: int, kind: str, *inputs: str) -> list[Op]:
     """Noise in tower i, added to what it reads."""
     return [
         on(i, f"tower_{i}/noise", kind, "shape", *inputs),
@@ -32,7 +34,7 @@ def noisy(i, kind, *inputs):
     ]
 
 
-def drawn(*seeds, kind="RandomUniform", **more):
+def drawn(*seeds: tuple[int, int], kind: str = "RandomUniform", **more: Any) -> Placement:
     """Towers whose ops keep their own state, with seed and second seed."""
     return program(
         *(each for i in range(len(seeds)) for each in noisy(i, kind)),
@@ -45,7 +47,9 @@ def drawn(*seeds, kind="RandomUniform", **more):
     )
 
 
-def seeded(*ops, kind="StatelessRandomUniform", count=2, **more):
+def seeded(
+    *ops: Op, kind: str = "StatelessRandomUniform", count: int = 2, **more: Any
+) -> Placement:
     """Towers whose ops take their seed, tower_0/seed and so on, from `ops`."""
     return program(
         *(each for i in range(count) for each in noisy(i, kind, f"tower_{i}/seed")),
@@ -56,7 +60,7 @@ def seeded(*ops, kind="StatelessRandomUniform", count=2, **more):
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_kept(count):
+def test_kept(count: int) -> None:
     verdict = RandomnessApart().check(drawn(*((1, i) for i in range(count))))
 
     assert verdict == Verdict(
@@ -64,7 +68,7 @@ def test_kept(count):
     )
 
 
-def test_broken():
+def test_broken() -> None:
     graph = drawn(
         (7, 3), (7, 3), lines={"tower_0/noise": "net.py:3", "tower_1/noise": "main.py:9 net.py:3"}
     )
@@ -97,13 +101,13 @@ def test_broken():
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_every_tower_but_the_first_is_found(count):
+def test_every_tower_but_the_first_is_found(count: int) -> None:
     graph = drawn(*[(7, 3)] * count)
 
     assert objects(graph) == [f"tower_{i}/noise" for i in range(1, count)]
 
 
-def test_two_later_towers_that_draw_alike():
+def test_two_later_towers_that_draw_alike() -> None:
     (finding,) = RandomnessApart().check(drawn((1, 1), (2, 2), (2, 2))).findings
 
     assert (finding.object, finding.found) == ("tower_2/noise", "those of tower_1/noise")
@@ -119,11 +123,13 @@ def test_two_later_towers_that_draw_alike():
         (((1, 7), (2, 7)), False),
     ],
 )
-def test_without_any_seed_they_draw_anew(seeds, alike):
+def test_without_any_seed_they_draw_anew(
+    seeds: tuple[tuple[int, int], tuple[int, int]], alike: bool
+) -> None:
     assert objects(drawn(*seeds)) == ["tower_1/noise"] * alike
 
 
-def test_ops_whose_seeds_are_not_known_draw_anew():
+def test_ops_whose_seeds_are_not_known_draw_anew() -> None:
     assert RandomnessApart().check(program(*noisy(0, "RandomUniform"))).state == "kept"
 
 
@@ -142,11 +148,11 @@ def test_ops_whose_seeds_are_not_known_draw_anew():
         "SampleDistortedBoundingBoxV2",
     ],
 )
-def test_every_op_that_keeps_its_own_state(kind):
+def test_every_op_that_keeps_its_own_state(kind: str) -> None:
     assert objects(drawn((7, 3), (7, 3), kind=kind)) == ["tower_1/noise"]
 
 
-def test_different_ops_of_one_seed_do_not_draw_alike():
+def test_different_ops_of_one_seed_do_not_draw_alike() -> None:
     ops = [*noisy(0, "RandomUniform"), *noisy(1, "TruncatedNormal")]
     seed = {"seed": 7, "seed2": 3}
     graph = program(*ops, attributes={"tower_0/noise": seed, "tower_1/noise": seed})
@@ -156,7 +162,7 @@ def test_different_ops_of_one_seed_do_not_draw_alike():
     assert (verdict.state, verdict.note) == ("kept", "2 random ops")
 
 
-def test_two_layers_of_one_tower_may_draw_alike():
+def test_two_layers_of_one_tower_may_draw_alike() -> None:
     seed = {"seed": 7, "seed2": 3}
     graph = program(
         *noisy(0, "RandomUniform"),
@@ -188,21 +194,23 @@ STATELESS = pytest.mark.parametrize(
     ],
     ids=["equal", "different"],
 )
-def test_stateless_ops_by_their_constant_seeds(kind, values, alike):
+def test_stateless_ops_by_their_constant_seeds(
+    kind: str, values: Mapping[str, int], alike: bool
+) -> None:
     seeds = [on(i, f"tower_{i}/seed", "Const") for i in (0, 1)]
 
     assert objects(seeded(*seeds, kind=kind, values=values)) == ["tower_1/noise"] * alike
 
 
 @STATELESS
-def test_stateless_ops_of_one_seed_tensor(kind):
+def test_stateless_ops_of_one_seed_tensor(kind: str) -> None:
     ops = [each for i in (0, 1) for each in noisy(i, kind, "seed")]
 
     assert objects(program(host("seed", "Placeholder"), *ops)) == ["tower_1/noise"]
 
 
 @pytest.mark.parametrize(("number", "alike"), [((0, 1), False), ((0, 0), True)])
-def test_the_towers_number_is_folded_into_the_seed(number, alike):
+def test_the_towers_number_is_folded_into_the_seed(number: tuple[int, int], alike: bool) -> None:
     ops = []
     for i in (0, 1):
         ops += [
@@ -216,7 +224,7 @@ def test_the_towers_number_is_folded_into_the_seed(number, alike):
     )
 
 
-def test_the_key_and_counter_that_were_made_of_one_seed():
+def test_the_key_and_counter_that_were_made_of_one_seed() -> None:
     ops = [host("seed", "Const")]
     for i in (0, 1):
         ops.append(on(i, f"tower_{i}/seed", "StatelessRandomGetKeyCounter", "seed"))
@@ -227,7 +235,7 @@ def test_the_key_and_counter_that_were_made_of_one_seed():
     assert verdict.note == "2 random ops"
 
 
-def test_one_state_of_a_generator_that_all_towers_read():
+def test_one_state_of_a_generator_that_all_towers_read() -> None:
     """Keras 3's Dropout in a graph."""
     ops = [variable("generator_state")]
     for i in (0, 1):
@@ -242,7 +250,7 @@ def test_one_state_of_a_generator_that_all_towers_read():
 @pytest.mark.parametrize(
     ("kind", "read"), [("VarHandleOp", "ReadVariableOp"), ("VariableV2", "Identity")]
 )
-def test_a_seed_that_is_made_of_the_step_is_one_for_all_towers(kind, read):
+def test_a_seed_that_is_made_of_the_step_is_one_for_all_towers(kind: str, read: str) -> None:
     ops = [variable("step", kind), host("step/add", "AssignAdd", "step", "step/one")]
     for i in (0, 1):
         ops += [
@@ -253,7 +261,7 @@ def test_a_seed_that_is_made_of_the_step_is_one_for_all_towers(kind, read):
     assert objects(seeded(*ops)) == ["tower_1/noise"]
 
 
-def test_a_state_of_its_own_for_each_tower():
+def test_a_state_of_its_own_for_each_tower() -> None:
     ops = []
     for i in (0, 1):
         ops += [
@@ -264,7 +272,7 @@ def test_a_state_of_its_own_for_each_tower():
     assert objects(seeded(*ops)) == []
 
 
-def test_a_generator_that_moves_on_with_every_draw_draws_anew():
+def test_a_generator_that_moves_on_with_every_draw_draws_anew() -> None:
     """tf.random.Generator: each read of its state leaves another one."""
     ops = [variable("state"), host("alg", "Const"), host("delta", "Const")]
     for i in (0, 1):
@@ -277,14 +285,14 @@ def test_a_generator_that_moves_on_with_every_draw_draws_anew():
     assert objects(graph) == []
 
 
-def test_seeds_that_are_drawn_at_random_are_different():
+def test_seeds_that_are_drawn_at_random_are_different() -> None:
     ops = [host(f"tower_{i}/seed", "RandomUniformInt", "two") for i in (0, 1)]
 
     assert objects(seeded(*ops)) == []
 
 
 @pytest.mark.parametrize(("seeds", "alike"), [((1, 2), False), ((1, 1), True)])
-def test_a_control_edge_is_no_seed(seeds, alike):
+def test_a_control_edge_is_no_seed(seeds: tuple[int, int], alike: bool) -> None:
     values = {f"tower_{i}/seed": seed for i, seed in enumerate(seeds)}
     ops = [
         on(i, f"tower_{i}/noise", "StatelessRandomUniform", "^step", "shape", f"tower_{i}/seed")
@@ -295,7 +303,7 @@ def test_a_control_edge_is_no_seed(seeds, alike):
     assert objects(seeded(*constants, *ops, values=values)) == ["tower_1/noise"] * alike
 
 
-def test_what_the_step_does_not_run_is_not_looked_at():
+def test_what_the_step_does_not_run_is_not_looked_at() -> None:
     """Initialisers of variables under a tower's scope."""
     ops = [on(i, f"initial_{i}", "TruncatedNormal", "shape") for i in (0, 1)]
     seed = {"seed": 7, "seed2": 3}
@@ -304,7 +312,7 @@ def test_what_the_step_does_not_run_is_not_looked_at():
     assert RandomnessApart().check(graph) == Verdict("randomness-apart", "not-checked", None, NONE)
 
 
-def test_what_the_host_draws_is_no_towers():
+def test_what_the_host_draws_is_no_towers() -> None:
     """Distortions of the input, whose slices differ."""
     ops = []
     for i in (0, 1):
@@ -327,30 +335,30 @@ def test_what_the_host_draws_is_no_towers():
         (("tower_0/noise", "noise"), ["tower_1/noise", "tower_2/noise"]),
     ],
 )
-def test_ops_that_draw_alike_on_purpose(same, left):
+def test_ops_that_draw_alike_on_purpose(same: Sequence[str], left: Sequence[str]) -> None:
     assert objects(drawn((7, 3), (7, 3), (7, 3)), same=same) == left
 
 
-def test_needs_no_placer_and_no_train_op():
+def test_needs_no_placer_and_no_train_op() -> None:
     graph = drawn((7, 3), (7, 3), placer=None, unplaced="no wheel", training={"train_op": ()})
 
     assert objects(graph) == ["tower_1/noise"]
 
 
 @without_two_towers
-def test_not_checked_without_two_towers(graph, reason):
+def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     assert RandomnessApart().check(graph) == Verdict(
         "randomness-apart", "not-checked", None, reason
     )
 
 
-def test_not_checked_without_random_ops():
+def test_not_checked_without_random_ops() -> None:
     assert RandomnessApart().check(program()) == Verdict(
         "randomness-apart", "not-checked", None, NONE
     )
 
 
-def test_a_saved_graph_without_default_attributes_has_no_seeds():
+def test_a_saved_graph_without_default_attributes_has_no_seeds() -> None:
     """tf.compat.v1.train.export_meta_graph(strip_default_attrs=True)."""
     graph = program(*noisy(0, "RandomUniform"), *noisy(1, "RandomUniform"))
 
@@ -358,7 +366,7 @@ def test_a_saved_graph_without_default_attributes_has_no_seeds():
 
 
 @pytest.mark.parametrize("attributes", [{"seed": 7}, {"seed2": 7}])
-def test_one_seed_of_the_two_is_enough(attributes):
+def test_one_seed_of_the_two_is_enough(attributes: Mapping[str, int]) -> None:
     graph = program(
         *noisy(0, "RandomUniform"),
         *noisy(1, "RandomUniform"),
@@ -368,7 +376,7 @@ def test_one_seed_of_the_two_is_enough(attributes):
     assert objects(graph) == ["tower_1/noise"]
 
 
-def test_the_later_tower_is_found_though_it_was_built_first():
+def test_the_later_tower_is_found_though_it_was_built_first() -> None:
     graph = drawn((1, 1), (1, 1))
     second = {name: op for name, op in graph.ops.items() if name.startswith("tower_1/")}
     turned = replace(graph, ops={"w": graph.ops["w"], **second, **graph.ops})

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from graphs import op
 from towers import (
@@ -16,7 +19,7 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.placement import Body
 from placement_checks.rules import TowersAlike
 
@@ -26,17 +29,17 @@ CURE = (
 )
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(TowersAlike(**parameters), graph)
 
 
-def found(graph):
+def found(graph: Placement) -> list[tuple[str, ...]]:
     return [
         (each.object, each.expected, each.found) for each in TowersAlike().check(graph).findings
     ]
 
 
-def scaled(*factors, **more):
+def scaled(*factors: float, **more: Any) -> Placement:
     """Towers whose losses are multiplied by a constant each, the first input of the product."""
     ops = []
     for i in range(len(factors)):
@@ -50,7 +53,7 @@ def scaled(*factors, **more):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_kept(count):
+def test_kept(count: int) -> None:
     graph = program(gpus=range(count))
 
     verdict = TowersAlike().check(graph)
@@ -60,7 +63,7 @@ def test_kept(count):
     )
 
 
-def test_broken():
+def test_broken() -> None:
     graph = program(
         on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul"),
         lines={"tower_0/loss": "main.py:30 net.py:7", "tower_1/loss": "main.py:30 net.py:9"},
@@ -85,7 +88,7 @@ def test_broken():
     ]
 
 
-def test_the_other_line_is_named_where_it_is_another_one():
+def test_the_other_line_is_named_where_it_is_another_one() -> None:
     graph = program(
         on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul"),
         lines={"tower_0/loss": "main.py:30", "tower_1/loss": "main.py:32"},
@@ -96,7 +99,7 @@ def test_the_other_line_is_named_where_it_is_another_one():
     assert finding.message.endswith("computes tower_0/loss, Mean (main.py:30)")
 
 
-def test_no_line_is_named_where_none_is_known():
+def test_no_line_is_named_where_none_is_known() -> None:
     graph = program(
         on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul"), lines={"tower_1/loss": "main.py:32"}
     )
@@ -106,7 +109,7 @@ def test_no_line_is_named_where_none_is_known():
     assert finding.message.endswith("computes tower_0/loss, Mean")
 
 
-def test_the_path_leads_from_the_loss_to_the_place():
+def test_the_path_leads_from_the_loss_to_the_place() -> None:
     graph = program(
         on(1, "tower_1/act", "Tanh", "tower_1/w/MatMul"),
         on(1, "tower_1/loss", "Mean", "tower_1/act"),
@@ -122,7 +125,7 @@ def test_the_path_leads_from_the_loss_to_the_place():
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
 @pytest.mark.parametrize("odd", [1, -1], ids=["the second", "the last"])
-def test_one_tower_of_many_differs(count, odd):
+def test_one_tower_of_many_differs(count: int, odd: int) -> None:
     number = range(count)[odd]
     graph = program(
         on(number, f"tower_{number}/loss", "Sum", f"tower_{number}/w/MatMul"), gpus=range(count)
@@ -131,13 +134,13 @@ def test_one_tower_of_many_differs(count, odd):
     assert objects(graph) == [f"tower_{number}/loss"]
 
 
-def test_each_tower_is_compared_with_the_first():
+def test_each_tower_is_compared_with_the_first() -> None:
     graph = program(on(0, "tower_0/loss", "Sum", "tower_0/w/MatMul"), gpus=[0, 1, 2])
 
     assert found(graph) == [("tower_1/loss", "Sum", "Mean"), ("tower_2/loss", "Sum", "Mean")]
 
 
-def test_what_is_behind_a_place_where_towers_part_is_not_compared():
+def test_what_is_behind_a_place_where_towers_part_is_not_compared() -> None:
     graph = program(
         on(1, "tower_1/a/MatMul", "BatchMatMulV2", "tower_1/x", "tower_1/a/read"),
         on(1, "tower_1/b/MatMul", "Conv2D", "tower_1/a/MatMul", "tower_1/b/read"),
@@ -147,7 +150,7 @@ def test_what_is_behind_a_place_where_towers_part_is_not_compared():
     assert objects(graph) == ["tower_1/b/MatMul"]
 
 
-def test_a_tower_that_uses_shared_weights_in_another_order_is_another_computation():
+def test_a_tower_that_uses_shared_weights_in_another_order_is_another_computation() -> None:
     graph = program(
         on(1, "tower_1/a/read", "ReadVariableOp", "b"),
         on(1, "tower_1/b/read", "ReadVariableOp", "a"),
@@ -161,7 +164,9 @@ def test_a_tower_that_uses_shared_weights_in_another_order_is_another_computatio
 
 
 @pytest.mark.parametrize("tower", [0, 1])
-def test_a_tower_that_has_a_variable_of_its_own_where_another_uses_a_shared_one_twice(tower):
+def test_a_tower_that_has_a_variable_of_its_own_where_another_uses_a_shared_one_twice(
+    tower: int,
+) -> None:
     graph = program(
         variable("own"),
         on(tower, f"tower_{tower}/b/read", "ReadVariableOp", "a"),
@@ -182,13 +187,15 @@ def test_a_tower_that_has_a_variable_of_its_own_where_another_uses_a_shared_one_
         (b"\xff", "\N{REPLACEMENT CHARACTER}"),
     ],
 )
-def test_an_attribute_is_told_in_short(value, said):
+def test_an_attribute_is_told_in_short(
+    value: float | bytes | Sequence[int | bytes], said: str
+) -> None:
     graph = program(attributes={"tower_0/w/MatMul": {"of": value}})
 
     assert found(graph) == [("tower_1/w/MatMul", f"MatMul with of {said}", "MatMul with of None")]
 
 
-def test_bodies_of_functions_are_compared_op_by_op():
+def test_bodies_of_functions_are_compared_op_by_op() -> None:
     graph = program(
         attributes={f"tower_{i}/w/MatMul": {"f": Body(f"body of {i}")} for i in (0, 1)}
     )
@@ -196,14 +203,14 @@ def test_bodies_of_functions_are_compared_op_by_op():
     assert objects(graph) == []
 
 
-def test_of_several_attributes_the_first_by_name_is_told():
+def test_of_several_attributes_the_first_by_name_is_told() -> None:
     graph = program(attributes={"tower_0/w/MatMul": dict.fromkeys("zyxabc", 1)})
 
     assert found(graph) == [("tower_1/w/MatMul", "MatMul with a 1", "MatMul with a None")]
 
 
 @pytest.mark.parametrize("kind", ["StridedSlice", "Slice", "SplitV", "Split"])
-def test_where_towers_cut_their_slices_is_no_difference(kind):
+def test_where_towers_cut_their_slices_is_no_difference(kind: str) -> None:
     """The first from 0, the others from what they compute."""
     ops = [host("batch", "Placeholder"), host("rows", "Shape", "batch")]
     for i, begin in enumerate(["Const", "Mul"]):
@@ -214,7 +221,7 @@ def test_where_towers_cut_their_slices_is_no_difference(kind):
 
 
 @pytest.mark.parametrize("kind", ["StridedSlice", "Slice", "SplitV", "Split"])
-def test_what_towers_cut_their_slices_from_is_compared(kind):
+def test_what_towers_cut_their_slices_from_is_compared(kind: str) -> None:
     ops = []
     for i, source in enumerate(["Relu", "Tanh"]):
         of = ["axis", f"tower_{i}/from"] if kind == "Split" else [f"tower_{i}/from", "begin"]
@@ -229,7 +236,7 @@ def test_what_towers_cut_their_slices_from_is_compared(kind):
     assert objects(program(*ops)) == ["tower_1/from"]
 
 
-def test_each_place_is_a_finding():
+def test_each_place_is_a_finding() -> None:
     ops = []
     for i, (one, other) in enumerate([("Relu", "Tanh"), ("Elu", "Sigmoid")]):
         ops += [
@@ -244,7 +251,7 @@ def test_each_place_is_a_finding():
     ]
 
 
-def test_an_attribute_differs():
+def test_an_attribute_differs() -> None:
     graph = program(
         attributes={
             "tower_0/w/MatMul": {"transpose_a": False, "transpose_b": False},
@@ -257,7 +264,7 @@ def test_an_attribute_differs():
     ]
 
 
-def test_an_attribute_is_missing():
+def test_an_attribute_is_missing() -> None:
     graph = program(attributes={"tower_0/w/MatMul": {"data_format": b"NHWC"}})
 
     assert found(graph) == [
@@ -270,7 +277,7 @@ def test_an_attribute_is_missing():
     [(0.5, 0.25, True), (0.5, 0.5, False), (16, 32, False)],
     ids=["decimals", "equal", "whole numbers"],
 )
-def test_a_constant_inside_the_loss(one, other, different):
+def test_a_constant_inside_the_loss(one: float, other: float, different: bool) -> None:
     """Whole numbers are those with which towers cut their slices."""
     ops = []
     for i in (0, 1):
@@ -285,7 +292,7 @@ def test_a_constant_inside_the_loss(one, other, different):
     assert found(graph) == (expected if different else [])
 
 
-def test_a_large_constant_that_is_not_known_tells_nothing():
+def test_a_large_constant_that_is_not_known_tells_nothing() -> None:
     ops = []
     for i in (0, 1):
         ops += [
@@ -298,7 +305,7 @@ def test_a_large_constant_that_is_not_known_tells_nothing():
     assert objects(program(*ops, values={"tower_1/mask": 0.5})) == []
 
 
-def test_a_term_more():
+def test_a_term_more() -> None:
     graph = program(
         on(0, "tower_0/loss", "AddN", "tower_0/w/MatMul"),
         on(1, "tower_1/l2", "L2Loss", "tower_1/w/MatMul"),
@@ -308,7 +315,7 @@ def test_a_term_more():
     assert found(graph) == [("tower_1/loss", "AddN of 1 inputs", "AddN of 2 inputs")]
 
 
-def test_variables_of_their_own_must_be_of_one_shape():
+def test_variables_of_their_own_must_be_of_one_shape() -> None:
     graph = program(
         variable("v"),
         on(1, "tower_1/w/read", "ReadVariableOp", "v"),
@@ -318,7 +325,7 @@ def test_variables_of_their_own_must_be_of_one_shape():
     assert found(graph) == [("v", "a variable of float32 [8, 4]", "a variable of float32 [8, 5]")]
 
 
-def test_a_variable_of_any_shape_is_another_than_one_of_some():
+def test_a_variable_of_any_shape_is_another_than_one_of_some() -> None:
     graph = program(
         variable("v"),
         on(1, "tower_1/w/read", "ReadVariableOp", "v"),
@@ -330,7 +337,7 @@ def test_a_variable_of_any_shape_is_another_than_one_of_some():
     ]
 
 
-def test_variables_of_their_own_and_of_one_shape_are_alike():
+def test_variables_of_their_own_and_of_one_shape_are_alike() -> None:
     graph = program(variable("v"), on(1, "tower_1/w/read", "ReadVariableOp", "v"))
 
     assert objects(graph) == []
@@ -339,7 +346,7 @@ def test_variables_of_their_own_and_of_one_shape_are_alike():
 @pytest.mark.parametrize(
     "attribute", ["seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"]
 )
-def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute):
+def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute: str) -> None:
     graph = program(
         attributes={"tower_0/w/MatMul": {attribute: 1}, "tower_1/w/MatMul": {attribute: 2}}
     )
@@ -359,7 +366,7 @@ def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute):
         "Unstage",
     ],
 )
-def test_a_penalty_that_one_tower_adds_for_all_is_no_difference(kind, source):
+def test_a_penalty_that_one_tower_adds_for_all_is_no_difference(kind: str, source: str) -> None:
     graph = program(
         *(on(i, f"tower_{i}/x", source) for i in (0, 1)),
         on(0, "tower_0/mean", "Mean", "tower_0/w/MatMul"),
@@ -370,7 +377,7 @@ def test_a_penalty_that_one_tower_adds_for_all_is_no_difference(kind, source):
     assert objects(graph) == []
 
 
-def test_penalties_that_are_added_one_after_the_other_are_no_difference():
+def test_penalties_that_are_added_one_after_the_other_are_no_difference() -> None:
     graph = program(
         on(1, "tower_1/mean", "Mean", "tower_1/w/MatMul"),
         *(on(1, f"tower_1/{each}", "L2Loss", "tower_1/w/read") for each in ("l2", "other")),
@@ -381,7 +388,7 @@ def test_penalties_that_are_added_one_after_the_other_are_no_difference():
     assert objects(graph) == []
 
 
-def test_a_second_term_of_the_examples_is_a_difference():
+def test_a_second_term_of_the_examples_is_a_difference() -> None:
     graph = program(
         on(1, "tower_1/mean", "Mean", "tower_1/w/MatMul"),
         on(1, "tower_1/aux", "Mean", "tower_1/x"),
@@ -392,7 +399,7 @@ def test_a_second_term_of_the_examples_is_a_difference():
 
 
 @pytest.mark.parametrize("kind", ["Mul", "RealDiv", "Div", "DivNoNan"])
-def test_a_factor_of_the_whole_loss_is_no_difference(kind):
+def test_a_factor_of_the_whole_loss_is_no_difference(kind: str) -> None:
     """Towers of unequal size, weighted by their parts of the batch."""
     ops = []
     for i in (0, 1):
@@ -405,11 +412,11 @@ def test_a_factor_of_the_whole_loss_is_no_difference(kind):
     assert objects(program(*ops, values={"tower_0/part": 0.25, "tower_1/part": 0.75})) == []
 
 
-def test_a_factor_before_the_loss_is_no_difference_either():
+def test_a_factor_before_the_loss_is_no_difference_either() -> None:
     assert objects(scaled(0.25, 0.5, 0.25)) == []
 
 
-def test_what_is_computed_beside_the_loss_is_not_compared():
+def test_what_is_computed_beside_the_loss_is_not_compared() -> None:
     graph = program(
         on(0, "tower_0/accuracy", "InTopKV2", "tower_0/w/MatMul"),
         on(1, "tower_1/entropy", "Softmax", "tower_1/w/MatMul"),
@@ -418,13 +425,13 @@ def test_what_is_computed_beside_the_loss_is_not_compared():
     assert TowersAlike().check(graph).state == "kept"
 
 
-def test_the_devices_within_a_tower_are_apart():
+def test_the_devices_within_a_tower_are_apart() -> None:
     graph = program(op("tower_1/loss", "Mean", "/cpu:0", "CPU:0", "tower_1/w/MatMul"))
 
     assert TowersAlike().check(graph).state == "kept"
 
 
-def test_what_both_take_from_the_host_is_not_followed():
+def test_what_both_take_from_the_host_is_not_followed() -> None:
     graph = program(
         host("batch", "IteratorGetNext"),
         on(0, "tower_0/x", "Identity", "batch"),
@@ -434,7 +441,7 @@ def test_what_both_take_from_the_host_is_not_followed():
     assert TowersAlike().check(graph).state == "kept"
 
 
-def test_inputs_are_not_followed_into_their_pipelines():
+def test_inputs_are_not_followed_into_their_pipelines() -> None:
     graph = program(
         host("files", "IteratorV2"),
         host("more", "OneShotIterator"),
@@ -449,7 +456,7 @@ def test_inputs_are_not_followed_into_their_pipelines():
     "kind",
     ["PlaceholderWithDefault", "IteratorGetNext", "QueueDequeueManyV2", "Enter", "RefEnter"],
 )
-def test_what_towers_are_fed_may_be_made_in_any_way(kind):
+def test_what_towers_are_fed_may_be_made_in_any_way(kind: str) -> None:
     graph = program(
         host("zeros", "Const"),
         host("more", "Range"),
@@ -460,7 +467,7 @@ def test_what_towers_are_fed_may_be_made_in_any_way(kind):
     assert objects(graph) == []
 
 
-def test_towers_of_two_gpus_each():
+def test_towers_of_two_gpus_each() -> None:
     """Each tower has its second layer on a GPU of its own."""
     layers = [
         on(gpu, f"tower_{i}/b/MatMul", "MatMul", f"tower_{i}/a/MatMul", f"tower_{i}/b/read")
@@ -481,7 +488,7 @@ def test_towers_of_two_gpus_each():
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_the_parts_of_one_loss_of_all_towers_are_compared(count):
+def test_the_parts_of_one_loss_of_all_towers_are_compared(count: int) -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
 
     assert objects(joined(range(count))) == []
@@ -490,7 +497,7 @@ def test_the_parts_of_one_loss_of_all_towers_are_compared(count):
     ]
 
 
-def test_several_losses_a_tower_are_compared_in_their_order():
+def test_several_losses_a_tower_are_compared_in_their_order() -> None:
     ops = []
     for i, kind in enumerate(["Sum", "Max"]):
         ops.append(on(i, f"tower_{i}/fake", kind, f"tower_{i}/w/MatMul"))
@@ -511,7 +518,7 @@ def test_several_losses_a_tower_are_compared_in_their_order():
         (("tower_0/*", "one"), ["tower_1/one", "tower_1/aux/other"]),
     ],
 )
-def test_declared_differences(differ, left):
+def test_declared_differences(differ: Sequence[str], left: Sequence[str]) -> None:
     ops = []
     for i, (one, other) in enumerate([("Relu", "Tanh"), ("Elu", "Sigmoid")]):
         ops += [
@@ -523,19 +530,19 @@ def test_declared_differences(differ, left):
     assert objects(program(*ops), differ=differ) == left
 
 
-def test_needs_no_placer():
+def test_needs_no_placer() -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
 
     assert objects(program(odd, placer=None, unplaced="no wheel for this")) == ["tower_1/loss"]
 
 
-def test_needs_no_train_op():
+def test_needs_no_train_op() -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
 
     assert objects(program(odd, training={"train_op": ()})) == ["tower_1/loss"]
 
 
-def test_reported_losses_will_do_where_no_gradients_are_taken():
+def test_reported_losses_will_do_where_no_gradients_are_taken() -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
     losses = ("tower_0/loss:0", "tower_1/loss:0")
 
@@ -543,7 +550,7 @@ def test_reported_losses_will_do_where_no_gradients_are_taken():
 
 
 @without_two_towers
-def test_not_checked_without_two_towers(graph, reason):
+def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     assert TowersAlike().check(graph) == Verdict("towers-alike", "not-checked", None, reason)
 
 
@@ -567,5 +574,5 @@ def test_not_checked_without_two_towers(graph, reason):
         pytest.param(blended(), BLENDED, id="blended"),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert TowersAlike().check(graph) == Verdict("towers-alike", "not-checked", None, reason)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 from towers import (
     NO_TRAIN_OP,
@@ -12,7 +15,7 @@ from towers import (
     variable,
 )
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.rules import UpdateOpsRun
@@ -24,11 +27,18 @@ GROUP = (
 NONE = "there are no statistics updates"
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return objects_of(UpdateOpsRun(**parameters), graph)
 
 
-def normalised(*runs, gpus=(0, 1), collected=True, ops=(), training=None, **more):
+def normalised(
+    *runs: int,
+    gpus: Sequence[int] | range = (0, 1),
+    collected: bool = True,
+    ops: Sequence[Op] = (),
+    training: Mapping[str, Sequence[str]] | None = None,
+    **more: Any,
+) -> Placement:
     """Towers that update one moving mean each; the step runs those of the towers in `runs`."""
     statistics = [variable("mean")]
     for i in range(len(gpus)):
@@ -50,7 +60,7 @@ def normalised(*runs, gpus=(0, 1), collected=True, ops=(), training=None, **more
 
 @pytest.mark.parametrize("collected", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
-def test_kept(count, collected):
+def test_kept(count: int, collected: bool) -> None:
     """Known by the collection, or by what they assign; one tower will do."""
     graph = normalised(*range(count), gpus=range(count), collected=collected)
 
@@ -64,7 +74,7 @@ def test_kept(count, collected):
 
 
 @pytest.mark.parametrize("collected", [True, False])
-def test_broken(collected):
+def test_broken(collected: bool) -> None:
     graph = normalised(
         gpus=[0], collected=collected, lines={"tower_0/update": "main.py:30 net.py:7"}
     )
@@ -90,7 +100,7 @@ def test_broken(collected):
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_no_tower_updates_its_statistics(count):
+def test_no_tower_updates_its_statistics(count: int) -> None:
     verdict = UpdateOpsRun().check(normalised(gpus=range(count)))
 
     assert [each.object for each in verdict.findings] == [
@@ -100,7 +110,7 @@ def test_no_tower_updates_its_statistics(count):
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_one_tower_alone_updates_its_statistics(count):
+def test_one_tower_alone_updates_its_statistics(count: int) -> None:
     """Which may be meant, and is then declared: the cure says how."""
     verdict = UpdateOpsRun().check(normalised(0, gpus=range(count)))
 
@@ -127,11 +137,13 @@ def test_one_tower_alone_updates_its_statistics(count):
         ("/gpu:0", (0, 1), []),
     ],
 )
-def test_the_updates_of_one_tower_are_meant_to_run(tower, runs, left):
+def test_the_updates_of_one_tower_are_meant_to_run(
+    tower: str, runs: Sequence[int], left: Sequence[str]
+) -> None:
     assert objects(normalised(*runs), tower=tower) == left
 
 
-def test_an_update_of_no_tower_runs_whichever_tower_is_meant():
+def test_an_update_of_no_tower_runs_whichever_tower_is_meant() -> None:
     graph = normalised(
         0,
         ops=[host("count", "AssignAddVariableOp", "mean", "one")],
@@ -141,7 +153,7 @@ def test_an_update_of_no_tower_runs_whichever_tower_is_meant():
     assert objects(graph, tower="/gpu:0") == ["count"]
 
 
-def test_a_tower_that_is_no_device_is_refused():
+def test_a_tower_that_is_no_device_is_refused() -> None:
     with pytest.raises(InputError, match="is no part of a device name"):
         UpdateOpsRun(tower="the first")
 
@@ -179,11 +191,11 @@ def test_a_tower_that_is_no_device_is_refused():
         ),
     ],
 )
-def test_every_way_into_the_step(train):
+def test_every_way_into_the_step(train: Sequence[Op]) -> None:
     assert objects(normalised(ops=train)) == []
 
 
-def test_an_op_of_the_collection_that_assigns_nothing():
+def test_an_op_of_the_collection_that_assigns_nothing() -> None:
     graph = program(
         host("both", "NoOp", "^tower_0/x", "^tower_1/x"), training={"update_ops": ["both"]}
     )
@@ -193,30 +205,30 @@ def test_an_op_of_the_collection_that_assigns_nothing():
     assert finding.message == ("the update, both (NoOp), is not part of the train op train")
 
 
-def test_an_op_of_the_collection_that_the_graph_has_not():
+def test_an_op_of_the_collection_that_the_graph_has_not() -> None:
     assert UpdateOpsRun().check(program(training={"update_ops": ["gone"]})).reason == NONE
 
 
-def test_an_update_by_reference():
+def test_an_update_by_reference() -> None:
     graph = normalised(collected=False, ops=[variable("mean", "VariableV2")])
 
     assert objects(graph) == ["tower_0/update", "tower_1/update"]
 
 
-def test_the_variables_of_a_metric_are_not_the_programs():
+def test_the_variables_of_a_metric_are_not_the_programs() -> None:
     """They are local variables, in none of its collections."""
     known = {TRAINABLE: ("w",), GLOBAL: ("w", "step")}
 
     assert UpdateOpsRun().check(normalised(collected=False, collections=known)).reason == NONE
 
 
-def test_statistics_in_the_collection_of_variables_are_the_programs():
+def test_statistics_in_the_collection_of_variables_are_the_programs() -> None:
     known = {TRAINABLE: ("w",), GLOBAL: ("w", "step", "mean")}
 
     assert objects(normalised(0, collected=False, collections=known)) == ["tower_1/update"]
 
 
-def aside(*ops, **more):
+def aside(*ops: Op, **more: Any) -> Placement:
     """A variable beside the model, and what is not part of the step."""
     return program(variable("v"), *ops, **more)
 
@@ -256,19 +268,19 @@ def aside(*ops, **more):
         ),
     ],
 )
-def test_silent_on_what_is_no_statistics_update(graph):
+def test_silent_on_what_is_no_statistics_update(graph: Placement) -> None:
     assert UpdateOpsRun().check(graph).reason == NONE
 
 
 @pytest.mark.parametrize("inputs", [("handle", "tower_0/x"), ("tower_0/x",), ()])
-def test_an_assignment_to_what_is_not_known_is_none(inputs):
+def test_an_assignment_to_what_is_not_known_is_none(inputs: Sequence[str]) -> None:
     """The handle is an argument of a function."""
     graph = program(host("handle", "Placeholder"), host("set", "AssignVariableOp", *inputs))
 
     assert UpdateOpsRun().check(graph).reason == NONE
 
 
-def test_an_update_may_be_computed_on_the_towers_gpu():
+def test_an_update_may_be_computed_on_the_towers_gpu() -> None:
     """Batch normalisation that opens no scope for the host."""
     ops = []
     for i in (0, 1):
@@ -281,7 +293,7 @@ def test_an_update_may_be_computed_on_the_towers_gpu():
     assert objects(normalised(0, collected=False, ops=ops)) == ["tower_1/update"]
 
 
-def test_an_update_that_no_collection_knows_is_known_by_what_it_assigns():
+def test_an_update_that_no_collection_knows_is_known_by_what_it_assigns() -> None:
     graph = program(
         variable("v"),
         on(1, "tower_1/spread", "Mean", "tower_1/w/MatMul"),
@@ -291,13 +303,13 @@ def test_an_update_that_no_collection_knows_is_known_by_what_it_assigns():
     assert objects(graph) == ["set"]
 
 
-def test_the_step_may_be_known_by_the_optimisers_own_train_op():
+def test_the_step_may_be_known_by_the_optimisers_own_train_op() -> None:
     graph = normalised(0, 1, training={"train_op": (), "train_ops": ("train",)})
 
     assert UpdateOpsRun().check(graph).state == "kept"
 
 
-def test_a_group_around_the_optimisers_own_train_op_is_the_step():
+def test_a_group_around_the_optimisers_own_train_op_is_the_step() -> None:
     """The collection TRAIN_OP holds what the optimiser made; the program runs what is around."""
     graph = normalised(
         ops=[host("step_and_updates", "NoOp", "^train", "^tower_0/update", "^tower_1/update")],
@@ -307,7 +319,7 @@ def test_a_group_around_the_optimisers_own_train_op_is_the_step():
     assert UpdateOpsRun().check(graph).state == "kept"
 
 
-def test_needs_no_placer():
+def test_needs_no_placer() -> None:
     graph = normalised(0, placer=None, unplaced="no wheel", machine=None)
 
     assert objects(graph) == ["tower_1/update"]
@@ -332,17 +344,17 @@ def test_needs_no_placer():
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert UpdateOpsRun().check(graph) == Verdict("update-ops-run", "not-checked", None, reason)
 
 
 @pytest.mark.parametrize("apart", ["tower_1/update", "*/update"])
-def test_updates_that_are_run_by_themselves(apart):
+def test_updates_that_are_run_by_themselves(apart: str) -> None:
     assert UpdateOpsRun(apart=(apart,)).check(normalised(0)).state != "broken"
     assert UpdateOpsRun(apart=("another",)).check(normalised(0)).state == "broken"
 
 
-def assigned(*ops, to="v"):
+def assigned(*ops: Op, to: str = "v") -> Placement:
     """A variable that is set, beside the step, to what some ops make."""
     return program(
         variable(to),
@@ -371,18 +383,18 @@ def assigned(*ops, to="v"):
         ),
     ],
 )
-def test_an_assignment_that_is_no_statistic_of_a_tower(ops):
+def test_an_assignment_that_is_no_statistic_of_a_tower(ops: Sequence[Op]) -> None:
     assert UpdateOpsRun().check(assigned(*ops)).reason == NONE
 
 
-def test_an_update_by_both_towers_runs_whichever_of_them_is_meant():
+def test_an_update_by_both_towers_runs_whichever_of_them_is_meant() -> None:
     both = host("new", "AddN", "tower_0/w/MatMul", "tower_1/w/MatMul")
 
     assert objects(assigned(both), tower="/gpu:0") == ["set"]
     assert objects(assigned(both), tower="/gpu:1") == ["set"]
 
 
-def test_of_many_train_ops_three_are_named():
+def test_of_many_train_ops_three_are_named() -> None:
     names = [f"train_{each}" for each in "abcd"]
     graph = normalised(
         gpus=[0], ops=[host(name, "NoOp") for name in names], training={"train_op": names}

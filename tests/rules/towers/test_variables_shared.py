@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from graphs import op, placement
 
-from placement_checks import Finding, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.rules import VariablesShared
 
@@ -13,11 +16,11 @@ CURE = (
 )
 
 
-def variables(*names, **more):
+def variables(*names: str, **more: Any) -> list[Op]:
     return [op(name, "VarHandleOp", "/cpu:0", "CPU:0", **more) for name in names]
 
 
-def tower(number, *reads, after="images"):
+def tower(number: int, *reads: str, after: str = "images") -> list[Op]:
     """A MatMul with each variable in turn on one GPU; the last one is named after its number."""
     gpu = f"/gpu:{number}"
     ops = []
@@ -31,15 +34,17 @@ def tower(number, *reads, after="images"):
     return ops
 
 
-def collections(trainable, slots=()):
+def collections(
+    trainable: str | Sequence[str], slots: Sequence[str] = ()
+) -> dict[str, tuple[str, ...]]:
     return {TRAINABLE: tuple(trainable), GLOBAL: (*trainable, *slots)}
 
 
-def objects(graph, **parameters):
+def objects(graph: Placement, **parameters: Any) -> list[str]:
     return [each.object for each in VariablesShared(**parameters).check(graph).findings]
 
 
-def test_kept_by_data_flow():
+def test_kept_by_data_flow() -> None:
     graph = placement(
         *variables("w"), *tower(0, "w"), *tower(1, "w"), not_alone="its builder takes no num_gpus"
     )
@@ -52,7 +57,7 @@ def test_kept_by_data_flow():
     )
 
 
-def test_broken_by_data_flow():
+def test_broken_by_data_flow() -> None:
     graph = placement(
         *variables("w", "w_1"),
         *tower(0, "w"),
@@ -82,7 +87,7 @@ def test_broken_by_data_flow():
     ]
 
 
-def test_copies_are_paired_in_the_order_of_creation_and_shared_ones_passed_over():
+def test_copies_are_paired_in_the_order_of_creation_and_shared_ones_passed_over() -> None:
     graph = placement(
         *variables("shared", "a", "b", "a_1", "b_1"),
         *tower(0, "b", "shared", "a"),
@@ -94,7 +99,7 @@ def test_copies_are_paired_in_the_order_of_creation_and_shared_ones_passed_over(
     ] == [("a_1", "a"), ("b_1", "b")]
 
 
-def test_every_tower_with_variables_of_its_own_is_found():
+def test_every_tower_with_variables_of_its_own_is_found() -> None:
     graph = placement(
         *variables("w", "w_1", "w_2"),
         *tower(0, "w"),
@@ -105,7 +110,7 @@ def test_every_tower_with_variables_of_its_own_is_found():
     assert objects(graph) == ["w_1", "w_2"]
 
 
-def test_tower_that_reads_both_has_no_copy():
+def test_tower_that_reads_both_has_no_copy() -> None:
     """The third tower reads what the first reads, so its own variable doubles nothing."""
     graph = placement(
         *variables("w", "w_1", "extra"), *tower(0, "w"), *tower(1, "w_1"), *tower(2, "w", "extra")
@@ -147,7 +152,7 @@ def test_tower_that_reads_both_has_no_copy():
         ),
     ],
 )
-def test_silent(graph):
+def test_silent(graph: Placement) -> None:
     assert VariablesShared().check(graph).state == "kept"
 
 
@@ -174,7 +179,7 @@ def test_silent(graph):
         ),
     ],
 )
-def test_two_towers_are_not_made_one_model_by(between):
+def test_two_towers_are_not_made_one_model_by(between: Sequence[Op]) -> None:
     graph = placement(
         *variables("shared", "w", "w_1"),
         *tower(0, "w", "shared"),
@@ -184,7 +189,7 @@ def test_two_towers_are_not_made_one_model_by(between):
     assert objects(graph) == ["w_1"]
 
 
-def alone(*ops, trainable=("w",), slots=()):
+def alone(*ops: Op, trainable: Sequence[str] = ("w",), slots: tuple[Any, ...] = ()) -> Placement:
     """The same program with one tower, by default with the variable w alone."""
     return placement(
         *(ops or (*variables("w"), *tower(0, "w"))),
@@ -193,7 +198,7 @@ def alone(*ops, trainable=("w",), slots=()):
     )
 
 
-def test_kept_by_collections():
+def test_kept_by_collections() -> None:
     graph = placement(
         *variables("w"),
         *tower(0, "w"),
@@ -206,7 +211,7 @@ def test_kept_by_collections():
     assert verdict.note == "TRAINABLE 1 -> 1, GLOBAL 1 -> 1 from 1 tower to 2"
 
 
-def test_broken_by_collections():
+def test_broken_by_collections() -> None:
     """Data flow pairs nothing here: the added variable has a use of its own."""
     graph = placement(
         *variables("w", "gate"),
@@ -234,7 +239,7 @@ def test_broken_by_collections():
     ]
 
 
-def test_variable_that_no_tower_reads_counts_too():
+def test_variable_that_no_tower_reads_counts_too() -> None:
     graph = placement(
         *variables("w", "best"),
         *tower(0, "w"),
@@ -248,7 +253,7 @@ def test_variable_that_no_tower_reads_counts_too():
     )
 
 
-def test_copy_is_found_once_with_both_ways():
+def test_copy_is_found_once_with_both_ways() -> None:
     graph = placement(
         *variables("w", "w_1"),
         *tower(0, "w"),
@@ -260,7 +265,7 @@ def test_copy_is_found_once_with_both_ways():
     assert finding.message.endswith("they are trained apart")
 
 
-def test_copy_is_paired_though_its_tower_takes_from_the_other_one():
+def test_copy_is_paired_though_its_tower_takes_from_the_other_one() -> None:
     """What is built for one tower alone shows that w_1 is no further part of the model."""
     graph = placement(
         *variables("w", "w_1"),
@@ -273,7 +278,7 @@ def test_copy_is_paired_though_its_tower_takes_from_the_other_one():
     assert finding.message.endswith("they are trained apart")
 
 
-def test_variables_that_one_tower_has_as_well_are_no_copies():
+def test_variables_that_one_tower_has_as_well_are_no_copies() -> None:
     """A model cut in two parts that one GPU holds when there is no other."""
     graph = placement(
         *variables("w", "v"),
@@ -285,7 +290,7 @@ def test_variables_that_one_tower_has_as_well_are_no_copies():
     assert objects(graph) == []
 
 
-def test_variables_that_are_only_named_otherwise_have_not_grown():
+def test_variables_that_are_only_named_otherwise_have_not_grown() -> None:
     graph = placement(
         *variables("tower_0/w"),
         *tower(0, "tower_0/w"),
@@ -296,7 +301,7 @@ def test_variables_that_are_only_named_otherwise_have_not_grown():
     assert objects(graph) == []
 
 
-def test_each_name_that_is_gone_makes_up_for_one_that_is_new():
+def test_each_name_that_is_gone_makes_up_for_one_that_is_new() -> None:
     graph = placement(
         *variables("a", "b"),
         *tower(0, "a", "b"),
@@ -307,7 +312,7 @@ def test_each_name_that_is_gone_makes_up_for_one_that_is_new():
     assert objects(graph) == ["b"]
 
 
-def test_variable_of_another_shape_is_not_the_one_that_is_gone():
+def test_variable_of_another_shape_is_not_the_one_that_is_gone() -> None:
     graph = placement(
         *variables("v"),
         *tower(0, "v"),
@@ -339,7 +344,9 @@ def test_variable_of_another_shape_is_not_the_one_that_is_gone():
         pytest.param([*tower(0, "w", "w_1"), *tower(1, "w", "w_1")], id="added"),
     ],
 )
-def test_slot_of_a_variable_that_is_found_is_not_told_of_again(slot, towers):
+def test_slot_of_a_variable_that_is_found_is_not_told_of_again(
+    slot: Sequence[Op], towers: Sequence[Op]
+) -> None:
     graph = placement(
         *variables("w", "w_1"),
         *slot,
@@ -350,7 +357,7 @@ def test_slot_of_a_variable_that_is_found_is_not_told_of_again(slot, towers):
     assert objects(graph) == ["w_1"]
 
 
-def test_slot_that_is_added_without_its_variable_is_a_finding():
+def test_slot_that_is_added_without_its_variable_is_a_finding() -> None:
     graph = placement(
         *variables("w", "w/Adam"),
         *tower(0, "w"),
@@ -373,7 +380,9 @@ def test_slot_that_is_added_without_its_variable_is_a_finding():
     ],
 )
 @pytest.mark.parametrize("way", ["data flow", "collections"])
-def test_private_variables_may_be_many(private, found, way):
+def test_private_variables_may_be_many(
+    private: Sequence[str], found: Sequence[str], way: str
+) -> None:
     names = ["bn/mean", "w"]
     both = [f"tower_{number}/{name}" for number in (0, 1) for name in names]
     single = alone(*variables(*both[:2]), *tower(0, *both[:2]), trainable=both[:2])
@@ -401,19 +410,19 @@ def test_private_variables_may_be_many(private, found, way):
         ),
     ],
 )
-def test_not_checked(graph, reason):
+def test_not_checked(graph: Placement, reason: str) -> None:
     assert VariablesShared().check(graph) == Verdict(
         "variables-shared", "not-checked", None, reason
     )
 
 
-def test_needs_no_placer():
+def test_needs_no_placer() -> None:
     ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
     unplaced = placement(*ops, placer=None, unplaced="no wheel for this", machine=None)
     assert objects(unplaced) == ["w_1"]
 
 
-def test_a_build_for_one_gpu_with_as_many_towers_tells_nothing():
+def test_a_build_for_one_gpu_with_as_many_towers_tells_nothing() -> None:
     """The builder takes num_gpus and does not heed it."""
     ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
     graph = placement(*ops, alone=placement(*ops))
@@ -424,7 +433,7 @@ def test_a_build_for_one_gpu_with_as_many_towers_tells_nothing():
     assert verdict.note == "by data flow alone: built for one GPU it still has 2 towers"
 
 
-def test_two_spellings_of_one_gpu_are_one_tower():
+def test_two_spellings_of_one_gpu_are_one_tower() -> None:
     spelled_out = "/job:localhost/replica:0/task:0/device:GPU:0"
     graph = placement(
         *variables("v", "w"),
@@ -438,7 +447,7 @@ def test_two_spellings_of_one_gpu_are_one_tower():
     assert verdict.reason.startswith("variables are read on /device:GPU:0 alone")
 
 
-def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first():
+def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first() -> None:
     names = [f"{tower}/{part}" for tower in ("one", "two") for part in ("a", "b")]
     graph = placement(
         *variables(*names),
@@ -458,7 +467,7 @@ def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first():
     assert verdict.note.endswith("GPUs whose computations meet were taken for parts of one model")
 
 
-def test_a_moving_average_on_one_gpu_is_no_copy_of_its_variable_on_another():
+def test_a_moving_average_on_one_gpu_is_no_copy_of_its_variable_on_another() -> None:
     """Training on one GPU, evaluation with the averages on the other."""
     graph = placement(
         *variables("w", "w/average"),
@@ -470,7 +479,7 @@ def test_a_moving_average_on_one_gpu_is_no_copy_of_its_variable_on_another():
     assert objects(graph) == []
 
 
-def test_variables_outside_the_collections_are_the_towers_own():
+def test_variables_outside_the_collections_are_the_towers_own() -> None:
     """The counters of a metric are local variables."""
     graph = placement(
         *variables("w", "metric", "metric_1"),
@@ -482,7 +491,7 @@ def test_variables_outside_the_collections_are_the_towers_own():
     assert objects(graph) == []
 
 
-def test_statistics_are_kept_and_not_trained_apart():
+def test_statistics_are_kept_and_not_trained_apart() -> None:
     graph = placement(
         *variables("w", "mean", "mean_1"),
         *tower(0, "w", "mean"),
@@ -495,7 +504,7 @@ def test_statistics_are_kept_and_not_trained_apart():
     assert finding.message.endswith("they are kept apart")
 
 
-def test_collections_that_hold_nothing_tell_nothing():
+def test_collections_that_hold_nothing_tell_nothing() -> None:
     ops = [*variables("w"), *tower(0, "w")]
     empty = collections([])
     graph = placement(*ops, collections=empty, alone=placement(*ops, collections=empty))
@@ -506,7 +515,7 @@ def test_collections_that_hold_nothing_tell_nothing():
     assert verdict.reason.endswith("no variable is in a collection")
 
 
-def test_a_log_says_why_nothing_is_known():
+def test_a_log_says_why_nothing_is_known() -> None:
     graph = placement(*variables("w"), *tower(0, "w"), unasked="a log has no requests")
 
     assert VariablesShared().check(graph) == Verdict(
@@ -514,7 +523,7 @@ def test_a_log_says_why_nothing_is_known():
     )
 
 
-def test_a_trained_variable_that_is_not_global_is_not_saved():
+def test_a_trained_variable_that_is_not_global_is_not_saved() -> None:
     graph = placement(
         *variables("w", "v"),
         *tower(0, "w", "v"),
@@ -539,13 +548,13 @@ def test_a_trained_variable_that_is_not_global_is_not_saved():
     assert (gone.object, gone.op) == ("gone", "")
 
 
-def test_one_tower_is_enough_to_see_that_a_variable_is_not_saved():
+def test_one_tower_is_enough_to_see_that_a_variable_is_not_saved() -> None:
     graph = placement(*variables("w"), *tower(0, "w"), collections={TRAINABLE: ("w",), GLOBAL: ()})
 
     assert objects(graph) == ["w"]
 
 
-def test_gpus_that_hold_parts_of_one_model_are_said_to():
+def test_gpus_that_hold_parts_of_one_model_are_said_to() -> None:
     graph = placement(
         *variables("w", "v"),
         *tower(0, "w"),
@@ -559,7 +568,7 @@ def test_gpus_that_hold_parts_of_one_model_are_said_to():
     )
 
 
-def test_a_name_that_only_one_gpu_uses_outside_the_collections_makes_up_for_none():
+def test_a_name_that_only_one_gpu_uses_outside_the_collections_makes_up_for_none() -> None:
     """A metric of the program for one GPU is not the variable that is new here."""
     alone = placement(
         *variables("w", "metric"), *tower(0, "w"), collections=collections(["w"]), machine="gpu*1"
@@ -575,7 +584,7 @@ def test_a_name_that_only_one_gpu_uses_outside_the_collections_makes_up_for_none
     assert objects(graph) == ["more"]
 
 
-def test_a_build_for_one_gpu_with_as_many_towers_hides_no_copies_by_its_collections():
+def test_a_build_for_one_gpu_with_as_many_towers_hides_no_copies_by_its_collections() -> None:
     ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
     known = collections(["w", "w_1"])
 
@@ -589,7 +598,7 @@ def test_a_build_for_one_gpu_with_as_many_towers_hides_no_copies_by_its_collecti
     )
 
 
-def test_a_collection_of_the_two_is_enough():
+def test_a_collection_of_the_two_is_enough() -> None:
     """Frozen weights: nothing is trained."""
     graph = placement(
         *variables("w", "w_1"),
@@ -606,7 +615,7 @@ def test_a_collection_of_the_two_is_enough():
     )
 
 
-def test_one_tower_and_no_collections_tell_nothing():
+def test_one_tower_and_no_collections_tell_nothing() -> None:
     ops = [*variables("w"), *tower(0, "w")]
 
     assert VariablesShared().check(placement(*ops, alone=placement(*ops))).reason == (
@@ -614,13 +623,13 @@ def test_one_tower_and_no_collections_tell_nothing():
     )
 
 
-def test_the_copy_is_the_later_towers_whichever_was_made_first():
+def test_the_copy_is_the_later_towers_whichever_was_made_first() -> None:
     graph = placement(*variables("second", "first"), *tower(0, "first"), *tower(1, "second"))
 
     assert objects(graph) == ["second"]
 
 
-def split(*, alone=None):
+def split(*, alone: Placement | None = None) -> Placement:
     """Two towers of two GPUs each, with variables of their own."""
     return placement(
         *variables("a", "b", "a_1", "b_1"),
@@ -635,7 +644,7 @@ def split(*, alone=None):
 
 
 @pytest.mark.parametrize("informed", [True, False])
-def test_parts_of_split_towers_are_paired_with_those_of_the_first(informed):
+def test_parts_of_split_towers_are_paired_with_those_of_the_first(informed: bool) -> None:
     alone = placement(
         *variables("a", "b"), *tower(0, "a", "b"), collections=collections("ab"), machine="gpu*1"
     )
@@ -649,7 +658,7 @@ def test_parts_of_split_towers_are_paired_with_those_of_the_first(informed):
     assert ("taken for parts of one model" in verdict.note) == (not informed)
 
 
-def test_a_tower_of_more_parts_than_the_first_has():
+def test_a_tower_of_more_parts_than_the_first_has() -> None:
     graph = placement(
         *variables("a", "b", "a_1", "b_1"),
         *tower(0, "a", "b"),
@@ -665,7 +674,9 @@ def test_a_tower_of_more_parts_than_the_first_has():
     ("machine", "found", "to"),
     [("gpu*2", "a variable more with 2 GPUs", "2"), (None, "a variable more", "many")],
 )
-def test_what_is_said_of_a_variable_that_is_added_for_all_towers(machine, found, to):
+def test_what_is_said_of_a_variable_that_is_added_for_all_towers(
+    machine: str | None, found: str, to: str
+) -> None:
     graph = placement(
         *variables("w", "more"),
         *tower(0, "w", "more"),
@@ -685,7 +696,7 @@ def test_what_is_said_of_a_variable_that_is_added_for_all_towers(machine, found,
     assert verdict.note.endswith(f" from 1 tower to {to}")
 
 
-def test_one_gpu_that_reads_is_enough_where_the_collections_tell():
+def test_one_gpu_that_reads_is_enough_where_the_collections_tell() -> None:
     """The second tower was built on the GPU of the first."""
     graph = placement(
         *variables("w", "w_1"),
