@@ -61,6 +61,8 @@ def placement(
     """
 
     named = {"program": "train.py:build", "placer": "phantom", **more}
+    if named["placer"]:
+        named = {"assigned": True, **named}
     variables = [
         Variable(each.name, "float32", (shapes or {}).get(each.name, (4,)))
         for each in ops

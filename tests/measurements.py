@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from placement_checks.core.measurement import Array, Arrays, Course, Measurement, Sample, Trial
+from placement_checks.core.measurement import Array, Arrays, Measurement, Sample, Trajectory, Trial
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"a": (3, 4), "b": (6,), "c": (4, 3), "d": (3, 4)}
 
@@ -113,7 +113,7 @@ def measurement(*trials: Trial, **more: Any) -> Measurement:
     return Measurement(**{"precisions": values["dtypes"], **values})
 
 
-def course(
+def trajectory(
     start: Mapping[str, Any],
     expected: Mapping[str, Sequence[Any]],
     found: Mapping[str, Sequence[Any]],
@@ -121,7 +121,7 @@ def course(
     noise: float = 0.0,
     unsure: Mapping[str, Any] | None = None,
     late: Trial | None = None,
-) -> Course:
+) -> Trajectory:
     """Some steps; the values of each variable after each, all arrays as they are written.
 
     What `found` does not have is as expected; those in `unsure` are trained.
@@ -131,7 +131,7 @@ def course(
     def after(values: Mapping[str, Sequence[Any]], step: int) -> dict[str, Array]:
         return {name: np.asarray(each[step], np.float64) for name, each in values.items()}
 
-    return Course(
+    return Trajectory(
         {name: np.asarray(value, np.float64) for name, value in start.items()},
         [after(expected, step) for step in steps],
         [after({**expected, **found}, step) for step in steps],

@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks import Program
+from placement_checks.loading.programs import load
 from placement_checks.run.measuring import Conditions, measure
-from placement_checks.run.pair import Pair
+from placement_checks.run.pair import ProgramPair
 
 tf1 = tf.compat.v1
 
@@ -82,5 +83,7 @@ def measured(
     **conditions: Any,
 ) -> Any:
     """What running two builders gives."""
-    pair = Pair.built(Program("towers", towers), Program("single", single), gpus, devices)
+    pair = ProgramPair.of(
+        load(Program("towers", towers), gpus), load(Program("single", single), 1), devices
+    )
     return measure(pair, batch, Conditions(**conditions))

@@ -9,7 +9,8 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Op, Placement
-from placement_checks.core.placement import Training, producer_of
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.rules import Rule
 
 UNKNOWN_LOSSES = (
@@ -37,7 +38,7 @@ def program(
     *changes: Op,
     gpus: Sequence[int] = (0, 1),
     variables: Sequence[str] = ("w",),
-    training: Mapping[str, Any] | None = None,
+    step: Mapping[str, Any] | None = None,
     outputs: Mapping[str, tuple[int | None, ...]] | None = None,
     values: Mapping[str, Any] | None = None,
     **more: Any,
@@ -45,12 +46,12 @@ def program(
     """A tower on each of `gpus`, averaged on the host: x, a MatMul with each variable, a loss.
 
     `changes` take the place of the ops of their names; those of new names are added before what
-    takes them, else at the end. `training` replaces fields of what is known of the step.
+    takes them, else at the end. `step` replaces fields of what is known of the step.
     """
     ops = [*_ops(gpus, variables)]
     changed = {each.name: each for each in changes}
     ops = [changed.pop(each.name, each) for each in ops]
-    known = Training(
+    known = StepOps(
         train_op=("train",),
         losses=("loss:0",),
         objectives=tuple(f"tower_{i}/loss:0" for i in range(len(gpus))),
@@ -58,7 +59,7 @@ def program(
     )
     return placement(
         *_ordered(ops, changed),
-        training=known._replace(**(training or {})),
+        step=known._replace(**(step or {})),
         outputs={"share": (), **(outputs or {})},
         values={"step/one": 1, **(values or {})},
         **{"machine": f"gpu*{max(gpus, default=0) + 1}", **more},
@@ -114,7 +115,7 @@ def _tower(i: int, gpu: str, variables: Sequence[str]) -> Iterator[Op]:
 
 def objects_of(rule: Rule, graph: Placement) -> list[str]:
     """The objects of what a rule finds; one that was not checked finds nothing by chance."""
-    verdict = rule.check(graph)
+    verdict = rule.judge(graph)
     assert verdict.state != "not-checked", verdict.reason
     return [each.object for each in verdict.findings]
 
@@ -148,7 +149,7 @@ def blended(**more: Any) -> Placement:
 
 def joined(gpus: Sequence[int] = (0, 1), **more: Any) -> Placement:
     """Towers of which one loss is made, gradients taken of that one."""
-    return program(gpus=gpus, **{"training": {"objectives": ("loss:0",)}, **more})
+    return program(gpus=gpus, **{"step": {"objectives": ("loss:0",)}, **more})
 
 
 without_two_towers = pytest.mark.parametrize(
@@ -163,6 +164,8 @@ without_two_towers = pytest.mark.parametrize(
         ),
         pytest.param(program(gpus=[]), NO_TOWERS, id="no tower"),
         pytest.param(placement(host("a", "NoOp")), "the graph has no variables", id="no variable"),
-        pytest.param(program(unasked="a log has no requests"), "a log has no requests", id="log"),
+        pytest.param(
+            program(requested=Missing("a log has no requests")), "a log has no requests", id="log"
+        ),
     ],
 )

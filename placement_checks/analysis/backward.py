@@ -22,7 +22,7 @@ class Backward:
     def __init__(self, placement: Placement, flow: Flow) -> None:
         self._placement = placement
         self._flow = flow
-        known = placement.training.backward
+        known = placement.step.backward
         self.ops = bytearray(
             _SCOPE.search(name) is not None if known is None else name in known
             for name in flow.names

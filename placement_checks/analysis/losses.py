@@ -36,7 +36,7 @@ def losses_of(
         masks: for each op the towers that its value depends on, a bit each.
         towers: how many there are.
     """
-    names = placement.training.objectives or placement.training.losses
+    names = placement.step.objectives or placement.step.losses
     known = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
     if not known:
         return Losses((), unknown="which ops are the losses is not known; " + _CURE)

@@ -213,7 +213,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 def _named(placement: Placement, flow: Flow) -> Iterator[int]:
     """The losses that the program names."""
-    for name in (*placement.training.objectives, *placement.training.losses):
+    for name in (*placement.step.objectives, *placement.step.losses):
         if producer_of(name) in flow.number:
             yield flow.number[producer_of(name)]
 

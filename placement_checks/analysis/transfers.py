@@ -139,7 +139,7 @@ def _rows(known: Wiring, tensor: str, rows: int) -> int:
 def _cut(placement: Placement) -> Sequence[int]:
     """For each op whether its value comes from a part of a batch: cut off, or fed as one."""
     flow = wiring(placement).flow
-    inputs = placement.training.inputs
+    inputs = placement.step.inputs
     fed = {producer_of(name) for each in inputs for name in each} if len(inputs) > 1 else set()
     parts = zip(flow.names, flow.types, strict=True)
     return flow.masks([int(kind in _CUTS or name in fed) for name, kind in parts])

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.data_flow import Flow
-from placement_checks.core.placement import VARIABLE_TYPES, Placement, Training, producer_of
+from placement_checks.core.placement import VARIABLE_TYPES, Placement, StepOps, producer_of
 
 _UPDATES = re.compile(r"^(Resource)?(Sparse)?Apply|^Assign|^(Resource)?Scatter(?!Nd$)")
 _BRANCH = re.compile(r"^(then|else|branch\d+)/")
@@ -37,7 +37,7 @@ class Updates:
     def __init__(self, placement: Placement, flow: Flow) -> None:
         self._flow = flow
         self._ops = placement.ops
-        self.roots, self.unknown = _train_ops(placement.training, flow)
+        self.roots, self.unknown = _train_ops(placement.step, flow)
         self.steps = bytearray(b"\1") * len(flow.names)
         if not self.unknown:
             self.steps = flow.needed(self.roots)
@@ -94,7 +94,7 @@ def _at_once(updates: list[tuple[list[tuple[str, str]], Update]]) -> list[Update
     return together
 
 
-def _train_ops(training: Training, flow: Flow) -> tuple[list[int], str]:
+def _train_ops(training: StepOps, flow: Flow) -> tuple[list[int], str]:
     """The ops that are one step, and why they are not known."""
     declared = [flow.number[producer_of(name)] for name in training.train_op]
     if declared:

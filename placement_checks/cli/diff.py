@@ -33,7 +33,7 @@ def command(
     settings = asked_machine(gpus, machine, soft).within(configuration.load(Path.cwd()).settings)
     check_all([old, new])
     with report_alone():
-        difference = compare(captured(old, settings), captured(new, settings))
+        difference = compare(captured(old, settings).placement, captured(new, settings).placement)
     render = render_json if form == "json" else render_text
     click.echo(render(difference))
     if difference:

@@ -11,8 +11,8 @@ import click
 
 from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.errors import UsageError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine, checked_gpus
-from placement_checks.core.placement import Placement
 from placement_checks.loading.targets import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.logs import STDIN, read_logs
 from placement_checks.verification import gathering
@@ -91,9 +91,9 @@ def captured(
     settings: Settings,
     graph: str | None = None,
     *,
-    unplaced: Callable[[Exception, Placement], Placement] | None = None,
-) -> Placement:
-    """The placement of a target; that of a log is joined with ``graph``, the program it is of.
+    unplaced: Callable[[Exception, Evidence], Evidence] | None = None,
+) -> Evidence:
+    """What is known of a target; a log is joined with ``graph``, the program it is of.
 
     Where the placer fails, ``unplaced`` is called with what the program asks for.
     """
@@ -107,14 +107,18 @@ def captured(
             raise UsageError(
                 "--graph", f"is for placement logs, and {target} is none", "leave it out"
             )
-        program = gathering.asked_on(target, gpus=gpus, machine=machine, soft=settings.soft)
+        request = gathering.request(target, gpus=gpus, machine=machine, soft=settings.soft)
         try:
-            return program.placed()
+            return request.placed()
         except Exception as fault:
             if unplaced is None:
                 raise
-            return unplaced(fault, replace(program.placement, machine=program.machine))
-    asked = None if graph is None else gathering.ask(graph, gpus=gpus)
+            asked = replace(request.evidence.placement, machine=request.machine)
+            return unplaced(fault, replace(request.evidence, placement=asked))
     if machine is None and settings.gpus is not None:
         machine = Machine.local(settings.gpus)
-    return read_logs([target]).placement(machine, asked)
+    log = read_logs([target])
+    if graph is None:
+        return Evidence(log.placement(machine))
+    program = gathering.requested(graph, gpus=gpus)
+    return replace(program, placement=log.placement(machine, program.placement))

@@ -49,9 +49,9 @@ def command(
     call = asked_machine(gpus, machine, soft)
     settings = call.within(configuration.load(Path.cwd()).settings)
     with report_alone():
-        placement = captured(target, settings)
-    if placement.unplaced and not placement.refusals:
-        raise InputError(target, placement.unplaced)
+        placement = captured(target, settings).placement
+    if not placement.assigned and not placement.refusals:
+        raise InputError(target, str(placement.assigned))
     if placement.refusals:
         raise _refused(placement, target)
     lines: Iterable[str] = (
@@ -69,7 +69,7 @@ def command(
 
 def _refused(placement: Placement, target: str) -> InputError:
     """The first op that the placer refuses, in the words of the rule that judges it."""
-    finding = Placeable().check(placement).findings[0]
+    finding = Placeable().judge(placement).findings[0]
     reason = finding.message.splitlines()[0].replace(" cannot be placed: ", ": ", 1)
     at = f" (built at {finding.where})" if finding.where and "(built at" not in reason else ""
     return InputError(

@@ -32,7 +32,7 @@ from placement_checks.verification.configuration import Settings
 
 if TYPE_CHECKING:
     from placement_checks.core.program import BatchFunction
-    from placement_checks.run.pair import Pair
+    from placement_checks.run.pair import ProgramPair
 
 _ROUNDS = 30
 
@@ -130,14 +130,14 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
         InputError: a program is at fault, or cannot be run.
     """
     from placement_checks.core.errors import CannotRun
-    from placement_checks.loading.batches import batch_of, program_of
-    from placement_checks.run.pair import Pair
+    from placement_checks.loading.batches import batch_of
+    from placement_checks.loading.programs import load, load_reference
+    from placement_checks.run.pair import ProgramPair
 
     assert settings.reference is not None
     try:
-        pair = Pair.built(
-            program_of(target), program_of(settings.reference), settings.gpus or 2, "auto"
-        )
+        towers = load(target, settings.gpus or 2)
+        pair = ProgramPair.of(towers, load_reference(settings.reference, towers), "auto")
         made = batch_of(settings.batch)
         with _progress() as progress:
             return [_race(pair, made, each, rounds, progress) for each in rows or [0]]
@@ -146,7 +146,7 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
 
 
 def _race(
-    pair: Pair, batch: BatchFunction | None, rows: int, rounds: int, progress: Progress
+    pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds: int, progress: Progress
 ) -> Timing:
     from placement_checks.run.timing import MOST_TRACED, Race
 

@@ -15,7 +15,8 @@ from placement_checks.cli import FAILED, say
 from placement_checks.cli.files import written
 from placement_checks.cli.options import asked_machine, captured, check_all, machine_options
 from placement_checks.core.errors import PlacementError, UsageError, as_error
-from placement_checks.core.placement import Placement
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
@@ -121,10 +122,10 @@ class _Outcome:
     def judge(self, target: str, settings: Settings, graph: str | None) -> None:
         """Judge one target by what is known of it, also where a stage fails."""
         try:
-            placement = captured(target, settings, graph, unplaced=self._unplaced)
-            placement = self._compared(placement, target, settings)
+            evidence = captured(target, settings, graph, unplaced=self._unplaced)
+            evidence = self._compared(evidence, target, settings)
             report = verify(
-                placement, [settings.policy], only=settings.rules, without=settings.without
+                evidence, [settings.policy], only=settings.rules, without=settings.without
             )
         except KeyboardInterrupt:
             raise
@@ -134,16 +135,16 @@ class _Outcome:
             self.reports.append(report)
             self.errors += report.errors
 
-    def _unplaced(self, fault: Exception, asked: Placement) -> Placement:
+    def _unplaced(self, fault: Exception, asked: Evidence) -> Evidence:
         """What a program asks for, where the placer failed; bad input has no more to say."""
-        error = as_error(asked.program, fault)
+        error = as_error(asked.placement.program, fault)
         if error.kind != "internal":
             raise error
         self.errors.append(error)
-        return replace(asked, unplaced=str(error))
+        return replace(asked, placement=replace(asked.placement, assigned=Missing(str(error))))
 
-    def _compared(self, placement: Placement, target: str, settings: Settings) -> Placement:
-        """The placement with numbers, if a reference is named."""
+    def _compared(self, evidence: Evidence, target: str, settings: Settings) -> Evidence:
+        """What is known with numbers, if a reference is named."""
         if settings.reference is None:
             if settings.batch is not None:
                 raise UsageError(
@@ -151,11 +152,10 @@ class _Outcome:
                     "gives rows for a comparison, and no reference is named",
                     "name the program for one GPU: --reference train.py:build_single",
                 )
-            return placement
+            return evidence
         try:
             return with_numbers(
-                placement,
-                target,
+                evidence,
                 settings.reference,
                 settings.batch,
                 policies=[settings.policy],
@@ -167,7 +167,8 @@ class _Outcome:
             if error.kind not in ("input", "internal"):
                 raise
             self.errors.append(error)
-            return replace(placement, unmeasured=str(error))
+            failed = Missing(str(error))
+            return replace(evidence, measurement=failed, trace=failed)
 
     def status(self, asked: Sequence[str], require_all: bool) -> int:
         statuses = [report.status(asked=asked, require_all=require_all) for report in self.reports]
@@ -178,8 +179,8 @@ def _write(outcome: _Outcome, form: str, stream: TextIO) -> None:
     if form == "json":
         stream.write(json_report.render(outcome.reports, outcome.errors) + "\n")
     elif form == "html":
-        programs = [report.placement for report in outcome.reports]
-        pictures = [picture(each.trace, each.program) for each in programs if each.trace]
+        programs = [report.evidence for report in outcome.reports]
+        pictures = [picture(each.trace, each.placement.program) for each in programs if each.trace]
         write = partial(text_report.write, outcome.reports)
         stream.write(page("placement_checks", write, pictures))
     elif outcome.reports:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
+
+from placement_checks.core.missing import Missing
 
 Array = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[np.float64]]
@@ -55,8 +57,12 @@ class Trial:
     stray: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
 
 
+NO_STEPS: Final = Missing("no step was taken")
+
+
+@final
 @dataclass(frozen=True)
-class Course:
+class Trajectory:
     """Some training steps of both programs, from equal variables, with equal batches.
 
     Attributes:
@@ -75,6 +81,7 @@ class Course:
     late: Trial | None = None
 
 
+@final
 @dataclass(frozen=True)
 class Measurement:
     """What running a program and its reference gave.
@@ -87,8 +94,7 @@ class Measurement:
         precisions: the coarsest dtype in which the gradient of a variable is computed.
         trials: one or more batches; the gradients of each.
         scale: what the program's gradients were divided by, as it declares.
-        course: some steps; None if none was taken.
-        no_course: why not.
+        trajectory: some steps.
         unread: variables whose gradient cannot be read, and why.
         missing: variables that get a gradient in one of the programs only: True if in the
             reference.
@@ -106,8 +112,7 @@ class Measurement:
     precisions: Mapping[str, str]
     trials: Sequence[Trial]
     scale: float = 1.0
-    course: Course | None = None
-    no_course: str = ""
+    trajectory: Trajectory | Missing = NO_STEPS
     unread: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, bool] = field(default_factory=dict)
     changed: frozenset[str] = frozenset()

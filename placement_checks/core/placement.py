@@ -11,20 +11,18 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast, final
 
 from placement_checks.core.devices import Device
 from placement_checks.core.machines import Machine
-
-if TYPE_CHECKING:
-    from placement_checks.core.measurement import Measurement
-    from placement_checks.core.trace import Trace
+from placement_checks.core.missing import Missing
 
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
 VARIABLE_TYPES = frozenset({"VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable"})
 FOLLOWERS = frozenset({"ReadVariableOp", "VarIsInitializedOp"})
+NOT_ASKED: Final = Missing("no placer was asked")
 MOST_REFUSALS = 50  # how often the placer is asked again after a refusal
 
 
@@ -128,7 +126,7 @@ class Details:
         return ""
 
 
-class Training(NamedTuple):
+class StepOps(NamedTuple):
     """What is known of one training step, by the names of ops and tensors.
 
     Attributes:
@@ -158,6 +156,7 @@ class Training(NamedTuple):
 _T = TypeVar("_T")
 
 
+@final
 @dataclass(frozen=True)
 class Placement:
     """Where the ops of one program are.
@@ -170,19 +169,12 @@ class Placement:
         machine: the devices it was placed on; None for a placement that was only requested.
         placer: who assigned the devices: ``phantom``, ``session``, ``log``, or None for nobody.
         soft: whether the placer was allowed to go elsewhere than asked.
-        unplaced: why nobody assigned devices.
-        unasked: why requests and inputs are not known, and only what was assigned is.
-        unlisted: why the machine may have more devices than ``machine`` has.
-        unread: why what was read is not all of it, and so keeps no rule.
+        assigned: whether devices were assigned; else why not.
+        requested: whether requests and inputs are known; else why only what was assigned is.
+        all_devices: whether the machine has no more devices than ``machine`` has; else why it may.
+        complete: whether all was read; else why what was not read in full keeps no rule.
         refusals: what the placer would not place as asked; the rest is then placed softly.
-        alone: the same program built for one GPU.
-        not_alone: why there is no such build.
-        reference: what the reference, the program for one GPU, asks for.
-        numbers: what running the program and its reference gave.
-        trace: what some steps of the program did when.
-        unmeasured: why it was not run.
-        policy: what the program does differently on purpose, ``{rule: {field: value}}``.
-        training: what is known of its training step.
+        step: what is known of its training step.
         details: looks up what else is known of an op.
     """
 
@@ -193,19 +185,12 @@ class Placement:
     machine: Machine | None = None
     placer: str | None = None
     soft: bool = False
-    unplaced: str = ""
-    unasked: str = ""
-    unlisted: str = ""
-    unread: str = ""
+    assigned: Literal[True] | Missing = NOT_ASKED
+    requested: Literal[True] | Missing = True
+    all_devices: Literal[True] | Missing = True
+    complete: Literal[True] | Missing = True
     refusals: Sequence[Refusal] = field(default=(), repr=False)
-    alone: Placement | None = field(default=None, repr=False)
-    not_alone: str = "it was not built for one GPU"
-    reference: Placement | None = field(default=None, repr=False)
-    numbers: Measurement | None = field(default=None, repr=False)
-    trace: Trace | None = field(default=None, repr=False)
-    unmeasured: str = "no reference is given (--reference TARGET --batch TARGET)"
-    policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    training: Training = field(default=Training(), repr=False)
+    step: StepOps = field(default=StepOps(), repr=False)
     details: Details = field(default=Details(), repr=False)
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 

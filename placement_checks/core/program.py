@@ -1,4 +1,4 @@
-"""Programs: a function that builds a graph, and what it says about one training step."""
+"""Programs: a function that builds a graph, what it says of one training step, what it built."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,11 +91,17 @@ class Program:
         name: what it is called in reports.
         build: the function; it builds into the current default graph.
         folder: where its source lines are looked for; None for "wherever the user's code is".
+        function: the user's own function, where ``build`` calls it as its file was loaded.
     """
 
     name: str
     build: Callable[..., object]
     folder: Path | None = None
+    function: Callable[..., object] | None = None
+
+    def is_built_like(self, other: Program) -> bool:
+        """Whether both are the same function of the user's."""
+        return (self.function or self.build) is (other.function or other.build)
 
     @staticmethod
     def of(build: Callable[..., object]) -> Program:
@@ -160,3 +168,68 @@ def _by_keyword(parameter: inspect.Parameter) -> bool:
 def _described(value: object) -> str:
     text = repr(value)
     return f"{text[:60]}… ({type(value).__name__})" if len(text) > 60 else text
+
+
+class AppliedGradient(NamedTuple):
+    """What an optimiser was called with; ``variable`` is the name of its op.
+
+    ``gradient`` is a tensor, ``tf.IndexedSlices`` or None.
+    """
+
+    gradient: Any
+    variable: str
+    optimizer: str
+
+
+@dataclass(frozen=True)
+class InitialState:
+    """How the variables of a graph get their first values, by the names of ops.
+
+    Attributes:
+        initializers: the ops that give variables their first values, by variable.
+        local_initializers: those of local variables, which may be made of the others.
+        tables: the ops that fill lookup tables.
+        mirrors: the copies of variables for other replicas, each with the variable.
+        unsynchronised: those of `mirrors` that differ, as each replica changes its own.
+    """
+
+    initializers: Mapping[str, str] = field(default_factory=dict)
+    local_initializers: Mapping[str, str] = field(default_factory=dict)
+    tables: Sequence[str] = ()
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    unsynchronised: frozenset[str] = frozenset()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BuiltProgram:
+    """What one call of a builder made, or what a saved graph holds.
+
+    TensorFlow's objects are opaque outside of the modules that load, place and run.
+
+    Attributes:
+        program: the builder; missing for a graph, which cannot be built again.
+        gpus: how many GPUs it was built for.
+        requested: what it asks for.
+        step: what the builder returned.
+        graph_def: its ``GraphDef``, which nobody changes.
+        graph: its ``tf.Graph``; None for a file.
+        initial: how its variables get their first values.
+        applied: the gradients that optimisers were called with.
+        for_gpus: the same program for another number of GPUs, which is built once.
+    """
+
+    program: Program | Missing
+    gpus: int
+    requested: Placement = field(repr=False)
+    step: Step = field(repr=False)
+    graph_def: Any = field(repr=False)
+    graph: Any = field(repr=False)
+    initial: InitialState = field(repr=False)
+    applied: Sequence[AppliedGradient] = field(repr=False)
+    for_gpus: Callable[[int], BuiltProgram | Missing] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return self.requested.program

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
-from placement_checks.core.placement import Placement
+from placement_checks.core.evidence import Evidence
 from placement_checks.util.text import listed
 
 State = Literal["kept", "broken", "not-checked"]
-Evidence = Literal["requested", "assigned", "executed", "configuration"]
+Kind = Literal["requested", "assigned", "executed", "configuration"]  # what a rule rests on
 Places = tuple[Device, ...]
 
 
@@ -34,7 +34,7 @@ class Finding:
 
     object: str
     op: str
-    evidence: Evidence
+    evidence: Kind
     expected: str
     found: str
     message: str
@@ -56,7 +56,7 @@ class Verdict:
 
     rule: str
     state: State
-    evidence: Evidence | None
+    evidence: Kind | None
     reason: str | None = None
     findings: Sequence[Finding] = ()
     note: str | None = None
@@ -69,7 +69,7 @@ class Verdict:
 class Report:
     """What the rules said of one program."""
 
-    placement: Placement
+    evidence: Evidence
     verdicts: Sequence[Verdict]
 
     def count(self, state: str) -> int:

@@ -1,4 +1,4 @@
-"""Training loops timed side by side, and what may be said of them."""
+"""StepOps loops timed side by side, and what may be said of them."""
 
 from __future__ import annotations
 

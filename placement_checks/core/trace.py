@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from placement_checks.core.devices import Device
 
@@ -56,6 +56,7 @@ class Timeline:
         return total(self.busy(devices))
 
 
+@final
 @dataclass(frozen=True)
 class Trace:
     """Some traced steps of one program.

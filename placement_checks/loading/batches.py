@@ -1,28 +1,14 @@
-"""What a call names: programs to run, and the function that gives rows."""
+"""What a call names as the function that gives rows."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import cast
 
-from placement_checks.core.errors import CannotRun, InputError, UsageError
-from placement_checks.core.program import Batch, BatchFunction, Program, Target
+from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.program import Batch, BatchFunction
 from placement_checks.loading.saved_case import SUFFIX, Case
 from placement_checks.loading.targets import resolve
-
-
-def program_of(target: Target) -> Program:
-    """The program of a target.
-
-    Raises:
-        InputError: there is none.
-        CannotRun: it is a saved graph, which cannot be run.
-    """
-    if isinstance(target, str):
-        target = resolve(target)
-    if isinstance(target, Path):
-        raise CannotRun(f"{target} is a saved graph, and only programs are run")
-    return target if isinstance(target, Program) else Program.of(target)
 
 
 def batch_of(batch: Batch) -> BatchFunction | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import tensorflow as tf
 
 from placement_checks.core.errors import InputError
-from placement_checks.core.program import Program, Step
+from placement_checks.core.program import AppliedGradient, Program, Step
+from placement_checks.loading.applied_gradients import record_applied
 from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.gradient_notes import noted
 from placement_checks.loading.graph_reading import Source, of_live
@@ -19,8 +20,16 @@ from placement_checks.loading.steps import told
 from placement_checks.loading.users_code import users_code
 
 
-def build(program: Program, num_gpus: int) -> tuple[Source, Step]:
-    """The graph that a program builds, and what it says about its step.
+class Built(NamedTuple):
+    """A graph, what its builder says about a step, and what optimisers were called with."""
+
+    source: Source
+    step: Step
+    applied: Sequence[AppliedGradient]
+
+
+def build(program: Program, num_gpus: int) -> Built:
+    """The graph that a program builds, and what is noted meanwhile.
 
     Raises:
         InputError: the builder raised, returned nonsense, or built nothing, or its graph is too
@@ -28,7 +37,12 @@ def build(program: Program, num_gpus: int) -> tuple[Source, Step]:
     """
     arguments = program.arguments(num_gpus)
     graph = tf.Graph()
-    with _undisturbed(), graph.as_default(), noted(graph) as gradients:
+    with (
+        _undisturbed(),
+        graph.as_default(),
+        noted(graph) as gradients,
+        record_applied() as applied,
+    ):
         with users_code(program.name, "the builder", program.folder):
             returned = program.build(**arguments)
             step = Step.of(returned, program.name)  # a mapping of the user's own
@@ -40,7 +54,7 @@ def build(program: Program, num_gpus: int) -> tuple[Source, Step]:
         )
     source = of_live(graph, program.name, program.folder, gradients)
     source.training = told(step, source)
-    return source, step
+    return Built(source, step, applied)
 
 
 @contextlib.contextmanager

@@ -34,15 +34,45 @@ def keep_whole(graph_def: Any) -> None:
         constants -= read
 
 
-def strip(tensor: Any) -> None:
-    """Drop the values of a large constant; one without values is read as all zeros."""
-    if tensor.dtype not in _STRIPPED or tensor.ByteSize() <= _STRIPPED_ABOVE:
-        return
-    bare = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
-    tensor.CopyFrom(bare)
+def without_large_constants(graph_def: Any) -> Any:
+    """A copy in which large constants that no shape depends on have no values.
+
+    One without values is read as all zeros.
+    """
+    copied = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
+    for node in graph_def.node:
+        if node.op == "Const" and _is_large(node.attr["value"].tensor):
+            _add_bare(copied, node)
+        else:
+            copied.node.add().CopyFrom(node)
+    for function in copied.library.function:
+        for node in function.node_def:
+            if node.op == "Const" and _is_large(node.attr["value"].tensor):
+                tensor = node.attr["value"].tensor
+                tensor.CopyFrom(_bare(tensor))
+    return copied
+
+
+def _is_large(tensor: Any) -> bool:
+    return tensor.dtype in _STRIPPED and tensor.ByteSize() > _STRIPPED_ABOVE
+
+
+def _add_bare(graph_def: Any, node: Any) -> None:
+    """Add a copy of a constant without its values, which are never copied."""
+    bare = graph_def.node.add(name=node.name, op=node.op, input=node.input, device=node.device)
+    for name, value in node.attr.items():
+        if name == "value":
+            bare.attr[name].tensor.CopyFrom(_bare(value.tensor))
+        else:
+            bare.attr[name].CopyFrom(value)
+
+
+def _bare(tensor: Any) -> Any:
+    return type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
 
 
 def all_nodes(graph_def: Any) -> Iterator[Any]:
+    """The nodes of a graph and of the bodies of its functions."""
     yield from graph_def.node
     for function in graph_def.library.function:
         yield from function.node_def

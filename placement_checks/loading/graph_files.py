@@ -11,7 +11,7 @@ from tensorflow.core.framework import graph_pb2, variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from placement_checks.core.errors import InputError
-from placement_checks.core.placement import GLOBAL, TRAINABLE, Training
+from placement_checks.core.placement import GLOBAL, TRAINABLE, StepOps
 from placement_checks.loading.graph_reading import Source, name_of
 from placement_checks.loading.targets import graph_file
 
@@ -107,13 +107,13 @@ def _variables(meta: Any, key: str, program: str) -> tuple[str, ...]:
         ) from None
 
 
-def _training(meta: Any, program: str) -> Training:
+def _training(meta: Any, program: str) -> StepOps:
     """What its collections tell of a training step."""
 
     def nodes(key: str) -> tuple[str, ...]:
         return tuple(map(name_of, meta.collection_def[key].node_list.value))
 
-    return Training(
+    return StepOps(
         train_ops=nodes("train_op"),
         update_ops=nodes("update_ops"),
         counters=_variables(meta, "global_step", program),

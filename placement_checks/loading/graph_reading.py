@@ -18,7 +18,7 @@ from placement_checks.core.placement import (
     VARIABLE_TYPES,
     Op,
     Placement,
-    Training,
+    StepOps,
     Variable,
 )
 from placement_checks.loading.details import GraphDetails
@@ -45,7 +45,7 @@ class Source:
     collections: Mapping[str, Sequence[str]] = field(default_factory=dict)
     live: tf.Graph | None = None
     folder: Path | None = None
-    training: Training = field(default_factory=Training)
+    training: StepOps = field(default_factory=StepOps)
 
 
 def of_live(
@@ -71,7 +71,7 @@ def of_live(
         key: tuple(name_of(variable.name) for variable in graph.get_collection(key))
         for key in (GLOBAL, TRAINABLE)
     }
-    training = Training(
+    training = StepOps(
         train_ops=_collected(graph, tf.compat.v1.GraphKeys.TRAIN_OP),
         update_ops=_collected(graph, tf.compat.v1.GraphKeys.UPDATE_OPS),
         counters=_collected(graph, tf.compat.v1.GraphKeys.GLOBAL_STEP),
@@ -139,7 +139,7 @@ def requested(source: Source) -> Placement:
         ops,
         variables,
         source.collections,
-        training=source.training,
+        step=source.training,
         details=details,
     )
 

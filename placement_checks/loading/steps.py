@@ -10,12 +10,12 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from placement_checks.core.errors import InputError
-from placement_checks.core.placement import Training, producer_of
+from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.core.program import Step
 from placement_checks.loading.graph_reading import Source
 
 
-def told(step: Step, source: Source) -> Training:
+def told(step: Step, source: Source) -> StepOps:
     """What is known of a training step: what the graph shows, and what the program says.
 
     Raises:

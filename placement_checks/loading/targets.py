@@ -96,13 +96,14 @@ def resolve(target: str) -> Program | Path:
         with as_script(Path(where).resolve()):
             build = _attribute(_load_file(Path(where)), name, target)
         as_file = partial(as_script, Path(where).resolve())
-        return Program(target, _within(as_file, build), folder)
+        return Program(target, _within(as_file, build), folder, build)
     as_module = partial(own_behaviour, where, where.partition(".")[0])
     with as_module():
         module = _import(where, target)
     home = getattr(module, "__file__", None)
-    build = _within(as_module, _attribute(module, name, target))
-    return Program(target, build, Path(home).resolve().parent if home else None)
+    build = _attribute(module, name, target)
+    of_module = Path(home).resolve().parent if home else None
+    return Program(target, _within(as_module, build), of_module, build)
 
 
 def kind_of(path: str | Path) -> str:

@@ -10,6 +10,7 @@ from functools import cached_property
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement, Variable
 from placement_checks.logs.forms import Record
 from placement_checks.util.text import counted
@@ -97,7 +98,7 @@ class Log:
             InputError: the log has no records, or not one of the ops of ``graph``.
         """
         self.require_records()
-        asked = graph or Placement(self.name, {}, unasked=_UNASKED)
+        asked = graph or Placement(self.name, {}, requested=Missing(_UNASKED))
         ops = self._ops(graph)
         if graph and not any(op.assigned for op in ops.values()):
             raise InputError(
@@ -117,9 +118,11 @@ class Log:
             variables=[*asked.variables, *variables],
             machine=machine if machine and own.gpus else own,
             placer="log",
-            unplaced="",
-            unlisted="" if listed else _UNLISTED,
-            unread=self.unread and f"the log was not read in full: {self.unread}",
+            assigned=True,
+            all_devices=True if listed else Missing(_UNLISTED),
+            complete=Missing(f"the log was not read in full: {self.unread}")
+            if self.unread
+            else True,
         )
 
     def _ops(self, graph: Placement | None) -> dict[str, Op]:

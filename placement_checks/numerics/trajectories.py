@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placement_checks.core.measurement import EPS, Array, Course, Measurement, largest
+from placement_checks.core.measurement import EPS, Array, Measurement, Trajectory, largest
 from placement_checks.numerics.comparing import (
     COARSEST,
     Difference,
@@ -48,7 +48,7 @@ def is_proportional(measured: Measurement) -> bool:
 
 def compared(
     measured: Measurement,
-    course: Course,
+    trajectory: Trajectory,
     *,
     tolerance: float = 32.0,
     times_noise: float = 8.0,
@@ -61,20 +61,20 @@ def compared(
 
     Args:
         measured: what is known of both programs.
-        course: the steps.
+        trajectory: the steps.
         tolerance: as for `difference`.
         times_noise: as for `difference`.
         scale: what the gradients are multiplied by; it is found in the slots, once or squared.
     """
     equal, apart = [], []
     noisy = _noisy(measured)
-    for name in course.start:
-        if name not in course.found[0] or owner(name, course) in noisy:
+    for name in trajectory.start:
+        if name not in trajectory.found[0] or owner(name, trajectory) in noisy:
             continue
-        for number in range(len(course.found)):
-            each = _after(measured, course, name, number, tolerance, times_noise, scale)
+        for number in range(len(trajectory.found)):
+            each = _after(measured, trajectory, name, number, tolerance, times_noise, scale)
             if each.state == "differs":
-                apart.append(_departure(course, each, number))
+                apart.append(_departure(trajectory, each, number))
                 break
         else:
             equal.append(each)
@@ -83,7 +83,7 @@ def compared(
 
 def _after(
     measured: Measurement,
-    course: Course,
+    trajectory: Trajectory,
     name: str,
     number: int,
     tolerance: float,
@@ -91,8 +91,8 @@ def _after(
     scale: float,
 ) -> Difference:
     """The difference of one variable after a step."""
-    expected, found = course.expected[number][name], course.found[number][name]
-    trained = owner(name, course)
+    expected, found = trajectory.expected[number][name], trajectory.found[number][name]
+    trained = owner(name, trajectory)
     dtype = measured.dtypes[name]
     allowed = 0.0
     if dtype in EPS:
@@ -101,8 +101,8 @@ def _after(
         if tolerance * coarsest > COARSEST:
             dtype = next(kind for kind in EPS if EPS[kind] == coarsest)
         part = tolerance * coarsest if is_proportional(measured) else _DRIFT
-        allowed = part * largest(expected - course.start[name])
-        sure = ~course.unsure[trained] if trained is not None else None
+        allowed = part * largest(expected - trajectory.start[name])
+        sure = ~trajectory.unsure[trained] if trained is not None else None
         if not is_proportional(measured) and sure is not None and sure.shape == expected.shape:
             expected, found = expected[sure], found[sure]
     scales = {1.0, scale, scale**2} if trained not in (None, name) else {1.0}
@@ -113,7 +113,7 @@ def _after(
                 expected * factor,
                 found,
                 dtype=dtype,
-                noise=course.noise[number][name] * abs(factor),
+                noise=trajectory.noise[number][name] * abs(factor),
                 tolerance=tolerance,
                 times_noise=times_noise,
                 allowed=allowed * abs(factor),
@@ -139,10 +139,10 @@ def stale(measured: Measurement) -> set[str]:
 
     Then the program computes with something else than the variables that both have.
     """
-    if measured.course is None or measured.course.late is None:
+    if not measured.trajectory or measured.trajectory.late is None:
         return set()
     before = differing(measured.trials[0], measured.precisions) | _noisy(measured)
-    return differing(measured.course.late, measured.precisions) - before
+    return differing(measured.trajectory.late, measured.precisions) - before
 
 
 def made_up_for(measured: Measurement) -> float:
@@ -150,7 +150,7 @@ def made_up_for(measured: Measurement) -> float:
 
     That is so where the weights stay equal, under an optimiser whose step grows with the gradient.
     """
-    if measured.course is None or not is_proportional(measured):
+    if not measured.trajectory or not is_proportional(measured):
         return 1.0
     ratios = [
         each.ratio
@@ -163,30 +163,30 @@ def made_up_for(measured: Measurement) -> float:
         or not np.allclose(ratios, ratios[0], rtol=1e-4)
     ):
         return 1.0
-    _, apart = compared(measured, measured.course, scale=measured.scale * ratios[0])
+    _, apart = compared(measured, measured.trajectory, scale=measured.scale * ratios[0])
     return 1.0 if apart else float(ratios[0])
 
 
-def owner(name: str, course: Course) -> str | None:
+def owner(name: str, trajectory: Trajectory) -> str | None:
     """The trained variable that this is, or is a slot of: slots are named under their variable."""
     while name:
-        if name in course.unsure:
+        if name in trajectory.unsure:
             return name
         name = name.rpartition("/")[0]
     return None
 
 
-def _departure(course: Course, each: Difference, number: int) -> Departure:
+def _departure(trajectory: Trajectory, each: Difference, number: int) -> Departure:
     name = each.variable
-    before = course.expected[number - 1] if number else course.start
-    ours = course.found[number - 1] if number else course.start
-    way = course.expected[number][name] - before[name]
-    moved = _ratio(way, course.found[number][name] - ours[name])
+    before = trajectory.expected[number - 1] if number else trajectory.start
+    ours = trajectory.found[number - 1] if number else trajectory.start
+    way = trajectory.expected[number][name] - before[name]
+    moved = _ratio(way, trajectory.found[number][name] - ours[name])
     if way.size == 1 and number and moved:
         moved = None  # of one number, any way is a multiple
-    last = course.expected[-1][name]
-    size = largest(last - course.start[name])
-    off = largest(course.found[-1][name] - last)
+    last = trajectory.expected[-1][name]
+    size = largest(last - trajectory.start[name])
+    off = largest(trajectory.found[-1][name] - last)
     return Departure(each, number + 1, moved, off / size if size else np.inf)
 
 

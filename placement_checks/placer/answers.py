@@ -12,14 +12,13 @@ from tensorflow.python.framework import op_def_registry
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
-from placement_checks.loading.graph_reading import Source
 
 _RESOURCE: int = types_pb2.DT_RESOURCE
 _FIRST_REF: int = types_pb2.DT_FLOAT_REF
 
 
 def check(
-    devices: Sequence[str], requested: Sequence[str], asked: Placement, source: Source
+    devices: Sequence[str], requested: Sequence[str], asked: Placement, graph_def: Any
 ) -> None:
     """That an answer has every op, each on a device of the machine, and where it asks to be.
 
@@ -27,14 +26,14 @@ def check(
         devices: the device of each op of the graph, in its order.
         requested: where each had to be placed; empty if the placer was allowed to go elsewhere.
         asked: the program and its machine.
-        source: the graph that was placed.
+        graph_def: the graph that was placed.
 
     Raises:
         InputError: it is none that the placer can have given to this request.
     """
     assert asked.machine is not None
     there = set(map(str, asked.machine.devices))
-    nodes = source.graph_def.node
+    nodes = graph_def.node
     faults = [
         f"'{node.name}' is on {device}, which is not in {asked.machine}"
         if device
@@ -56,7 +55,7 @@ def check(
         ]
     if faults:
         raise InputError(
-            source.program,
+            asked.program,
             f"the placer's answer for {len(faults)} of {len(devices)} ops cannot be right: "
             + faults[0],
             "report this graph: nothing is said about a graph that was not placed in full",

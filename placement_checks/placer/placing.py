@@ -12,9 +12,13 @@ from placement_checks.core import machines
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import MOST_REFUSALS, VARIABLE_TYPES, Placement, Refusal
-from placement_checks.loading.graph_def import all_nodes, keep_whole, strip
-from placement_checks.loading.graph_reading import Source
+from placement_checks.loading.graph_def import (
+    all_nodes,
+    keep_whole,
+    without_large_constants,
+)
 from placement_checks.placer.answers import check
 from placement_checks.placer.kernels import BOUND, why_not
 from placement_checks.placer.task_order import Preference
@@ -22,11 +26,16 @@ from placement_checks.placer.worker.client import PlacerProcess, Unusable, phant
 from placement_checks.placer.worker.refused import Refused
 
 
-def place(asked: Placement, source: Source, machine: Machine, devices: str) -> Placement:
+def place(asked: Placement, graph_def: Any, machine: Machine, devices: str) -> Placement:
     """``asked`` with the devices that TensorFlow's placer assigns on ``machine``.
 
-    Where strict placement fails, the refusals are collected and the graph is placed softly. The
-    GraphDef of ``source`` is used up.
+    Where strict placement fails, the refusals are collected and the graph is placed softly.
+
+    Args:
+        asked: what a program asks for, and whether it may be placed softly.
+        graph_def: its ``GraphDef``, which is not changed.
+        machine: the devices.
+        devices: ``auto``, ``real`` or ``simulated``.
 
     Raises:
         InputError: a device name that the placer cannot read.
@@ -35,7 +44,8 @@ def place(asked: Placement, source: Source, machine: Machine, devices: str) -> P
     asked = replace(asked, machine=machine)
     here = machine.is_local and 0 < len(machine.gpus) <= len(machines.local_gpus())
     if devices == "real" and not here:
-        return replace(asked, unplaced=f"this machine has not the devices asked for ({machine})")
+        lacking = Missing(f"this machine has not the devices asked for ({machine})")
+        return replace(asked, assigned=lacking)
     real = here and devices != "simulated"
     process, kind = (session, "session") if real else (phantom, "phantom")
     if refusals := _of_other_clusters(asked):
@@ -43,27 +53,28 @@ def place(asked: Placement, source: Source, machine: Machine, devices: str) -> P
             asked,
             refusals=refusals,
             placer=kind,
-            unplaced=f"the machine ({machine}) lacks tasks that the program names",
+            assigned=Missing(f"the machine ({machine}) lacks tasks that the program names"),
         )
-    prepare(source.graph_def, machine)
+    graph_def = prepared(graph_def, machine)
     try:
         if not asked.soft:
             try:
-                placed = _ask(process, source, asked, soft=False)
-                return _assigned(asked, source, placed, kind)
+                placed = _ask(process, graph_def, asked, soft=False)
+                return _assigned(asked, graph_def, placed, kind)
             except Refused as refused:
-                refusals = list(_refusals(process, source, asked, refused))
+                refusals = list(_refusals(process, graph_def, asked, refused))
         try:
-            placed = _ask(process, source, asked, soft=True)
+            placed = _ask(process, graph_def, asked, soft=True)
         except Refused as refused:
-            if not refusals:
-                refusals = [_refusal(str(refused), asked)]
             return replace(
-                asked, refusals=refusals, placer=kind, unplaced="the placer refused the graph"
+                asked,
+                refusals=refusals or [_refusal(str(refused), asked)],
+                placer=kind,
+                assigned=Missing("the placer refused the graph"),
             )
     except Unusable as reason:
-        return replace(asked, unplaced=str(reason))
-    return replace(_assigned(asked, source, placed, kind), refusals=refusals)
+        return replace(asked, assigned=Missing(str(reason)))
+    return replace(_assigned(asked, graph_def, placed, kind), refusals=refusals)
 
 
 def _of_other_clusters(asked: Placement) -> list[Refusal]:
@@ -85,33 +96,34 @@ def _of_other_clusters(asked: Placement) -> list[Refusal]:
 _HERE = re.compile(r"/(?:replica|task):0(?=/|$)")
 
 
-def prepare(graph_def: Any, machine: Machine) -> None:
-    """Make a GraphDef fit to be placed from outside: on one host every op names that host, in a
-    cluster tasks have the names of `Preference`, and large constants that no shape depends on
-    become small ones.
+def prepared(graph_def: Any, machine: Machine) -> Any:
+    """A copy of a GraphDef that can be placed from outside.
+
+    On one host every op names that host, in a cluster tasks have the names of `Preference`, and
+    large constants that no shape depends on become small ones.
     """
     prefix = str(LOCALHOST) if machine.is_local else ""
     renamed = cache(Preference(machine).device)
-    for node in all_nodes(graph_def):
+    copied = without_large_constants(graph_def)
+    for node in all_nodes(copied):
         if prefix and "/job:" not in node.device:
             node.device = prefix + _HERE.sub("", node.device)
         elif not prefix and node.device:
             node.device = renamed(node.device)
-        if node.op == "Const":
-            strip(node.attr["value"].tensor)
     if not machine.is_local:
-        keep_whole(graph_def)
+        keep_whole(copied)
+    return copied
 
 
-def _ask(process: PlacerProcess, source: Source, asked: Placement, *, soft: bool) -> list[str]:
+def _ask(process: PlacerProcess, graph_def: Any, asked: Placement, *, soft: bool) -> list[str]:
     """The device of every op of ``asked``, in its order."""
     names = list(asked.ops)
-    own = len(source.graph_def.node)
+    own = len(graph_def.node)
     assert asked.machine is not None
     preference = Preference(asked.machine)
     try:
         devices = process.place(
-            source.graph_def.SerializeToString(),
+            graph_def.SerializeToString(),
             names[:own],
             names[own:],
             preference.tasks(),
@@ -126,12 +138,12 @@ def _ask(process: PlacerProcess, source: Source, asked: Placement, *, soft: bool
         raise Refused(preference.back(str(refused))) from None
     back = cache(preference.back)
     answer = list(map(back, devices))
-    requested = [] if soft else [back(node.device) for node in source.graph_def.node]
-    check(answer[:own], requested, asked, source)
+    requested = [] if soft else [back(node.device) for node in graph_def.node]
+    check(answer[:own], requested, asked, graph_def)
     return answer
 
 
-def _assigned(asked: Placement, source: Source, devices: Iterable[str], kind: str) -> Placement:
+def _assigned(asked: Placement, graph_def: Any, devices: Iterable[str], kind: str) -> Placement:
     assert asked.machine is not None
     machine = asked.machine
     ops = {}
@@ -142,11 +154,11 @@ def _assigned(asked: Placement, source: Source, devices: Iterable[str], kind: st
             fallen[op.name] = placed
         ops[op.name] = placed
     if fallen:
-        nodes = {node.name: node for node in source.graph_def.node if node.name in fallen}
+        nodes = {node.name: node for node in graph_def.node if node.name in fallen}
         for name, op in fallen.items():
             reason = why_not(op, nodes.get(name), machine)
             ops[name] = op._replace(why_not=reason or BOUND, bound=not reason)
-    return replace(asked, ops=ops, placer=kind)
+    return replace(asked, ops=ops, placer=kind, assigned=True)
 
 
 # The placer's messages, read in core/common_runtime/placer.cc and colocation_graph.cc.
@@ -157,14 +169,14 @@ _MALFORMED = re.compile(r"Malformed device specification '([^']*)' in node: \{na
 
 
 def _refusals(
-    process: PlacerProcess, source: Source, asked: Placement, refused: Refused
+    process: PlacerProcess, graph_def: Any, asked: Placement, refused: Refused
 ) -> Iterator[Refusal]:
     """Everything that strict placement refuses, one after the other.
 
     The placer stops at the first op, so that op and those bound to it are let go anywhere, and it
     is asked again.
     """
-    nodes = {node.name: node for node in source.graph_def.node}
+    nodes = {node.name: node for node in graph_def.node}
     kept: dict[str, str] = {}
     told: set[str] = set()
     try:
@@ -184,7 +196,7 @@ def _refusals(
                 kept[name] = nodes[name].device
                 nodes[name].device = _without_type(kept[name])
             try:
-                _ask(process, source, asked, soft=False)
+                _ask(process, graph_def, asked, soft=False)
             except Refused as again:
                 refused = again
             else:

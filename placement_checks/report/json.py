@@ -68,12 +68,12 @@ def _error(error: PlacementError) -> dict[str, str]:
 
 
 def _program(report: Report) -> dict[str, Any]:
-    placement = report.placement
+    placement, measurement = report.evidence.placement, report.evidence.measurement
     return {
         "program": placement.program,
         "machine": str(placement.machine) if placement.machine else None,
         "placer": placement.placer,
-        "devices": placement.numbers.devices if placement.numbers else None,
+        "devices": measurement.devices if measurement else None,
         "rules": [_rule(verdict) for verdict in report.verdicts],
     }
 

@@ -38,11 +38,12 @@ def write(reports: Sequence[Report], console: Console) -> None:
 
 
 def _program(report: Report) -> Iterator[Text]:
-    yield Text.assemble((report.placement.program, "bold"), _conditions(report.placement))
-    if report.placement.unread:
-        yield Text(report.placement.unread, "yellow")
-    if report.placement.numbers:
-        yield Text(_run(report.placement.numbers))
+    placement, measurement = report.evidence.placement, report.evidence.measurement
+    yield Text.assemble((placement.program, "bold"), _conditions(placement))
+    if not placement.complete:
+        yield Text(placement.complete.reason, "yellow")
+    if measurement:
+        yield Text(_run(measurement))
     yield Text()
     width = 2 + max((len(verdict.rule) for verdict in report.verdicts), default=0)
     for verdict in report.verdicts:
@@ -59,8 +60,8 @@ def _program(report: Report) -> Iterator[Text]:
             yield Text(f"{verdict.rule}, in eps of the largest value", "bold")
             yield from picture(verdict.figures)
             yield Text()
-    if report.placement.numbers and report.placement.numbers.saved:
-        yield Text(f"The rows and first values are kept: --batch {report.placement.numbers.saved}")
+    if measurement and measurement.saved:
+        yield Text(f"The rows and first values are kept: --batch {measurement.saved}")
         yield Text()
 
 
@@ -75,11 +76,11 @@ def _conditions(placement: Placement) -> str:
     return f" on {placement.machine} ({_PLACERS[placement.placer]}, {strictness})"
 
 
-def _run(numbers: Measurement) -> str:
+def _run(measurement: Measurement) -> str:
     """What the numbers come from."""
-    simulated = numbers.devices == "simulated"
+    simulated = measurement.devices == "simulated"
     on = "CPU devices in place of GPUs" if simulated else "the GPUs of this machine"
-    return f"run beside {numbers.reference}, on {on}"
+    return f"run beside {measurement.reference}, on {on}"
 
 
 def _findings(verdict: Verdict) -> Iterator[Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
@@ -10,27 +11,42 @@ from itertools import groupby
 from typing import ClassVar
 
 from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing, OneTower
 from placement_checks.core.placement import Op, Placement
-from placement_checks.core.results import Evidence, Finding, State, Verdict
+from placement_checks.core.results import Finding, Kind, State, Verdict
+from placement_checks.rules.needs import Need
 
 _SHOWN = 4  # steps of a path at each end
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(ABC):
     """Base of the rules. The fields of a rule are its parameters, its docstring explains it.
 
     Attributes:
+        name: by which it is known, in reports and settings.
+        kind: what it rests on.
+        requires: what it cannot do without.
         by_absence: whether it is broken by what is not there, so that a part proves nothing.
     """
 
     name: ClassVar[str]
-    evidence: ClassVar[Evidence]
+    kind: ClassVar[Kind]
+    requires: ClassVar[frozenset[Need]] = frozenset()
     by_absence: ClassVar[bool] = False
 
-    def check(self, placement: Placement) -> Verdict:
-        """Judge a placement."""
-        raise NotImplementedError
+    def judge(self, known: Evidence | Placement) -> Verdict:
+        """What the rule says: not-checked where something that it requires is missing."""
+        evidence = Evidence.of(known)
+        for need in Need:
+            if need in self.requires and (missing := need.missing(evidence)) is not None:
+                return self.without(missing)
+        return self.check(evidence)
+
+    @abstractmethod
+    def check(self, evidence: Evidence) -> Verdict:
+        """Judge a program that has all that the rule requires."""
 
     @classmethod
     def explanation(cls) -> str:
@@ -44,61 +60,14 @@ class Rule:
     def verdict(self, findings: Sequence[Finding], note: str | None = None) -> Verdict:
         """Broken if there is a finding, else kept."""
         state: State = "broken" if findings else "kept"
-        return Verdict(self.name, state, self.evidence, None, findings, note)
+        return Verdict(self.name, state, self.kind, None, findings, note)
+
+    def without(self, missing: Missing) -> Verdict:
+        """The verdict where something is missing that the rule needs."""
+        return self.not_checked(str(missing), alone=isinstance(missing, OneTower))
 
     def not_checked(self, reason: str, note: str | None = None, *, alone: bool = False) -> Verdict:
         return Verdict(self.name, "not-checked", None, reason, note=note, alone=alone)
-
-    def unplaced(self, placement: Placement) -> Verdict | None:
-        """The verdict on a placement that no placer has answered for."""
-        if placement.unplaced or placement.placer is None:
-            return self.not_checked(placement.unplaced or "no placer was asked")
-        return None
-
-    def unasked(self, placement: Placement) -> Verdict | None:
-        """The verdict on a placement of which only the assigned devices are known."""
-        return self.not_checked(placement.unasked) if placement.unasked else None
-
-    def collapsed(self, placement: Placement) -> Verdict | None:
-        """The verdict on a log of a machine without GPUs, where all devices became one."""
-        if placement.placer != "log" or (placement.machine and placement.machine.gpus):
-            return None
-        return self.not_checked(
-            "the log comes from a machine without GPUs, on which every op is on a CPU whatever it "
-            "asks for; verify the program itself, on GPUs that need not exist"
-        )
-
-    def too_few_towers(self, placement: Placement) -> Verdict | None:
-        """The verdict on a program that has not two towers, or whose towers look like one."""
-        if unasked := self.unasked(placement):
-            return unasked
-        if not placement.variables:
-            return self.not_checked("the graph has no variables")
-        towers = wiring(placement).towers
-        if len(towers) > 1:
-            return None
-        if not towers:
-            return self.not_checked(
-                "no op that is asked for on a GPU reads a variable, so there are no towers; build "
-                "each under its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
-            )
-        losses = len(set(placement.training.objectives or placement.training.losses))
-        if losses > 1:
-            return self.not_checked(
-                f"the towers cannot be told apart: there are {losses} losses, and all ops that "
-                f"read variables on a GPU are asked for on {towers[0]}"
-            )
-        return self.not_checked(f"there is one tower, on {towers[0]}", alone=True)
-
-    def blended(self, placement: Placement) -> Verdict | None:
-        """The verdict where the gradients of one tower are also those of another."""
-        known = wiring(placement)
-        if not known.blended:
-            return None
-        tower = known.towers[known.blended[0].tower]
-        return self.not_checked(
-            f"the loss of the tower on {tower} contains another tower's; mend losses-apart first"
-        )
 
 
 def is_among(name: str, patterns: Iterable[str]) -> bool:

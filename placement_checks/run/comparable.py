@@ -31,7 +31,7 @@ def _trains(program: Runnable) -> None:
     """Refuse a program whose step trains nothing."""
     if program.received.gradients or program.received.unread:
         return
-    if program.placement.training.train_op:
+    if program.placement.step.train_op:
         raise InputError(
             program.name, "its step trains no variable", "return the op that trains as train_op"
         )

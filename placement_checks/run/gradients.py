@@ -7,9 +7,7 @@ update is never taken for a gradient.
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,8 +17,8 @@ from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
-
-_KERAS = ("keras", "tf_keras")
+from placement_checks.core.program import AppliedGradient
+from placement_checks.loading.applied_gradients import op_name
 
 
 class Gradient(NamedTuple):
@@ -47,16 +45,11 @@ class Received:
     updates: dict[str, str] = field(default_factory=dict)
 
 
-class Applied(NamedTuple):
-    """What an optimiser was called with; ``variable`` is the name of its op."""
-
-    gradient: Any
-    variable: str
-    optimizer: str
-
-
 def received(
-    placement: Placement, graph: tf.Graph, given: Sequence[tuple[Any, Any]], noted: list[Applied]
+    placement: Placement,
+    graph: tf.Graph,
+    given: Sequence[tuple[Any, Any]],
+    applied: Sequence[AppliedGradient],
 ) -> Received:
     """The gradients that one step of a program applies.
 
@@ -64,7 +57,7 @@ def received(
         placement: what the program asks for.
         graph: its live graph.
         given: the pairs that the program itself says.
-        noted: what its optimisers were called with.
+        applied: what its optimisers were called with.
 
     Raises:
         InputError: what it says are no gradients with their variables.
@@ -72,7 +65,7 @@ def received(
     found = Received()
     known = wiring(placement)
     said = _by_variable(given, placement.program)
-    heard = {each.variable: each for each in noted}
+    heard = {each.variable: each for each in applied}
     for variable, updates in known.updates.by_variable.items():
         names = [known.flow.names[update.op] for update in updates]
         applies = [name for name in names if "Apply" in placement.ops[name].type]
@@ -101,7 +94,7 @@ def received(
 
 def _by_variable(given: Sequence[tuple[Any, Any]], program: str) -> dict[str, Any]:
     try:
-        return {_op_name(variable): gradient for gradient, variable in given}
+        return {op_name(variable): gradient for gradient, variable in given}
     except (AttributeError, TypeError, ValueError):
         raise InputError(
             program,
@@ -126,61 +119,3 @@ def _tensors(gradient: Any, graph: tf.Graph) -> Gradient | None:
     if any(getattr(part, "graph", None) is not graph for part in parts):
         return None
     return Gradient(*(part.name for part in parts))
-
-
-def _op_name(variable: Any) -> str:
-    """The name of the op that holds a variable, also of Keras's own variables."""
-    inner = getattr(variable, "value", None)
-    if inner is not None and not callable(inner):  # Keras 3 has a variable in a variable
-        variable = inner
-    handle = getattr(variable, "handle", None)
-    return str((variable if handle is None else handle).op.name)
-
-
-@contextlib.contextmanager
-def noting_applied() -> Iterator[list[Applied]]:
-    """Note what optimisers are called with, of `tf.compat.v1.train` and of Keras."""
-    noted: list[Applied] = []
-    patched: list[tuple[type, str, Any]] = []
-    try:
-        for optimizer in (tf.compat.v1.train.Optimizer, *_keras_optimizers()):
-            # Keras 3 has apply, which its apply_gradients calls.
-            name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
-            patched.append((optimizer, name, optimizer.__dict__.get(name)))
-            setattr(optimizer, name, _noting(getattr(optimizer, name), name == "apply", noted))
-        yield noted
-    finally:
-        for optimizer, name, original in patched:
-            if original is None:
-                delattr(optimizer, name)
-            else:
-                setattr(optimizer, name, original)
-
-
-def _noting(original: Callable[..., Any], apart: bool, noted: list[Applied]) -> Callable[..., Any]:
-    """``original``, an optimiser's method, that notes gradients; they may come apart."""
-
-    def apply(self: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
-        given = list(given)
-        pairs = given
-        if apart:
-            named: Any = args[0] if args else kwargs.get("trainable_variables")
-            built_for = getattr(self, "_trainable_variables", ())
-            pairs = list(zip(given, built_for if named is None else named, strict=False))
-        noted.extend(
-            Applied(gradient, _op_name(variable), type(self).__name__)
-            for gradient, variable in pairs
-        )
-        return original(self, given, *args, **kwargs)
-
-    return apply
-
-
-def _keras_optimizers() -> Iterator[type]:
-    for name in _KERAS:
-        keras = sys.modules.get(name)
-        optimizers = getattr(keras, "optimizers", None)
-        if optimizers is not None:
-            yield optimizers.Optimizer
-            if not hasattr(optimizers.Optimizer, "apply"):  # Keras 2 keeps the earlier ones too
-                yield optimizers.legacy.Optimizer

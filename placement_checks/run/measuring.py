@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.measurement import EPS, Array, Arrays, Course, Measurement, Trial
+from placement_checks.core.measurement import EPS, Array, Arrays, Measurement, Trajectory, Trial
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
 from placement_checks.loading.saved_case import Case
@@ -20,7 +21,7 @@ from placement_checks.numerics.trajectories import compared, made_up_for, stale
 from placement_checks.run.comparable import comparable
 from placement_checks.run.devices import full_precision
 from placement_checks.run.feeding import Batch, Feeding
-from placement_checks.run.pair import Pair
+from placement_checks.run.pair import ProgramPair
 from placement_checks.run.precision import changed, precisions
 from placement_checks.run.preconditions import all_fed, apart, behind, nothing_random, random_steps
 from placement_checks.run.reference_runs import Alone
@@ -53,7 +54,7 @@ class Conditions:
     seed: int = 0
 
 
-def measure(pair: Pair, batch: BatchFunction | None, conditions: Conditions) -> Measurement:
+def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Measurement:
     """Run both programs of a pair, and compare what they compute.
 
     Args:
@@ -113,7 +114,6 @@ class _Comparison:
         trials = [self._trial(batch, rows)]
         if self._feeding.odd and not self._conditions.by_tower:
             trials += self._odd_trial(program.name)
-        course, no_course = self._course()
         measured = Measurement(
             reference=single.name,
             devices="simulated" if program.simulated else "real",
@@ -122,8 +122,7 @@ class _Comparison:
             precisions=self._precisions,
             trials=trials,
             scale=self._conditions.scale,
-            course=course,
-            no_course=no_course,
+            trajectory=self._trajectory(),
             unread={**single.received.unread, **program.received.unread},
             missing=dict(self._missing()),
             changed=frozenset([*changed(single), *changed(program)]),
@@ -143,7 +142,7 @@ class _Comparison:
     def _begin(self) -> None:
         """Give the variables of both programs the same values."""
         self._reference.begin({})
-        first = self._reference.program.initializers
+        first = self._reference.program.built.initial.initializers
         values = {name: value for name, value in self._reference.values().items() if name in first}
         if self._case and self._case.start:
             self._start = self._case.first(values)
@@ -275,35 +274,37 @@ class _Comparison:
         return {
             name: np.asarray(value, np.float64)
             for name, value in running.values().items()
-            if name in running.program.initializers and np.asarray(value).dtype.kind not in "OSU"
+            if name in running.program.built.initial.initializers
+            and np.asarray(value).dtype.kind not in "OSU"
         }
 
     def _also_of_copies(self, values: Arrays) -> dict[str, Array]:
         """The reference's values, also for the copies that a strategy keeps equal."""
         program = self._towers.program
-        kept = program.mirrors.keys() - program.unsynchronised
-        copies = {copy: program.mirrors[copy] for copy in sorted(kept)}
+        kept = program.built.initial.mirrors.keys() - program.built.initial.unsynchronised
+        copies = {copy: program.built.initial.mirrors[copy] for copy in sorted(kept)}
         return {**values, **{copy: values[of] for copy, of in copies.items() if of in values}}
 
-    def _course(self) -> tuple[Course | None, str]:
+    def _trajectory(self) -> Trajectory | Missing:
         """Some steps of both programs, or why there are none."""
         if self._conditions.by_tower:
-            return None, (
+            return Missing(
                 "the statistics are those of each tower's rows, which the reference takes no "
                 "step with; only the gradients are compared"
             )
         if not all(
-            running.program.placement.training.train_op
-            for running in (self._towers, self._reference)
+            running.program.placement.step.train_op for running in (self._towers, self._reference)
         ):
-            return None, (
+            return Missing(
                 "which op is one step is not said; return it from both builders: "
                 "{'train_op': train_op}"
             )
         for running, feeds in self._both(self._batches[0]):
             name = random_steps(running.program, feeds)
             if name is not None:
-                return None, f"a step of {running.program.name} depends on the random op '{name}'"
+                return Missing(
+                    f"a step of {running.program.name} depends on the random op '{name}'"
+                )
         batches = [self._batch(self._feeding.rows) for _ in range(self._conditions.steps)]
         orders = [list(range(self._feeding.rows)), *self._orders(self._feeding.rows)]
         ways = []
@@ -324,7 +325,7 @@ class _Comparison:
         start = {name: np.asarray(first[name], np.float64) for name in expected[0]}
         strange = [name for name in start if not np.all(np.isfinite(expected[-1][name]))]
         if strange:
-            return None, (
+            return Missing(
                 f"after {counted(len(batches), 'step')} of the reference {strange[0]} holds what "
                 "is no number"
             )
@@ -343,7 +344,7 @@ class _Comparison:
             noise_of(values, [way[number] for way in others])
             for number, values in enumerate(expected)
         ]
-        return Course(start, expected, found, noise, unsure_in(gradients), self._late(ends)), ""
+        return Trajectory(start, expected, found, noise, unsure_in(gradients), self._late(ends))
 
     def _late(self, ends: Values) -> Trial:
         """The gradients after the last step, with the reference's variables in both programs.
@@ -371,8 +372,8 @@ def _differs(measured: Measurement) -> bool:
         and any(differing(each, measured.precisions) for each in measured.trials)
     ):
         return True
-    if measured.course is None:
+    if not measured.trajectory:
         return False
     scale = measured.scale * made_up_for(measured)
-    _, apart = compared(measured, measured.course, scale=scale)
+    _, apart = compared(measured, measured.trajectory, scale=scale)
     return bool(apart or stale(measured))

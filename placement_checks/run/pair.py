@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import final
 
-from placement_checks.core.program import BatchFunction, Program
+from placement_checks.core.program import BatchFunction, BuiltProgram
 from placement_checks.run.feeding import FEWEST, Feeding
 from placement_checks.run.runnable import Runnable, runnable
 
 
+@final
 @dataclass(frozen=True)
-class Pair:
+class ProgramPair:
     """Two programs that can be run beside each other.
 
     Attributes:
@@ -23,17 +25,17 @@ class Pair:
     reference: Runnable
 
     @staticmethod
-    def built(towers: Program, reference: Program, gpus: int, devices: str) -> Pair:
-        """Build both; ``devices`` is ``auto``, ``real`` or ``simulated``.
+    def of(towers: BuiltProgram, reference: BuiltProgram, devices: str) -> ProgramPair:
+        """Make both ready to run; ``devices`` is ``auto``, ``real`` or ``simulated``.
 
         Raises:
-            InputError: one of them cannot be built.
+            InputError: what one of them says about its step cannot be used.
             CannotRun: one of them cannot be run.
         """
-        program = runnable(towers, gpus, devices)
+        program = runnable(towers, devices)
         # Not one on a GPU and the other on the CPU: their kernels round otherwise.
-        single = runnable(reference, 1, "simulated" if program.simulated else devices)
-        return Pair(program, single)
+        single = runnable(reference, "simulated" if program.simulated else devices)
+        return ProgramPair(program, single)
 
     def feeding(
         self,

@@ -52,7 +52,7 @@ def all_fed(program: Runnable, fed: Collection[str]) -> None:
     Raises:
         CannotRun: a placeholder is not listed, or rows come from a pipeline.
     """
-    training = program.placement.training
+    training = program.placement.step
     ops = program.placement.ops
     for name in behind(program, [*gradient_tensors(program), *training.train_op], fed):
         where = program.placement.where(name)
@@ -76,7 +76,7 @@ def says_step(program: Runnable) -> None:
     Raises:
         CannotRun: it does not.
     """
-    if not program.placement.training.train_op:
+    if not program.placement.step.train_op:
         raise CannotRun(
             f"which op is one step of {program.name} is not said; return it from the function "
             "that builds the graph: {'train_op': train_op}"
@@ -92,7 +92,7 @@ def nothing_random(running: Running, feeds: Values) -> None:
     program = running.program
     known = wiring(program.placement)
     read = gradient_tensors(program)
-    ops = behind(program, read or program.placement.training.train_op, feeds)
+    ops = behind(program, read or program.placement.step.train_op, feeds)
     random = [name for name in ops if draws(program.placement.ops[name].type)]
     if random and not read:  # no two runs can be compared
         raise _left_on(program, known, random[0], feeds)
@@ -119,7 +119,7 @@ def random_steps(program: Runnable, fed: Collection[str]) -> str | None:
     return next(
         (
             name
-            for name in behind(program, program.placement.training.train_op, fed)
+            for name in behind(program, program.placement.step.train_op, fed)
             if name not in drawn and draws(program.placement.ops[name].type)
         ),
         None,
@@ -199,7 +199,7 @@ def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
     """
     program = running.program
     asked = {device for tower in wiring(program.placement).towers for device in tower.devices}
-    roots = gradient_tensors(program) or program.placement.training.train_op
+    roots = gradient_tensors(program) or program.placement.step.train_op
     needed = {program.placement.ops[name].requested for name in behind(program, roots, feeds)}
     kind, first = ("CPU", 1) if program.simulated else ("GPU", 0)
     ran = {

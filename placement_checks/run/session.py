@@ -149,12 +149,15 @@ class Running:
         copies that a strategy keeps start equal.
         """
         values = self._everywhere(values)
-        for kind in (self.program.initializers, self.program.local_initializers):
+        for kind in (
+            self.program.built.initial.initializers,
+            self.program.built.initial.local_initializers,
+        ):
             self.run(list(kind.values()))
             self.load({name: value for name, value in values.items() if name in kind})
             if values:
                 self.run([op for name, op in kind.items() if name not in values])
-        self.run(list(self.program.tables))
+        self.run(list(self.program.built.initial.tables))
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
         """The values of all variables, by name."""
@@ -171,7 +174,7 @@ class Running:
 
     def _everywhere(self, values: Values) -> Values:
         """The values also for the copies that a strategy keeps of these variables."""
-        copies = self.program.mirrors.items()
+        copies = self.program.built.initial.mirrors.items()
         return {**values, **{copy: values[of] for copy, of in copies if of in values}}
 
     @cached_property
@@ -223,12 +226,12 @@ class Running:
 
     def step(self, feeds: Values, metadata: Any = None) -> None:
         """Take one training step; ``metadata`` is given partition graphs and step statistics."""
-        train_op = list(self.program.placement.training.train_op)
+        train_op = list(self.program.placement.step.train_op)
         self.run(train_op, feeds, metadata, traced=metadata is not None)
 
     def prepared(self, feeds: Values) -> Callable[[], object]:
         """A training step on these rows, made ready so that a call takes little but the step."""
-        train_op = list(self.program.placement.training.train_op)
+        train_op = list(self.program.placement.step.train_op)
         step = self._session.make_callable(train_op, feed_list=list(feeds))
         return partial(step, *feeds.values())
 
@@ -247,7 +250,7 @@ class Running:
         if self.program.received.gradients:
             self.gradients(feeds, metadata)
         else:
-            self.run(list(self.program.placement.training.train_op), feeds, metadata)
+            self.run(list(self.program.placement.step.train_op), feeds, metadata)
         return {
             node.name: Device.parse(node.device)
             for part in metadata.partition_graphs

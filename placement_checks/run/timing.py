@@ -19,7 +19,7 @@ from placement_checks.core.errors import UsageError
 from placement_checks.core.program import BatchFunction
 from placement_checks.core.timing import Circumstances, Loop, Replayed, Timing
 from placement_checks.run.feeding import Batch
-from placement_checks.run.pair import Pair
+from placement_checks.run.pair import ProgramPair
 from placement_checks.run.preconditions import all_fed, says_step
 from placement_checks.run.runnable import Runnable
 from placement_checks.run.session import Running
@@ -71,7 +71,7 @@ class Race:
     are towers, as `Timing.company`. On GPUs the single program once more is the control.
     """
 
-    def __init__(self, pair: Pair, batch: BatchFunction | None, *, rows: int = 0) -> None:
+    def __init__(self, pair: ProgramPair, batch: BatchFunction | None, *, rows: int = 0) -> None:
         """Open the sessions, and take the steps that warm up.
 
         Args:
@@ -85,7 +85,7 @@ class Race:
             UsageError: the threads of ops were settled before.
         """
         self._pair = pair
-        shares = pair.towers.placement.policy.get("gradients-equal", {}).get("shares", ())
+        shares = pair.towers.built.step.policy.get("gradients-equal", {}).get("shares", ())
         feeding = pair.feeding(batch, rows=rows, shares=shares, fewest=_ROWS)
         self.rows = feeding.rows
         data = feeding.batch(np.random.default_rng(0), self.rows)
@@ -191,7 +191,7 @@ class Race:
         )
 
 
-def circumstances(pair: Pair) -> Circumstances:
+def circumstances(pair: ProgramPair) -> Circumstances:
     """Where a pair runs."""
     simulated = pair.towers.simulated
     return Circumstances(

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
-from placement_checks.core.placement import Placement
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.placement import NOT_ASKED, Placement
 from placement_checks.core.results import Report, Verdict
 from placement_checks.report.finding_lines import finding_lines
 from placement_checks.rules import RULES, Rule
@@ -16,18 +17,18 @@ from placement_checks.util.text import counted
 from placement_checks.verification.judging import verify
 
 # Told of every verdict; the pytest plugin listens, for its summary.
-observers: list[Callable[[Placement, Verdict], None]] = []
+observers: list[Callable[[Evidence, Verdict], None]] = []
 # Where programs are run whose numbers are compared; the plugin sets what its option says.
 devices = "auto"
 
 
-def assert_rules(placement: Placement, *rules: str, alone: Collection[str] = ()) -> None:
+def assert_rules(known: Evidence | Placement, *rules: str, alone: Collection[str] = ()) -> None:
     """Assert that a placement keeps the named rules, or all of them that can be checked.
 
     The program's own policy counts. A rule that is named and cannot be checked fails.
 
     Args:
-        placement: what `place` made.
+        known: what `place` found out, or a placement alone.
         rules: their names.
         alone: those of them that compare towers, and need not where there is one on purpose.
 
@@ -37,8 +38,9 @@ def assert_rules(placement: Placement, *rules: str, alone: Collection[str] = ())
         ConfigError: the program's policy is wrong.
     """
     __tracebackhide__ = True
-    verdicts = _verdicts(verify(placement, only=rules))
-    broken = [_message(placement, each) for each in verdicts if each.state == "broken"]
+    evidence = Evidence.of(known)
+    verdicts = _verdicts(verify(evidence, only=rules))
+    broken = [_message(evidence, each) for each in verdicts if each.state == "broken"]
     if broken:
         raise AssertionError("\n\n".join(broken))
     unchecked = [
@@ -48,7 +50,7 @@ def assert_rules(placement: Placement, *rules: str, alone: Collection[str] = ())
     ]
     for verdict in unchecked:
         if verdict.rule in rules or len(unchecked) == len(verdicts):
-            _refuse(placement, verdict)
+            _refuse(evidence, verdict)
 
 
 def _assertion(rule: type[Rule]) -> Callable[..., None]:
@@ -67,7 +69,7 @@ def _assertion(rule: type[Rule]) -> Callable[..., None]:
     parameter = inspect.Parameter
     signature = inspect.Signature(
         [
-            parameter("placement", parameter.POSITIONAL_OR_KEYWORD, annotation=Placement),
+            parameter("placement", parameter.POSITIONAL_OR_KEYWORD, annotation=Evidence),
             *(parameter(name, parameter.POSITIONAL_OR_KEYWORD, default=None) for name in names),
         ]
     )
@@ -106,15 +108,16 @@ assert_shards_balanced = _assertion(RULES["shards-balanced"])
 assert_session_memory = _assertion(RULES["session-memory"])
 
 
-def _assert(placement: Placement, rule: str, **parameters: Any) -> None:
+def _assert(known: Evidence | Placement, rule: str, **parameters: Any) -> None:
     """Assert one rule; parameters that are not given are those of the program's policy."""
     __tracebackhide__ = True
     given = {name: value for name, value in parameters.items() if value is not None}
-    (verdict,) = _verdicts(verify(placement, [{rule: given}], only=[rule]))
+    evidence = Evidence.of(known)
+    (verdict,) = _verdicts(verify(evidence, [{rule: given}], only=[rule]))
     if verdict.state == "not-checked":
-        _refuse(placement, verdict)
+        _refuse(evidence, verdict)
     if verdict.state == "broken":
-        raise AssertionError(_message(placement, verdict))
+        raise AssertionError(_message(evidence, verdict))
 
 
 def _verdicts(report: Report) -> Sequence[Verdict]:
@@ -126,7 +129,7 @@ def _verdicts(report: Report) -> Sequence[Verdict]:
     __tracebackhide__ = True
     for verdict in report.verdicts:
         for observer in observers:
-            observer(report.placement, verdict)
+            observer(report.evidence, verdict)
     if not report.errors:
         return report.verdicts
     error, *others = report.errors
@@ -134,30 +137,36 @@ def _verdicts(report: Report) -> Sequence[Verdict]:
         error.add_note(str(other))
     for verdict in report.verdicts:
         if verdict.state == "broken":
-            error.add_note(_message(report.placement, verdict))
+            error.add_note(_message(report.evidence, verdict))
     raise error
 
 
-def _refuse(placement: Placement, verdict: Verdict) -> NoReturn:
+def _refuse(evidence: Evidence, verdict: Verdict) -> NoReturn:
     """Nothing was looked at: that is no pass. Where no placer can answer here, it is a skip."""
     __tracebackhide__ = True
     message = printable(
-        f"{verdict.rule} could not be checked on {placement.program}: {verdict.reason}"
+        f"{verdict.rule} could not be checked on {evidence.placement.program}: {verdict.reason}"
     )
-    if placement.unplaced and not placement.refusals:
+    if _cannot_be_placed(evidence.placement):
         import pytest
 
         pytest.skip(message)
     raise AssertionError(message)
 
 
-def _message(placement: Placement, verdict: Verdict) -> str:
+def _cannot_be_placed(placement: Placement) -> bool:
+    """Whether a placer was asked and none can answer here."""
+    return not placement.assigned and placement.assigned != NOT_ASKED and not placement.refusals
+
+
+def _message(evidence: Evidence, verdict: Verdict) -> str:
+    placement, measurement = evidence.placement, evidence.measurement
     machine = f" on {placement.machine}" if placement.machine else ""
     headline = (
         f"{verdict.rule} is broken by {placement.program}{machine}: "
         f"{counted(len(verdict.findings), 'finding')}"
     )
     lines = [headline, *finding_lines(verdict.findings)]
-    if verdict.evidence == "executed" and placement.numbers and placement.numbers.saved:
-        lines.append(f"  the rows and first values are kept: batch='{placement.numbers.saved}'")
+    if verdict.evidence == "executed" and measurement and measurement.saved:
+        lines.append(f"  the rows and first values are kept: batch='{measurement.saved}'")
     return "\n".join(map(printable, lines))

@@ -10,7 +10,7 @@ from placement_checks.rules.runs.towers_overlap import TowersOverlap
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.testing import assertions
 from placement_checks.verification import configuration
-from placement_checks.verification.gathering import ask, with_numbers
+from placement_checks.verification.gathering import requested, with_numbers
 from placement_checks.verification.policy import Policy
 
 if TYPE_CHECKING:
@@ -99,16 +99,14 @@ def _assert(
     towers: Target, single: Target, batch: Batch, gpus: int, policy: Policy, *rules: str
 ) -> None:
     __tracebackhide__ = True
-    placement = with_numbers(
-        ask(towers, gpus=gpus),
-        towers,
+    evidence = with_numbers(
+        requested(towers, gpus=gpus),
         single,
         batch,
-        gpus=gpus,
         devices=assertions.devices,
         policies=[policy],
         only=rules,
     )
-    own = configuration.Settings(policy=placement.policy)
+    own = configuration.Settings(policy=evidence.policy)
     policy = configuration.Settings(policy=policy).within(own).policy
-    assertions.assert_rules(replace(placement, policy=policy), *rules)
+    assertions.assert_rules(replace(evidence, policy=policy), *rules)

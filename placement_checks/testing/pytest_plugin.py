@@ -15,7 +15,7 @@ import pytest
 from placement_checks.core import machines
 
 if TYPE_CHECKING:
-    from placement_checks.core.placement import Placement
+    from placement_checks.core.evidence import Evidence
     from placement_checks.core.results import Verdict
     from placement_checks.logs.live import CaughtLog
     from placement_checks.testing.isolation import State
@@ -139,10 +139,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Record the verdicts of a test, and keep what it does to TensorFlow from the next one."""
     from placement_checks.testing import assertions
 
-    def record(placement: Placement, verdict: Verdict) -> None:
+    def record(evidence: Evidence, verdict: Verdict) -> None:
         facts = {
-            "program": placement.program,
-            "on": _conditions(placement, verdict),
+            "program": evidence.placement.program,
+            "on": _conditions(evidence, verdict),
             "rule": verdict.rule,
             "state": verdict.state,
         }
@@ -161,11 +161,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 
 
-def _conditions(placement: Placement, verdict: Verdict) -> str:
+def _conditions(evidence: Evidence, verdict: Verdict) -> str:
     """What a verdict rests on: the machine and its placer, or the devices of a run."""
-    if verdict.evidence == "executed" and placement.numbers:
-        return f"gpu*{placement.numbers.towers} ({placement.numbers.devices})"
-    return f"{placement.machine or 'no machine'} ({placement.placer or 'not placed'})"
+    if verdict.evidence == "executed" and evidence.measurement:
+        return f"gpu*{evidence.measurement.towers} ({evidence.measurement.devices})"
+    return f"{evidence.machine or 'no machine'} ({evidence.placer or 'not placed'})"
 
 
 def _tensorflow_state() -> State | None:
@@ -213,13 +213,13 @@ class _Summary:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
+def place(request: pytest.FixtureRequest) -> Callable[..., Evidence]:
     """Place a program or graph on GPUs that need not exist: ``place(build, gpus=2)``.
 
     The call takes a builder, a ``tf.Graph``, a target such as ``train.py:build_towers`` or the
     path of a saved graph, and the keywords ``gpus`` (default 2), ``machine`` (a `Machine` or its
     written form) and ``soft``. With ``reference``, the program for one GPU, and ``batch`` both
-    are run, for the rules on numbers. It returns a `Placement` for the ``assert_*`` functions.
+    are run, for the rules on numbers. It returns `Evidence` for the ``assert_*`` functions.
     What the call leaves open, the marks of the test say, and then ``[tool.placement_checks]``.
     """
     from placement_checks.testing.assertions import assert_rules
@@ -239,25 +239,19 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Placement]:
     alone = {rule for mark in marks if _is_of_one_gpu(mark) for rule in mark.args}
     devices = _devices(request.config)
 
-    def call(target: Any, **keywords: Any) -> Placement:
+    def call(target: Any, **keywords: Any) -> Evidence:
         __tracebackhide__ = True
         options = {**defaults, **_one_machine(keywords)}
         reference, batch = options.pop("reference", None), options.pop("batch", None)
-        placement = gathering.place(
-            target,
-            devices=devices,
-            **options,
-        )
-        policy = settings.within(configuration.Settings(policy=placement.policy)).policy
-        placement = replace(placement, policy=policy)
+        evidence = gathering.place(target, devices=devices, **options)
+        policy = settings.within(configuration.Settings(policy=evidence.policy)).policy
+        evidence = replace(evidence, policy=policy)
         if reference is not None:
-            placement = gathering.with_numbers(
-                placement, target, reference, batch, devices=devices
-            )
+            evidence = gathering.with_numbers(evidence, reference, batch, devices=devices)
         if rules:
-            one = placement.machine is not None and placement.machine.towers == 1
-            assert_rules(placement, *rules, alone=alone if one else ())
-        return placement
+            one = evidence.machine is not None and evidence.machine.towers == 1
+            assert_rules(evidence, *rules, alone=alone if one else ())
+        return evidence
 
     return call
 

@@ -56,16 +56,16 @@ class TowerBenchmark:
             InputError: a program or the batch function is at fault, or cannot be timed.
         """
         from placement_checks.core.errors import CannotRun
-        from placement_checks.loading.batches import batch_of, program_of
-        from placement_checks.run.pair import Pair
+        from placement_checks.loading.batches import batch_of
+        from placement_checks.loading.programs import load, load_reference
+        from placement_checks.run.pair import ProgramPair
         from placement_checks.run.timing import Race
 
         __tracebackhide__ = True
         disabled = self._benchmark.disabled
         try:
-            pair = Pair.built(
-                program_of(towers), program_of(single), gpus or self._gpus, self._devices
-            )
+            built = load(towers, gpus or self._gpus)
+            pair = ProgramPair.of(built, load_reference(single, built), self._devices)
             with Race(pair, batch_of(batch), rows=rows) as race:
                 self._benchmark.pedantic(race.towers, setup=race.others, rounds=rounds)
                 for _ in race.traced():

@@ -29,14 +29,14 @@ def compare(old: Placement, new: Placement) -> Difference:
         ],
         {name: types[name] for name in before if name not in after},
         {name: types[name] for name in after if name not in before},
-        [f"{each.program}: {each.unread}" for each in (old, new) if each.unread],
+        [f"{each.program}: {each.complete}" for each in (old, new) if not each.complete],
     )
 
 
 def _places(placement: Placement) -> dict[str, Places]:
     """The devices of each op that has any, in the order of their names."""
-    if placement.placer is None:
-        raise InputError(placement.program, placement.unplaced or "nobody assigned its devices")
+    if not placement.assigned:
+        raise InputError(placement.program, str(placement.assigned))
     found: dict[str, set[Device]] = defaultdict(set)
     for op in placement.ops.values():
         if op.assigned:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from placement_checks.core.devices import Device
-from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.errors import CannotRun, UsageError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine, checked_gpus, local_gpus
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import FOLLOWERS, Placement
-from placement_checks.core.program import Program
+from placement_checks.core.program import Batch, BuiltProgram, Target
+from placement_checks.rules.base import Rule
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.towers_overlap import TowersOverlap
 from placement_checks.rules.runs.weights_equal import WeightsEqual
@@ -21,15 +23,14 @@ from placement_checks.verification.judging import rules_of
 from placement_checks.verification.policy import Policy
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    from collections.abc import Callable
 
-    from placement_checks.core.program import Batch, BatchFunction
+    from placement_checks.core.program import BatchFunction
     from placement_checks.core.trace import Trace
-    from placement_checks.loading.graph_reading import Source
     from placement_checks.run.measuring import Conditions
-    from placement_checks.run.pair import Pair
+    from placement_checks.run.pair import ProgramPair
 
-    Target: TypeAlias = str | Program | Path | tf.Graph | Callable[..., object]
+_T = TypeVar("_T")
 
 
 def place(
@@ -39,7 +40,7 @@ def place(
     machine: Machine | str | None = None,
     soft: bool | None = None,
     devices: str = "auto",
-) -> Placement:
+) -> Evidence:
     """Where the ops of a program or graph are asked to be, and where the placer puts them.
 
     Args:
@@ -58,35 +59,42 @@ def place(
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
-    return asked_on(target, gpus=gpus, machine=machine, soft=soft).placed(devices)
+    return request(target, gpus=gpus, machine=machine, soft=soft).placed(devices)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a program or graph asks for, and the machine that the placer is to put it on."""
+class Request:
+    """What the placer is asked: a program, what it asks for, and the machine.
 
-    placement: Placement
-    source: Source
+    Attributes:
+        evidence: what is known of the program so far.
+        graph_def: its ``GraphDef``.
+        machine: the devices.
+    """
+
+    evidence: Evidence
+    graph_def: Any
     machine: Machine
 
-    def placed(self, devices: str = "auto") -> Placement:
+    def placed(self, devices: str = "auto") -> Evidence:
         """Where the placer puts the ops; as for `place`."""
         from placement_checks.placer.placing import place as place_on
 
         with left_alone():
-            return place_on(self.placement, self.source, self.machine, devices)
+            placement = place_on(self.evidence.placement, self.graph_def, self.machine, devices)
+        return replace(self.evidence, placement=placement)
 
 
-def asked_on(
+def request(
     target: Target,
     *,
     gpus: int = 2,
     machine: Machine | str | None = None,
     soft: bool | None = None,
-) -> Asked:
+) -> Request:
     """What `place` asks the placer; the arguments are its."""
     checked_gpus(gpus)
-    target = _checked(target)
+    _check(target)
     if isinstance(machine, str):
         machine = Machine.parse(machine)
     elif not isinstance(machine, Machine | None):
@@ -95,16 +103,18 @@ def asked_on(
             "is no machine",
             "write it like 'gpu*4' or 'worker*8: gpu*4'",
         )
-    _start_early()
+    _start_placer()
     if machine is not None:
         gpus = machine.towers
-    asked, source = _asked(target, gpus)
+    built = _load(target, gpus)
+    evidence = _of_built(built)
     if soft is not None:
-        asked = replace(asked, soft=soft)
-    return Asked(asked, source, machine or Machine.smallest(_requested(asked), gpus))
+        evidence = replace(evidence, placement=replace(evidence.placement, soft=soft))
+    machine = machine or Machine.smallest(_devices(evidence.placement), gpus)
+    return Request(evidence, built.graph_def, machine)
 
 
-def ask(target: Target, *, gpus: int = 2) -> Placement:
+def requested(target: Target, *, gpus: int = 2) -> Evidence:
     """Where the ops of a program or graph are asked to be; no placer is asked.
 
     Args:
@@ -115,12 +125,35 @@ def ask(target: Target, *, gpus: int = 2) -> Placement:
         UsageError: ``gpus`` is below 1 or above 256.
         InputError: the target cannot be built or read.
     """
-    asked, _ = _asked(_checked(target), checked_gpus(gpus))
-    return asked
+    checked_gpus(gpus)
+    _check(target)
+    return _of_built(_load(target, gpus))
 
 
-def _checked(target: Target) -> Target:
-    """The target, of which nothing is known to be wrong; not even TensorFlow is loaded for that.
+def _load(target: Target, gpus: int) -> BuiltProgram:
+    from placement_checks.loading.programs import load
+
+    return load(target, gpus)
+
+
+def _of_built(built: BuiltProgram) -> Evidence:
+    single = _single_gpu(built)
+    return Evidence(
+        built.requested,
+        program=built,
+        single_gpu=single.requested if single else single,
+        policy=built.step.policy,
+    )
+
+
+def _single_gpu(built: BuiltProgram) -> BuiltProgram | Missing:
+    if built.program and built.gpus == 1 and built.program.takes_num_gpus:
+        return Missing("it was built for one GPU")
+    return built.for_gpus(1)
+
+
+def _check(target: Target) -> None:
+    """See that nothing is known to be wrong with a target; TensorFlow is not loaded for that.
 
     Raises:
         InputError: it names nothing that can be loaded.
@@ -129,24 +162,9 @@ def _checked(target: Target) -> Target:
 
     if isinstance(target, str | Path):
         check(target)
-    return target
 
 
-def _asked(target: Target, gpus: int) -> tuple[Placement, Source]:
-    from placement_checks.loading import graph_files, graph_reading
-    from placement_checks.loading.targets import resolve
-
-    if isinstance(target, str):
-        target = resolve(target)
-    if isinstance(target, Path):
-        return _graph(graph_files.load(target), "a saved graph cannot be built for one GPU")
-    if hasattr(target, "as_graph_def"):
-        source = graph_reading.of_live(target, "the graph")
-        return _graph(source, "a graph cannot be built again for one GPU")
-    return _program(target if isinstance(target, Program) else Program.of(target), gpus)
-
-
-def _requested(placement: Placement) -> set[Device]:
+def _devices(placement: Placement) -> set[Device]:
     """The devices that a program asks for.
 
     An op that only follows a variable does not ask for a GPU, nor does one that computes nothing:
@@ -161,56 +179,20 @@ def _requested(placement: Placement) -> set[Device]:
     }
 
 
-def _graph(source: Source, not_alone: str) -> tuple[Placement, Source]:
-    from placement_checks.loading.graph_reading import requested
-
-    return replace(requested(source), not_alone=not_alone), source
-
-
-def _program(program: Program, gpus: int) -> tuple[Placement, Source]:
-    from placement_checks.loading.building import build
-    from placement_checks.loading.graph_reading import requested
-
-    source, step = build(program, gpus)
-    asked = replace(requested(source), soft=step.soft, policy=step.policy)
-    if not program.takes_num_gpus:
-        return replace(asked, not_alone="its builder takes no num_gpus"), source
-    if gpus == 1:
-        return replace(asked, not_alone="it was built for one GPU"), source
-    try:
-        alone, _ = build(program, 1)
-        return replace(asked, alone=requested(alone)), source
-    except InputError as error:
-        return replace(asked, not_alone=f"built for one GPU, {error.message}"), source
-
-
 def prepare(*, placer: bool = True) -> None:
     """Load TensorFlow, without its noise; ``placer`` starts the placer process beside it.
 
     Raises:
         InputError: TensorFlow is not installed, or does not load.
     """
-    from placement_checks.util.streams import quiet_stderr
+    from placement_checks.loading.start import import_tensorflow
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if placer:
-        _start_early()
-    try:
-        with quiet_stderr():
-            import tensorflow  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise InputError(
-            "tensorflow", f"cannot be imported: {error}", "pip install 'tensorflow>=2.15'"
-        ) from None
-    except Exception as error:  # whatever stands in its way, such as a TMPDIR that is read-only
-        raise InputError(
-            "tensorflow",
-            f"cannot be imported: {type(error).__name__}: {error}",
-            "see what python -c 'import tensorflow' says",
-        ) from None
+        _start_placer()
+    import_tensorflow()
 
 
-def _start_early() -> None:
+def _start_placer() -> None:
     """Let the placer process load TensorFlow meanwhile, where no GPU here could answer instead."""
     from placement_checks.placer.worker.client import phantom
 
@@ -218,58 +200,79 @@ def _start_early() -> None:
         phantom.start()
 
 
-_NUMERIC = frozenset({GradientsEqual.name, WeightsEqual.name})
-
-
 def with_numbers(
-    placement: Placement,
-    target: Target,
+    evidence: Evidence,
     reference: Target,
     batch: Batch = None,
     *,
-    gpus: int | None = None,
     devices: str = "auto",
     policies: Sequence[Policy] = (),
     only: Collection[str] = (),
     without: Collection[str] = (),
-) -> Placement:
-    """The placement of a program, with its reference and what running the two gave.
+) -> Evidence:
+    """What is known of a program, with its reference and what running the two gives.
 
     Args:
-        placement: what `place` made of the program.
-        target: the program: a builder, a `Program`, or one as the command line names it.
+        evidence: what `place` found out of the program.
         reference: the same for one GPU, with the same names of variables.
         batch: ``batch(rng, n)`` gives arrays of n rows by the names of the inputs, those of rank 0
             whole; a target that names such a function; the file of a saved case; or None for rows
             that are made up.
-        gpus: how many the program is built for; None for those of the placement's machine.
         devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
         policies: parameters of the rules, the policy that counts most first.
         only: the rules to check, if not all; nothing is run if they are static.
         without: the rules to leave out.
 
     Raises:
-        UsageError: ``gpus`` is below 1 or above 256, or there is no such rule.
+        UsageError: there is no such rule.
         ConfigError: a policy is wrong.
         InputError: a program or the batch function is at fault.
     """
-    from placement_checks.core.errors import CannotRun
-    from placement_checks.loading.batches import batch_of, program_of
-    from placement_checks.run.measuring import Conditions, measure
-    from placement_checks.run.pair import Pair
+    from placement_checks.loading.batches import batch_of
+    from placement_checks.loading.programs import load_reference
+    from placement_checks.run.measuring import measure
+    from placement_checks.run.pair import ProgramPair
 
     __tracebackhide__ = True
-    rules = {rule.name: rule for rule in rules_of(placement, policies)}
+    rules = {rule.name: rule for rule in rules_of(evidence, policies)}
+    conditions = _conditions(rules)
+    towers = evidence.program
+    single = load_reference(reference, towers) if towers else _load(reference, 1)
+    evidence = replace(evidence, reference=single.requested)
+    wanted = set(only or rules) - set(without)
+    if wanted.isdisjoint({GradientsEqual.name, WeightsEqual.name, TowersOverlap.name}):
+        return evidence
+    rows = batch_of(batch)
+    if not towers:
+        return replace(evidence, measurement=towers, trace=towers)
+    pair = _or_missing(lambda: ProgramPair.of(towers, single, devices))
+    if not pair:
+        return replace(evidence, measurement=pair, trace=pair)
+    if TowersOverlap.name in wanted:
+        trace = _or_missing(lambda: _traced(pair, rows, conditions))
+        evidence = replace(evidence, trace=trace)
+    if wanted & {GradientsEqual.name, WeightsEqual.name}:
+        measurement = _or_missing(lambda: measure(pair, rows, conditions))
+        evidence = replace(evidence, measurement=measurement)
+    return evidence
+
+
+def _or_missing(run: Callable[[], _T]) -> _T | Missing:
+    """What a run gives; missing where a sound program cannot be run here."""
+    try:
+        return run()
+    except CannotRun as reason:
+        return Missing(str(reason))
+
+
+def _conditions(rules: Mapping[str, Rule]) -> Conditions:
+    """How programs are run, by the parameters of the rules on runs."""
+    from placement_checks.run.measuring import Conditions
+
     gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
     assert isinstance(gradients, GradientsEqual)
     assert isinstance(weights, WeightsEqual)
-    placement = replace(placement, reference=ask(reference, gpus=1))
-    wanted = set(only or rules) - set(without)
-    if wanted.isdisjoint({*_NUMERIC, TowersOverlap.name}):
-        return placement
-    if gpus is None:
-        gpus = placement.machine.towers if placement.machine else 2
-    conditions = Conditions(
+    return Conditions(
         rows=gradients.rows,
         shares=gradients.shares,
         scale=gradients.scale,
@@ -277,25 +280,9 @@ def with_numbers(
         steps=weights.steps,
         seconds=gradients.seconds,
     )
-    rows = batch_of(batch)
-    try:
-        pair = Pair.built(program_of(target), program_of(reference), checked_gpus(gpus), devices)
-    except CannotRun as reason:
-        return replace(placement, unmeasured=str(reason))
-    if TowersOverlap.name in wanted:
-        try:
-            placement = replace(placement, trace=_watched(pair, rows, conditions))
-        except CannotRun as reason:
-            placement = replace(placement, unmeasured=str(reason))
-    if wanted & _NUMERIC:
-        try:
-            placement = replace(placement, numbers=measure(pair, rows, conditions))
-        except CannotRun as reason:
-            placement = replace(placement, unmeasured=str(reason))
-    return placement
 
 
-def _watched(pair: Pair, batch: BatchFunction | None, conditions: Conditions) -> Trace:
+def _traced(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Trace:
     """Some steps of the towers, traced."""
     import numpy as np
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from placement_checks.core.errors import as_error
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report, Verdict
 from placement_checks.rules import Rule
@@ -13,16 +14,16 @@ from placement_checks.verification.policy import Policy, policy_errors, rules_fo
 
 
 def verify(
-    placement: Placement,
+    known: Evidence | Placement,
     policies: Sequence[Policy] = (),
     *,
     only: Collection[str] = (),
     without: Collection[str] = (),
 ) -> Report:
-    """Judge a placement.
+    """Judge a program.
 
     Args:
-        placement: what `place` made, or one built by hand.
+        known: what `place` found out, or a placement alone.
         policies: parameters of rules, the policy that counts most first; the program's own comes
             last and is added here.
         only: names of rules; empty for all.
@@ -32,41 +33,43 @@ def verify(
         UsageError: there is no such rule.
         ConfigError: a policy names a rule or field that does not exist, or a value is unfit.
     """
-    rules = rules_of(placement, policies, only, without)
+    evidence = Evidence.of(known)
+    rules = rules_of(evidence, policies, only, without)
     with left_alone():
-        return Report(placement, [_judged(rule, placement) for rule in rules])
+        return Report(evidence, [_judged(rule, evidence) for rule in rules])
 
 
-def _judged(rule: Rule, placement: Placement) -> Verdict:
+def _judged(rule: Rule, evidence: Evidence) -> Verdict:
     """The verdict of a rule; what was read in part keeps none, nor breaks one by what it lacks."""
-    verdict = _verdict(rule, placement)
+    verdict = _verdict(rule, evidence)
     unproved = ("kept", "broken") if rule.by_absence else ("kept",)
-    if placement.unread and verdict.state in unproved:
-        return rule.not_checked(placement.unread, verdict.note)
+    complete = evidence.placement.complete
+    if not complete and verdict.state in unproved:
+        return rule.not_checked(complete.reason, verdict.note)
     return verdict
 
 
-def _verdict(rule: Rule, placement: Placement) -> Verdict:
+def _verdict(rule: Rule, evidence: Evidence) -> Verdict:
     """What a rule says; one that fails has checked nothing, and the others are judged."""
     try:
-        return rule.check(placement)
+        return rule.judge(evidence)
     except Exception as fault:
-        error = as_error(placement.program, fault)
+        error = as_error(evidence.placement.program, fault)
         reason = f"{error.message}; {error.cure}"
         return Verdict(rule.name, "not-checked", None, reason, error=error)
 
 
 def rules_of(
-    placement: Placement,
+    evidence: Evidence,
     policies: Sequence[Policy] = (),
     only: Collection[str] = (),
     without: Collection[str] = (),
 ) -> list[Rule]:
-    """The rules by which a placement is judged, each with its parameters; as for `verify`."""
+    """The rules by which a program is judged, each with its parameters; as for `verify`."""
     __tracebackhide__ = True
     for policy in policies:
         for wrong in policy_errors(policy):
             raise wrong
-    for wrong in policy_errors(placement.policy, f"policy of {placement.program}: "):
+    for wrong in policy_errors(evidence.policy, f"policy of {evidence.placement.program}: "):
         raise wrong
-    return rules_for([*policies, placement.policy], only=only, without=without)
+    return rules_for([*policies, evidence.policy], only=only, without=without)

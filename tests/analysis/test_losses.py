@@ -13,7 +13,7 @@ from placement_checks.analysis.tower_analysis import wiring
 
 def losses(*ops: Op, of: Sequence[str], **more: Any) -> tuple[list[list[str]], bool]:
     """The losses of each tower by name, and whether they are the parts of one."""
-    known = wiring(program(*ops, training={"objectives": of}, **more))
+    known = wiring(program(*ops, step={"objectives": of}, **more))
     names = [[known.flow.names[op] for op in each] for each in known.losses.of]
     return names, known.losses.joint
 

@@ -12,7 +12,7 @@ from towers import host, on, program, variable
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.tower_analysis import wiring
-from placement_checks.core.placement import Training
+from placement_checks.core.placement import StepOps
 
 
 def tower_of(name: str, *ops: Op, **more: Any) -> int:
@@ -95,7 +95,7 @@ def test_a_copy_that_only_evaluates_is_no_tower() -> None:
 
 
 def test_every_copy_is_a_tower_where_the_step_is_not_known() -> None:
-    assert len(wiring(evaluated(2, training={"train_op": ()})).towers) == 3
+    assert len(wiring(evaluated(2, step={"train_op": ()})).towers) == 3
 
 
 def test_a_copy_that_the_step_runs_is_a_tower_though_no_gradients_are_taken_of_it() -> None:
@@ -115,14 +115,14 @@ def test_copies_that_only_predict_are_towers_where_no_gpu_trains() -> None:
         host("loss", "MatMul", "x", "head"),
         host("gradients/loss_grad/MatMul", "MatMul", "loss"),
         host("update", "ResourceApplyGradientDescent", "head", "gradients/loss_grad/MatMul"),
-        training=Training(train_op=("update",), objectives=("loss",)),
+        step=StepOps(train_op=("update",), objectives=("loss",)),
     )
 
     assert len(wiring(graph).towers) == 2
 
 
 def test_every_copy_is_a_tower_where_no_gradients_are_taken() -> None:
-    assert len(wiring(evaluated(2, training={"backward": ()})).towers) == 3
+    assert len(wiring(evaluated(2, step={"backward": ()})).towers) == 3
 
 
 def test_the_body_of_a_backward_function_is_part_of_the_backward_pass() -> None:
@@ -131,7 +131,7 @@ def test_the_body_of_a_backward_function_is_part_of_the_backward_pass() -> None:
         op("forward/Relu", "Relu", call="forward"),
         op("back", "PartitionedCall"),
         op("back/ReluGrad", "ReluGrad", call="back"),
-        training=Training(backward={"back"}),
+        step=StepOps(backward={"back"}),
     )
 
     assert list(wiring(graph).backward.ops) == [0, 0, 1, 1]

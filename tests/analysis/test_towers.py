@@ -9,7 +9,7 @@ from graphs import op, placement
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.tower_analysis import wiring
-from placement_checks.core.placement import Training
+from placement_checks.core.placement import StepOps
 
 
 def read_by(graph: Placement, variable: str) -> list[str]:
@@ -105,7 +105,7 @@ def looked_up(*more: Op, trained: bool = True) -> Placement:
         if trained:
             ops.append(op(f"gradients/loss_{i}_grad/Mul", "Mul", gpu, "", f"both_{i}"))
     objectives = ("loss_0:0", "loss_1:0", "gone")
-    return placement(*ops, *more, training=Training(objectives=objectives))
+    return placement(*ops, *more, step=StepOps(objectives=objectives))
 
 
 def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it() -> None:
@@ -128,7 +128,7 @@ def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it() -> No
 
 
 def test_where_no_loss_is_known_all_that_the_host_looks_up_is_read() -> None:
-    graph = replace(looked_up(trained=False), training=Training())
+    graph = replace(looked_up(trained=False), step=StepOps())
 
     assert [each.reads for each in wiring(graph).parts.all] == [
         {"first": "loss_0", "second": "own_0"},
@@ -201,7 +201,7 @@ def test_what_only_an_update_computes_with_is_not_read() -> None:
         op("slower", "Mul", "/gpu:0", "", "velocity", "momentum"),
         op("new", "AddV2", "/gpu:0", "", "slower", "gradients/loss_grad/MatMul"),
         op("update", "AssignSubVariableOp", "/cpu:0", "", "w", "new"),
-        training=Training(train_op=("update",), objectives=("loss",)),
+        step=StepOps(train_op=("update",), objectives=("loss",)),
     )
 
     assert read_by(graph, "velocity") == []

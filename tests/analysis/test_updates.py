@@ -12,7 +12,7 @@ from placement_checks.analysis.tower_analysis import wiring
 
 
 def roots(*ops: Op, of: Sequence[str]) -> list[str]:
-    known = wiring(program(*ops, training={"train_op": (), "train_ops": of}))
+    known = wiring(program(*ops, step={"train_op": (), "train_ops": of}))
     return [known.flow.names[op] for op in known.updates.roots]
 
 
@@ -36,7 +36,7 @@ def test_an_op_of_the_optimiser_that_the_graph_has_no_longer_is_left_out() -> No
 def test_of_many_train_ops_three_are_named() -> None:
     graph = program(
         *(host(f"train_{each}", "NoOp") for each in "abcd"),
-        training={"train_op": (), "train_ops": [f"train_{each}" for each in "dcba"]},
+        step={"train_op": (), "train_ops": [f"train_{each}" for each in "dcba"]},
     )
 
     assert wiring(graph).updates.unknown.startswith(

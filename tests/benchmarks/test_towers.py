@@ -1,4 +1,4 @@
-"""Training on towers against training on one GPU: the loops of MNIST and of CIFAR-10.
+"""StepOps on towers against training on one GPU: the loops of MNIST and of CIFAR-10.
 
 Beside the towers of MNIST stand the strategies of TensorFlow, with the same network on the same
 devices. On CPU devices the measured ratio says how far the towers run side by side, and nothing

@@ -170,9 +170,9 @@ def batch(rng, n):
     )
     file = target.removesuffix(":build")
 
-    measured = with_numbers(place(target), target, f"{file}:single", f"{file}:batch").numbers
+    measured = with_numbers(place(target), f"{file}:single", f"{file}:batch").measurement
 
-    assert measured is not None
-    assert measured.course is not None
+    assert measured
+    assert measured.trajectory
     assert not measured.saved
     assert Behaviour.now() == Behaviour()

@@ -19,7 +19,7 @@ from mutations import damage_bytes, damage_fields, of_kind, two_towers
 
 from placement_checks import place
 from placement_checks.core.errors import PlacementError
-from placement_checks.verification.gathering import ask
+from placement_checks.verification.gathering import requested
 from placement_checks.verification.judging import verify
 
 META = two_towers()
@@ -41,7 +41,7 @@ def judge(data: bytes, suffix: str, *, placed: bool = False) -> None:
         path = Path(folder) / (f"graph{suffix}" if suffix else "saved_model.pb")
         path.write_bytes(data)
         target = path if suffix else Path(folder)
-        verify(place(target) if placed else ask(target))
+        verify(place(target) if placed else requested(target))
 
 
 @KINDS
@@ -51,7 +51,7 @@ def test_what_is_whole_is_judged(suffix: str, tmp_path: Path) -> None:
 
     placement = place(path if suffix else tmp_path)
 
-    assert not placement.refusals
+    assert not placement.placement.refusals
     assert len(placement.variables) == 5
     verify(placement)
 

@@ -34,10 +34,10 @@ def details(
 
         inner(x)
     if request.param == "live":
-        return place(graph, gpus=1).details
+        return place(graph, gpus=1).placement.details
     folder = tmp_path_factory.mktemp("graphs")
     tf.io.write_graph(graph, str(folder), "graph.pb", as_text=False)
-    return place(folder / "graph.pb", gpus=1).details
+    return place(folder / "graph.pb", gpus=1).placement.details
 
 
 def test_outputs_have_dtype_and_shape(details: GraphDetails) -> None:
@@ -71,7 +71,7 @@ def dataset_op(limit: int, scope: str) -> Body:
         tf1.data.make_one_shot_iterator(dataset).get_next()
     placement = place(graph, gpus=1)
     (iterator,) = (op for op in placement.ops.values() if op.type == "OneShotIterator")
-    return placement.details.attributes(iterator.name)["dataset_factory"]
+    return placement.placement.details.attributes(iterator.name)["dataset_factory"]
 
 
 def test_functions_are_equal_if_their_bodies_are_whatever_the_names() -> None:
@@ -88,4 +88,4 @@ def test_a_file_of_very_many_ops_is_not_imported_for_its_shapes(
     tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
     monkeypatch.setattr("placement_checks.loading.details._MOST_IMPORTED", 0)
 
-    assert place(tmp_path / "graph.pb", gpus=1).details.outputs("x") == ()
+    assert place(tmp_path / "graph.pb", gpus=1).placement.details.outputs("x") == ()

@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from placement_checks import Program, place
 from placement_checks.analysis.tower_analysis import wiring
-from placement_checks.core.placement import Training
+from placement_checks.core.placement import StepOps
 from placement_checks.loading import gradient_notes
 from placement_checks.rules import RULES
 
 tf1 = tf.compat.v1
 
 
-def trained(take: Callable[..., Any]) -> Training:
+def trained(take: Callable[..., Any]) -> StepOps:
     """A builder of one linear layer, whose gradient `take(loss, w)` yields."""
 
     def build() -> None:
@@ -27,7 +27,7 @@ def trained(take: Callable[..., Any]) -> Training:
             loss = tf.reduce_mean(tf.tanh(x @ w), name="loss")
             take(loss, w)
 
-    return place(Program("train.py:build", build), gpus=1).training
+    return place(Program("train.py:build", build), gpus=1).placement.step
 
 
 def by_tape(_loss: Any, w: Any) -> None:
@@ -71,7 +71,7 @@ def test_gradients_within_gradients_are_not_objectives() -> None:
         x = tf1.get_variable("x", [3])
         tf1.gradients(tf.reduce_sum(recomputed(x), name="total"), x)
 
-    assert place(Program("train.py:build", build), gpus=1).training.objectives == ["total:0"]
+    assert place(Program("train.py:build", build), gpus=1).placement.step.objectives == ["total:0"]
 
 
 def test_nothing_is_left_patched() -> None:
@@ -107,7 +107,7 @@ def test_in_a_saved_graph_the_name_tells_and_the_finding_says_so(tmp_path: Path)
         tf1.gradients(tf.add_n(losses), [w])
     tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
 
-    verdict = RULES["gradients-colocated"]().check(place(tmp_path / "graph.pb"))
+    verdict = RULES["gradients-colocated"]().judge(place(tmp_path / "graph.pb"))
 
     assert verdict.state == "broken"
     tanh = next(f for f in verdict.findings if f.object == "gradients/Tanh_1_grad/TanhGrad")
@@ -134,4 +134,4 @@ def test_a_tape_within_gradients_is_no_objective() -> None:
         x = tf1.get_variable("x", [3])
         tf1.gradients(tf.reduce_sum(recomputed(x), name="total"), x)
 
-    assert place(Program("train.py:build", build), gpus=1).training.objectives == ["total:0"]
+    assert place(Program("train.py:build", build), gpus=1).placement.step.objectives == ["total:0"]

@@ -56,11 +56,11 @@ def test_a_file_is_placed_like_the_graph_it_was_made_of(
         ("w", "float32", (4, 1)),
         ("step", "float32", ()),
     ]
-    assert placement.where("w") is None
+    assert placement.placement.where("w") is None
     if suffix == ".meta":
-        assert placement.collections == {GLOBAL: ("w", "step"), TRAINABLE: ("w",)}
+        assert placement.placement.collections == {GLOBAL: ("w", "step"), TRAINABLE: ("w",)}
     else:
-        assert placement.collections == {}
+        assert placement.placement.collections == {}
 
 
 def test_a_saved_model_of_version_1(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_saved_model_of_version_1(tmp_path: Path) -> None:
     y = placement.ops["y"]
     assert not y.requested  # simple_save clears devices
     assert y.assigned == Machine.local().gpus[0]
-    assert placement.collections[TRAINABLE] == ("w",)
+    assert placement.placement.collections[TRAINABLE] == ("w",)
 
 
 def test_a_saved_model_of_version_2_has_its_functions_opened(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from placement_checks import Machine, PlacementError, place
-from placement_checks.placer.placing import prepare
+from placement_checks.core.missing import Missing
+from placement_checks.placer.placing import prepared
 
 tf1 = tf.compat.v1
 
@@ -29,7 +30,7 @@ def test_ops_of_bodies_are_placed_one_by_one() -> None:
             tf.while_loop(lambda i, _: i < 3, lambda i, s: (i + 1, tf.tanh(s)), [0, y])
             tf.switch_case(tf.constant(0), [lambda: tf.exp(y), lambda: tf.sin(y)], name="switch")
 
-    placement = place(build)
+    placement = place(build).placement
     assigned = {op.name: op.assigned.short for op in placement.ops.values() if op.assigned}
     types = {op.type: assigned[op.name] for op in placement.ops.values() if "/" in op.name}
 
@@ -47,10 +48,10 @@ def test_large_constants_are_not_sent_but_those_that_shapes_depend_on_are() -> N
         tf.split(tf1.placeholder(tf.float32, [1000]), sizes, name="parts")
     graph_def = graph.as_graph_def()
 
-    prepare(graph_def, Machine.local())
+    graph_def = prepared(graph_def, Machine.local())
 
     assert graph_def.ByteSize() < 100_000
-    placement = place(graph)
+    placement = place(graph).placement
     assert placement.refusals == ()
     assert placement.ops["weights"].assigned is not None
 
@@ -60,7 +61,7 @@ def test_a_graph_without_a_job_is_placed_on_the_local_host_only() -> None:
         tf1.placeholder(tf.float32, name="x")
     graph_def = graph.as_graph_def()
 
-    prepare(graph_def, Machine.local())
+    graph_def = prepared(graph_def, Machine.local())
 
     assert graph_def.node[0].device == "/job:localhost/replica:0/task:0/device:GPU:1"
 
@@ -75,7 +76,7 @@ def test_strict_placement_is_refused_op_by_op_and_then_softened() -> None:
         with tf.device("/gpu:5"):
             tf.sqrt(tf1.placeholder(tf.float32), name="nowhere")
 
-    placement = place(build)
+    placement = place(build).placement
 
     assert {refusal.op for refusal in placement.refusals} >= {
         *(f"lower_{number}" for number in range(5)),
@@ -91,10 +92,10 @@ def test_what_cannot_be_placed_even_softly_is_said_to_be_unplaced() -> None:
         with tf.device("/job:localhost/replica:1/task:0"):
             tf1.placeholder(tf.float32, name="x")
 
-    placement = place(build, machine=Machine.local(2), soft=True)
+    placement = place(build, machine=Machine.local(2), soft=True).placement
 
     assert [refusal.op for refusal in placement.refusals] == ["x"]
-    assert placement.unplaced == "the placer refused the graph"
+    assert placement.assigned == Missing("the placer refused the graph")
 
 
 def test_tasks_that_the_machine_lacks_are_refused_without_the_placer() -> None:
@@ -103,13 +104,13 @@ def test_tasks_that_the_machine_lacks_are_refused_without_the_placer() -> None:
             with tf.device(device):
                 tf1.placeholder(tf.float32, name="x")
 
-    placement = place(build, machine=Machine.parse("worker*2"), soft=True)
+    placement = place(build, machine=Machine.parse("worker*2"), soft=True).placement
 
     assert placement.refusals == [
         ("x", "it asks for /job:ps, and the machine has /job:worker"),
         ("x_1", "it asks for /job:worker/task:2, and the job worker has tasks 0 and 1"),
     ]
-    assert placement.unplaced == (
+    assert placement.assigned == Missing(
         "the machine (worker*2: cpu*1) lacks tasks that the program names"
     )
 
@@ -129,8 +130,8 @@ def test_the_programs_session_configuration_says_whether_placement_is_soft(
     def build() -> dict[str, object]:
         return {"train_op": tf1.placeholder(tf.float32), "config": config}
 
-    assert place(build).soft == soft
-    assert place(build, soft=not soft).soft != soft
+    assert place(build).placement.soft == soft
+    assert place(build, soft=not soft).placement.soft != soft
 
 
 def test_equal_keras_programs_have_equal_names_however_often_they_are_built() -> None:
@@ -141,8 +142,8 @@ def test_equal_keras_programs_have_equal_names_however_often_they_are_built() ->
     first, second = place(build), place(build)
 
     assert [each.name for each in first.variables] == [each.name for each in second.variables]
-    assert first.alone is not None
-    assert first.alone.collections == first.collections
+    assert first.single_gpu is not None
+    assert first.single_gpu.placement.collections == first.placement.collections
 
 
 def test_a_builder_that_fails_for_one_gpu_is_judged_without_it() -> None:
@@ -151,10 +152,11 @@ def test_a_builder_that_fails_for_one_gpu_is_judged_without_it() -> None:
         if num_gpus == 1:
             raise ValueError("I want two")
 
-    placement = place(build)
+    evidence = place(build)
 
-    assert placement.alone is None
-    assert placement.not_alone == ("built for one GPU, the builder raised ValueError: I want two")
+    assert evidence.single_gpu == Missing(
+        "built for one GPU, the builder raised ValueError: I want two"
+    )
 
 
 def test_ops_of_libraries_of_ones_own_leave_the_assigned_rules_unchecked(tmp_path: Path) -> None:
@@ -162,10 +164,10 @@ def test_ops_of_libraries_of_ones_own_leave_the_assigned_rules_unchecked(tmp_pat
     file = tmp_path / "graph.pbtxt"
     file.write_text('node { name: "own" op: "OpOfOnesOwn" device: "/device:GPU:0" }')
 
-    placement = place(file)
+    placement = place(file).placement
 
     assert placement.refusals == ()
-    assert placement.unplaced == (
+    assert placement.assigned == Missing(
         "the placer does not know the op type OpOfOnesOwn: ops of libraries of one's own cannot "
         "be placed"
     )
@@ -195,7 +197,7 @@ def test_all_ops_on_a_missing_device_are_refused_with_the_placers_words() -> Non
             for number in range(80):
                 x = tf.sqrt(x, name=f"root_{number}")
 
-    refusals = place(build).refusals
+    refusals = place(build).placement.refusals
 
     assert len(refusals) == 81
     assert all(

@@ -17,7 +17,7 @@ from placement_checks import place
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import TRAINABLE
 from placement_checks.loading.function_bodies import DEEPEST, MOST_NESTED
-from placement_checks.verification.gathering import ask
+from placement_checks.verification.gathering import requested
 from placement_checks.verification.judging import verify
 
 tf1 = tf.compat.v1
@@ -53,7 +53,7 @@ def save(graph: Any, name: str = "graph.pb") -> str:
 def refused(target: str | Path) -> str:
     """What `ask` and `place` say of a target; no placer may be asked."""
     with pytest.raises(InputError) as asked:
-        ask(target)
+        requested(target)
     with pytest.raises(InputError) as placed:
         place(target)
     assert str(asked.value) == str(placed.value)
@@ -102,10 +102,10 @@ def test_the_number_of_ops_is_told_where_it_can_be(graph: Any) -> None:
 def test_as_many_ops_are_counted_as_unfold(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     own = len(graph.node) + 1
     target = save(doubled(graph, 5))
-    nested = len(ask(target).ops) - own
+    nested = len(requested(target).ops) - own
 
     monkeypatch.setattr("placement_checks.loading.function_bodies.MOST_NESTED", nested)
-    assert len(ask(target).ops) == own + nested
+    assert len(requested(target).ops) == own + nested
     monkeypatch.setattr("placement_checks.loading.function_bodies.MOST_NESTED", nested - 1)
     assert f"unfold to {nested} ops" in refused(target)
 
@@ -152,7 +152,7 @@ def test_a_function_that_is_called_by_its_name(graph: Any) -> None:
 def test_recursion_that_nothing_calls_is_no_matter(graph: Any) -> None:
     function(graph, "f", "f")
 
-    assert "call" not in ask(save(graph)).ops
+    assert "call" not in requested(save(graph)).ops
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["first to last", "last to first"])
@@ -170,7 +170,7 @@ def test_calls_within_calls(graph: Any, order: int) -> None:
 
     del graph.node[-DEEPEST:]
     call(graph.node, "call", "f1")
-    assert "call" + "/call_0" * (DEEPEST - 1) + "/n" in ask(save(graph)).ops
+    assert "call" + "/call_0" * (DEEPEST - 1) + "/n" in requested(save(graph)).ops
 
 
 def test_functions_of_datasets_may_be_handed_on_as_deep_as_they_like(graph: Any) -> None:
@@ -181,7 +181,7 @@ def test_functions_of_datasets_may_be_handed_on_as_deep_as_they_like(graph: Any)
         added.node_def.add(name="n", op="MapDataset").attr["f"].func.name = f"f{level + 1}"
     graph.node.add(name="map", op="MapDataset").attr["f"].func.name = "f0"
 
-    assert ask(save(graph)).details.attributes("map").keys() == {"f"}
+    assert requested(save(graph)).placement.details.attributes("map").keys() == {"f"}
 
 
 def test_a_name_in_a_body_that_the_graph_has_too(graph: Any) -> None:
@@ -191,10 +191,10 @@ def test_a_name_in_a_body_that_the_graph_has_too(graph: Any) -> None:
         tf.make_tensor_proto(3)
     )
 
-    asked = ask(save(graph))
+    asked = requested(save(graph))
 
     assert asked.ops["call/n"].type == "Const"
-    assert asked.details.value("call/n") == ("int32", (), 3)
+    assert asked.placement.details.value("call/n") == ("int32", (), 3)
 
 
 def unnamed(graph: Any) -> None:
@@ -334,10 +334,10 @@ def test_a_strange_graph_is_judged(graph: Any, kind: str) -> None:
         function(graph, "f")
     target = save(graph)
 
-    for placement in (ask(target), place(target)):
+    for placement in (requested(target), place(target)):
         verify(placement)
-        assert placement.details.attributes("constant").keys() == {"dtype"}
-        placement.details.value("constant")
+        assert placement.placement.details.attributes("constant").keys() == {"dtype"}
+        placement.placement.details.value("constant")
 
 
 def test_shapes_that_end_the_process_that_infers_them() -> None:
@@ -346,12 +346,12 @@ def test_shapes_that_end_the_process_that_infers_them() -> None:
         x = tf1.placeholder(tf.float32, [4], name="x")
         tf.reshape(x, tf.constant([2, 2], name="shape"), name="reshaped")
     graph = live.as_graph_def()
-    assert ask(save(graph)).details.outputs("reshaped") == [("float32", (2, 2))]
+    assert requested(save(graph)).placement.details.outputs("reshaped") == [("float32", (2, 2))]
 
     node(graph, "shape").attr["value"].tensor.dtype = 1
-    asked = ask(save(graph))
+    asked = requested(save(graph))
 
-    assert asked.details.outputs("reshaped") == ()
+    assert asked.placement.details.outputs("reshaped") == ()
     verify(asked)
 
 
@@ -372,10 +372,10 @@ def test_collections_of_another_kind_say_nothing(graph: Any) -> None:
     meta.collection_def[TRAINABLE].node_list.value.append("handle")
     meta.collection_def["train_op"].bytes_list.value.append(b"\xff")
 
-    asked = ask(save(meta, "graph.meta"))
+    asked = requested(save(meta, "graph.meta"))
 
-    assert asked.collections[TRAINABLE] == ()
-    assert asked.training.train_ops == ()
+    assert asked.placement.collections[TRAINABLE] == ()
+    assert asked.placement.step.train_ops == ()
 
 
 @pytest.mark.parametrize("tags", [("", ""), ("train", "")], ids=["first", "train"])
@@ -392,10 +392,10 @@ def test_the_graph_of_a_saved_model_that_holds_ops_is_taken(
     Path("saved").mkdir()
     save(saved, "saved/saved_model.pb")
 
-    asked = ask("saved")
+    asked = requested("saved")
 
     assert len(asked.ops) == len(graph.node)
-    assert asked.collections[TRAINABLE] == ("handle",)
+    assert asked.placement.collections[TRAINABLE] == ("handle",)
 
 
 def test_a_saved_model_without_ops() -> None:

@@ -44,19 +44,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_where_is_the_outermost_line_and_the_frames_lead_inwards(folder: Path) -> None:
     placement = place("train.py:build")
 
-    assert placement.where("x") == "train.py:10"
-    assert [str(frame) for frame in placement.details.frames("x")] == [
+    assert placement.placement.where("x") == "train.py:10"
+    assert [str(frame) for frame in placement.placement.details.frames("x")] == [
         "train.py:10",
         "train.py:14",
     ]
-    assert [frame.function for frame in placement.details.frames("x")] == ["build", "model"]
+    assert [frame.function for frame in placement.placement.details.frames("x")] == [
+        "build",
+        "model",
+    ]
 
 
 def test_frames_of_keras_and_tensorflow_are_passed_over(folder: Path) -> None:
     placement = place("train.py:build")
     kernel = next(each.name for each in placement.variables if "kernel" in each.name)
 
-    assert [str(frame) for frame in placement.details.frames(kernel)] == [
+    assert [str(frame) for frame in placement.placement.details.frames(kernel)] == [
         "train.py:10",
         "train.py:15",
         "layers.py:5",
@@ -66,8 +69,8 @@ def test_frames_of_keras_and_tensorflow_are_passed_over(folder: Path) -> None:
 def test_ops_of_function_bodies_have_lines_too(folder: Path) -> None:
     placement = place("train.py:build")
 
-    assert placement.where("cond/then/inside_0") == "train.py:10"
-    assert str(placement.details.frames("cond/then/inside_0")[-1]) == "train.py:16"
+    assert placement.placement.where("cond/then/inside_0") == "train.py:10"
+    assert str(placement.placement.details.frames("cond/then/inside_0")[-1]) == "train.py:16"
 
 
 def test_lines_are_relative_to_the_current_folder(
@@ -77,7 +80,7 @@ def test_lines_are_relative_to_the_current_folder(
     inner.mkdir()
     monkeypatch.chdir(inner)
 
-    assert place("../train.py:build").where("x") == "../train.py:10"
+    assert place("../train.py:build").placement.where("x") == "../train.py:10"
 
 
 def test_a_builder_at_hand_has_the_lines_of_its_own_folder() -> None:
@@ -86,7 +89,7 @@ def test_a_builder_at_hand_has_the_lines_of_its_own_folder() -> None:
     def build() -> None:
         tf.compat.v1.placeholder(tf.float32, name="x")
 
-    line = place(build).where("x")
+    line = place(build).placement.where("x")
 
     assert line is not None
     assert line.endswith(f"test_source_lines.py:{build.__code__.co_firstlineno + 1}")

@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from placement_checks import Program, place
 from placement_checks.core.errors import InputError
-from placement_checks.core.placement import Training
+from placement_checks.core.placement import StepOps
 
 tf1 = tf.compat.v1
 
 
-def said(**returned: Any) -> Training | None:
+def said(**returned: Any) -> StepOps | None:
     """The training of a program that returns this; texts are called with the graph's ops."""
 
     def build() -> dict[str, Any]:
@@ -24,7 +24,7 @@ def said(**returned: Any) -> Training | None:
         known = {"x": x, "y": y, "op": y.op}
         return {key: value(known) if callable(value) else value for key, value in returned.items()}
 
-    return place(Program("train.py:build", build), gpus=1).training
+    return place(Program("train.py:build", build), gpus=1).placement.step
 
 
 def test_ops_and_tensors_are_known_by_their_names() -> None:
@@ -52,9 +52,9 @@ def test_variables_and_assignments_are_known_by_their_ops(use_resource: bool) ->
 
     placement = place(build)
 
-    (counted,) = placement.training.train_op
+    (counted,) = placement.placement.step.train_op
     assert placement.ops[counted.partition(":")[0]].type.startswith("AssignAdd")
-    assert [each.partition(":")[0] for each in placement.training.losses] == ["step"]
+    assert [each.partition(":")[0] for each in placement.placement.step.losses] == ["step"]
 
 
 def test_several_ops_are_one_step_together() -> None:

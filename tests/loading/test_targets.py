@@ -94,7 +94,7 @@ def test_a_module_is_imported_from_the_current_folder(
 
     placement = place("package_of_this_test.towers:build")
 
-    assert placement.where("x") == "package_of_this_test/towers.py:4"
+    assert placement.placement.where("x") == "package_of_this_test/towers.py:4"
     monkeypatch.delitem(sys.modules, "package_of_this_test.towers")
     monkeypatch.delitem(sys.modules, "package_of_this_test")
 

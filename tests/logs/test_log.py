@@ -9,6 +9,7 @@ from graphs import op, placement
 
 from placement_checks import Device, Machine, verify
 from placement_checks.core.errors import InputError
+from placement_checks.core.missing import Missing
 from placement_checks.logs import Log, Record, read_logs
 from placement_checks.logs.tally import Tally
 
@@ -248,7 +249,7 @@ def test_an_op_that_was_not_placed_has_no_device() -> None:
 
 
 def test_it_is_told_what_a_log_does_not_tell() -> None:
-    assert read(f"x: (Add): {CPU}\n").placement().unasked == (
+    assert read(f"x: (Add): {CPU}\n").placement().requested == Missing(
         "a placement log has neither requests nor edges; give the program that printed it with "
         "--graph"
     )

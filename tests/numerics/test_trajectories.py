@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measurements import course, measurement
+from measurements import measurement, trajectory
 
-from placement_checks.core.measurement import Array, Course, Measurement, Trial
+from placement_checks.core.measurement import Array, Measurement, Trajectory, Trial
+from placement_checks.core.missing import Missing
 from placement_checks.numerics.trajectories import (
     Departure,
     compared,
@@ -27,13 +28,17 @@ ONE = 2.0**-23  # eps of float32
 
 
 def after(
-    steps: Course, *, optimizer: str = SGD, dtypes: Mapping[str, str] | None = None, **more: Any
+    steps: Trajectory,
+    *,
+    optimizer: str = SGD,
+    dtypes: Mapping[str, str] | None = None,
+    **more: Any,
 ) -> tuple[dict[str, str], dict[str, Departure]]:
     """The states of the variables that stay equal, and those that part ways."""
     numbers = measurement(
         optimizers=frozenset([optimizer]),
         dtypes={**dict.fromkeys(steps.start, "float32"), **(dtypes or {})},
-        course=steps,
+        trajectory=steps,
     )
     equal, apart = compared(numbers, steps, **more)
     assert len(equal) + len(apart) == len(steps.found[0])
@@ -43,9 +48,11 @@ def after(
     )
 
 
-def trained(expected: Sequence[Any], found: Sequence[Any], start: Any = (1.0, 2.0)) -> Course:
+def trained(expected: Sequence[Any], found: Sequence[Any], start: Any = (1.0, 2.0)) -> Trajectory:
     """One variable w."""
-    return course({"w": start}, {"w": expected}, {"w": found}, unsure={"w": np.zeros_like(start)})
+    return trajectory(
+        {"w": start}, {"w": expected}, {"w": found}, unsure={"w": np.zeros_like(start)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +90,7 @@ def test_optimisers_whose_step_is_as_large_as_the_gradient(
     ],
 )
 def test_slots_are_named_under_their_variable(name: str, of: str | None) -> None:
-    steps = course({"fc/w": [1]}, {"fc/w": [[1]]}, {}, unsure={"fc/w": [False]})
+    steps = trajectory({"fc/w": [1]}, {"fc/w": [[1]]}, {}, unsure={"fc/w": [False]})
 
     assert owner(name, steps) == of
 
@@ -96,7 +103,7 @@ def test_equal() -> None:
 
 def test_the_state_is_that_after_the_last_step() -> None:
     steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 3], [4, 5], [6, 7 + 20 * ONE]])
-    numbers = measurement(dtypes={"w": "float32"}, course=steps)
+    numbers = measurement(dtypes={"w": "float32"}, trajectory=steps)
 
     ((each,), apart) = compared(numbers, steps)
 
@@ -106,14 +113,14 @@ def test_the_state_is_that_after_the_last_step() -> None:
 
 
 def test_variables_of_one_program_alone_are_not_compared() -> None:
-    steps = course({"w": [1], "v": [1], "u": [1]}, {"w": [[2]], "v": [[2]]}, {})
-    found = Course(steps.start, steps.expected, [{"w": np.array([2.0])}], steps.noise)
+    steps = trajectory({"w": [1], "v": [1], "u": [1]}, {"w": [[2]], "v": [[2]]}, {})
+    found = Trajectory(steps.start, steps.expected, [{"w": np.array([2.0])}], steps.noise)
 
     assert after(found) == ({"w": "equal"}, {})
 
 
 def test_tolerance_and_noise() -> None:
-    steps = course({"w": [1]}, {"w": [[1]]}, {"w": [[1 + 40 * ONE]]}, noise=2 * ONE)
+    steps = trajectory({"w": [1]}, {"w": [[1]]}, {"w": [[1 + 40 * ONE]]}, noise=2 * ONE)
 
     assert after(steps)[1]
     assert not after(steps, tolerance=41)[1]
@@ -122,7 +129,7 @@ def test_tolerance_and_noise() -> None:
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
 def test_a_counter_is_equal_or_not(dtype: str) -> None:
-    steps = course({"step": 0}, {"step": [1, 2, 10**7]}, {"step": [1, 2, 10**7 + 1]})
+    steps = trajectory({"step": 0}, {"step": [1, 2, 10**7]}, {"step": [1, 2, 10**7 + 1]})
 
     equal, apart = after(steps, optimizer=ADAM, dtypes={"step": dtype})
 
@@ -226,12 +233,12 @@ def test_what_is_no_number_differs(optimizer: str, stray: float) -> None:
 # Slots, and what is declared.
 
 
-def slots(*factors: float, of: str = "w") -> Course:
+def slots(*factors: float, of: str = "w") -> Trajectory:
     """w, and slots of it that are multiplied by so much."""
     expected = {"w": [[2.0, 3.0]] * 3, **{f"w/{n}": [[1.0, 5.0]] * 3 for n in range(len(factors))}}
     found = {f"w/{n}": [np.array([1.0, 5.0]) * each] * 3 for n, each in enumerate(factors)}
     start = {name: [0.0, 0.0] for name in expected}
-    return course(start, expected, found, unsure={of: [False, False]})
+    return trajectory(start, expected, found, unsure={of: [False, False]})
 
 
 @pytest.mark.parametrize("optimizer", [SGD, ADAM])
@@ -259,7 +266,7 @@ def test_the_nearest_scale_is_shown() -> None:
 def test_the_noise_of_slots_is_scaled_as_they_are() -> None:
     """Eight times a noise of 1e-5, 128 times as large."""
     for off, is_equal in ((0.01, True), (0.011, False)):
-        steps = course(
+        steps = trajectory(
             {"w": [0, 0], "w/m": [0, 0]},
             {"w": [[1, 1]], "w/m": [[1, 1]]},
             {"w/m": [[128, 128 + off]]},
@@ -283,8 +290,8 @@ def test_the_scale_is_found_in_slots_alone() -> None:
 # Optimisers that divide the gradient by its size.
 
 
-def doubtful(found: Sequence[float], slot: Sequence[float] = (1, 1, 1)) -> Course:
-    return course(
+def doubtful(found: Sequence[float], slot: Sequence[float] = (1, 1, 1)) -> Trajectory:
+    return trajectory(
         {"w": [0, 0, 0], "w/m": [0, 0, 0]},
         {"w": [[1, 1, 1]] * 3, "w/m": [[1, 1, 1]] * 3},
         {"w": [found] * 3, "w/m": [slot] * 3},
@@ -302,13 +309,15 @@ def doubtful(found: Sequence[float], slot: Sequence[float] = (1, 1, 1)) -> Cours
         (doubtful([1, 1, 1]), set(), set()),
     ],
 )
-def test_elements_whose_way_is_rounding(steps: Course, adam: set[str], descent: set[str]) -> None:
+def test_elements_whose_way_is_rounding(
+    steps: Trajectory, adam: set[str], descent: set[str]
+) -> None:
     assert after(steps, optimizer=ADAM)[1].keys() == adam
     assert after(steps, optimizer=SGD)[1].keys() == descent
 
 
 def test_a_slot_of_another_shape_is_compared_whole() -> None:
-    steps = course(
+    steps = trajectory(
         {"w": [0, 0], "w/power": [1.0]},
         {"w": [[1, 1]], "w/power": [[0.9]]},
         {"w/power": [[0.5]]},
@@ -319,7 +328,7 @@ def test_a_slot_of_another_shape_is_compared_whole() -> None:
 
 
 def test_all_elements_unsure() -> None:
-    steps = course({"w": [0, 0]}, {"w": [[1, 1]]}, {"w": [[5, 5]]}, unsure={"w": [True, True]})
+    steps = trajectory({"w": [0, 0]}, {"w": [[1, 1]]}, {"w": [[5, 5]]}, unsure={"w": [True, True]})
 
     assert after(steps, optimizer=ADAM) == ({"w": "equal"}, {})
     assert after(steps)[1].keys() == {"w"}
@@ -348,7 +357,7 @@ def test_the_drift_grows_with_the_way_so_far() -> None:
 
 
 def test_integers_have_no_drift() -> None:
-    steps = course({"step": 0}, {"step": [100, 200]}, {"step": [100, 201]})
+    steps = trajectory({"step": 0}, {"step": [100, 200]}, {"step": [100, 201]})
 
     assert list(after(steps, optimizer=ADAM, dtypes={"step": "int64"})[1]) == ["step"]
     assert list(after(steps, optimizer=ADAM, dtypes={"step": "float32"})[1]) == []
@@ -356,7 +365,7 @@ def test_integers_have_no_drift() -> None:
 
 def test_a_slot_that_is_scaled_drifts_as_it_is_scaled() -> None:
     for off, is_equal in ((2.5, True), (2.6, False)):
-        steps = course(
+        steps = trajectory(
             {"w": [0, 0], "w/m": [0, 0]},
             {"w": [[1, 1]], "w/m": [[1, 1]]},
             {"w/m": [[128, 128 + off]]},
@@ -393,7 +402,7 @@ def test_descent_by_hand(seed: int, towers: int, rate: float) -> None:
     def apart(found: Sequence[Array]) -> dict[str, Departure]:
         given = {"w": np.zeros(3)}
         return after(
-            course({"w": start}, {"w": expected}, {"w": found}, noise=noise, unsure=given)
+            trajectory({"w": start}, {"w": expected}, {"w": found}, noise=noise, unsure=given)
         )[1]
 
     assert apart(steps(parts, rate / 10)) == {}
@@ -425,17 +434,17 @@ def batch(found: Mapping[str, float], noisy: Sequence[str] = ()) -> Trial:
     )
 
 
-def walked(*trials: Trial, course: Course | None, **more: Any) -> Measurement:
-    names = [*course.start] if course else ["w", "v"]
+def walked(*trials: Trial, trajectory: Trajectory | Missing, **more: Any) -> Measurement:
+    names = [*trajectory.start] if trajectory else ["w", "v"]
     return measurement(
-        *trials, **{"course": course, "dtypes": dict.fromkeys(names, "float32"), **more}
+        *trials, **{"trajectory": trajectory, "dtypes": dict.fromkeys(names, "float32"), **more}
     )
 
 
-def both(found: Mapping[str, Sequence[Any]], late: Trial | None = None) -> Course:
+def both(found: Mapping[str, Sequence[Any]], late: Trial | None = None) -> Trajectory:
     """w and v are trained, w has a slot; what is not in `found` is equal."""
     names = ("w", "v", "w/Momentum")
-    return course(
+    return trajectory(
         {name: [0, 0] for name in names},
         {name: [[1, 2], [2, 4], [3, 6]] for name in names},
         found,
@@ -463,7 +472,7 @@ def test_variables_that_go_where_rounding_takes_them(
         [batch({"w": 1, "v": 1}, noisy)],
         [sound, batch({"w": 1, "v": 1}, noisy)],
     ):
-        equal, departed = compared(walked(*trials, course=steps), steps)
+        equal, departed = compared(walked(*trials, trajectory=steps), steps)
         assert [each.variable for each in equal] == left
         assert {each.difference.variable for each in departed} == apart
 
@@ -484,7 +493,7 @@ def test_gradients_may_be_coarser_than_the_variables(
     steps = trained(
         [[600 + 1, 2], [600 + 6, 2]], [[600 + 1, 2], [600 + 6 * (1 + off * ONE), 2]], (600, 2)
     )
-    numbers = walked(course=steps, dtypes={"w": "float64"}, precisions={"w": precision})
+    numbers = walked(trajectory=steps, dtypes={"w": "float64"}, precisions={"w": precision})
 
     equal, apart = compared(numbers, steps)
 
@@ -493,13 +502,13 @@ def test_gradients_may_be_coarser_than_the_variables(
 
 def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
     """Of two variables that are trained, one is computed in bfloat16."""
-    steps = course(
+    steps = trajectory(
         {"w": [1.0], "v": [1.0]},
         {"w": [[2.0]], "v": [[2.0]]},
         {"w": [[2.001]]},
         unsure={"w": [False], "v": [False]},
     )
-    numbers = measurement(course=steps, dtypes=dict.fromkeys("wv", "float32"))
+    numbers = measurement(trajectory=steps, dtypes=dict.fromkeys("wv", "float32"))
 
     def apart(**precisions: str) -> list[str]:
         _, found = compared(replace(numbers, precisions=precisions), steps, tolerance=0.5)
@@ -511,14 +520,14 @@ def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
 
 
 def test_gradients_that_are_too_coarse_say_nothing_of_any_weight() -> None:
-    steps = course(
+    steps = trajectory(
         {"w": [0, 0], "mean": 0, "step": 0},
         {"w": [[1, 1]], "mean": [1], "step": [1]},
         {},
         unsure={"w": [False, False]},
     )
     dtypes = {"w": "float32", "mean": "float32", "step": "int64"}
-    numbers = walked(course=steps, dtypes=dtypes, precisions={"w": "float16"})
+    numbers = walked(trajectory=steps, dtypes=dtypes, precisions={"w": "float16"})
 
     equal, _ = compared(numbers, steps)
 
@@ -546,11 +555,11 @@ def test_gradients_that_differ_after_the_steps_alone(
 ) -> None:
     steps = both({}, late=batch(late) if late else None)
 
-    assert stale(walked(batch(first), course=steps)) == said
+    assert stale(walked(batch(first), trajectory=steps)) == said
 
 
 def test_without_steps_nothing_is_stale_or_made_up_for() -> None:
-    numbers = walked(batch({"w": 2, "v": 2}), course=None)
+    numbers = walked(batch({"w": 2, "v": 2}), trajectory=None)
 
     assert stale(numbers) == set()
     assert made_up_for(numbers) == 1
@@ -559,7 +568,7 @@ def test_without_steps_nothing_is_stale_or_made_up_for() -> None:
 def test_noise_after_the_steps_is_not_stale() -> None:
     late = batch({"w": 3, "v": 1}, noisy="w")
 
-    assert stale(walked(batch({"w": 1, "v": 1}), course=both({}, late))) == set()
+    assert stale(walked(batch({"w": 1, "v": 1}), trajectory=both({}, late))) == set()
 
 
 EQUAL_SLOT = {"w/Momentum": [[2, 4], [4, 8], [6, 12]]}
@@ -585,18 +594,20 @@ DEPARTED = {"v": [[1, 2], [2, 4], [3, 7]]}
 def test_a_factor_that_the_rate_makes_up_for(
     ratios: Mapping[str, float], noisy: str, found: Mapping[str, Any], factor: float
 ) -> None:
-    numbers = walked(batch(ratios, noisy), course=both(found))
+    numbers = walked(batch(ratios, noisy), trajectory=both(found))
 
     assert made_up_for(numbers) == pytest.approx(factor)
 
 
 def test_rounding_is_no_factor() -> None:
-    assert made_up_for(walked(batch({"w": 1.000001, "v": 1.000001}), course=both({}))) == 1
+    assert made_up_for(walked(batch({"w": 1.000001, "v": 1.000001}), trajectory=both({}))) == 1
 
 
 @pytest.mark.parametrize("optimizers", [[ADAM], [SGD, ADAM], []])
 def test_equal_weights_show_no_factor_under_adam(optimizers: list[str]) -> None:
-    numbers = walked(batch({"w": 2, "v": 2}), course=both({}), optimizers=frozenset(optimizers))
+    numbers = walked(
+        batch({"w": 2, "v": 2}), trajectory=both({}), optimizers=frozenset(optimizers)
+    )
 
     assert made_up_for(numbers) == 1
 
@@ -604,7 +615,7 @@ def test_equal_weights_show_no_factor_under_adam(optimizers: list[str]) -> None:
 def test_the_slots_show_the_factor_beside_what_is_declared() -> None:
     """Declared is 4, which the gradients were divided by; the slots have 8."""
     steps = both({"w/Momentum": [[8, 16], [16, 32], [24, 48]]})
-    numbers = walked(batch({"w": 2, "v": 2}), course=steps, scale=4.0)
+    numbers = walked(batch({"w": 2, "v": 2}), trajectory=steps, scale=4.0)
 
     assert made_up_for(numbers) == 2
-    assert made_up_for(walked(batch({"w": 2, "v": 2}), course=steps)) == 1
+    assert made_up_for(walked(batch({"w": 2, "v": 2}), trajectory=steps)) == 1

@@ -73,7 +73,7 @@ def test_a_device_of_this_task_without_a_job_is_strictly_placed_and_refused() ->
 
     placement = place(build_some)
 
-    assert {refusal.op for refusal in placement.refusals} == {"y", "y/input"}
+    assert {refusal.op for refusal in placement.placement.refusals} == {"y", "y/input"}
     assert str(placement.ops["x"].assigned) == HOST + "GPU:1"
 
 

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import PlacementError, place
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.placer import placing
 from placement_checks.placer.worker import client as module
@@ -114,7 +115,7 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
     placement = place(build)
 
     assert placement.placer is None
-    assert placement.unplaced == "a build without GPU kernels; install another"
+    assert placement.placement.assigned == Missing("a build without GPU kernels; install another")
 
 
 def test_a_process_that_is_unusable_says_so_every_time_and_is_started_once(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_the_devices_of_this_machine_answer_for_themselves(
     assert place(build, gpus=2).placer == "session"
     assert place(build, gpus=2, devices="simulated").placer == "phantom"
     assert place(build, gpus=4).placer == "phantom"
-    assert place(build, gpus=4, devices="real").unplaced == (
+    assert place(build, gpus=4, devices="real").placement.assigned == Missing(
         "this machine has not the devices asked for (gpu*4)"
     )
     assert len(asked) == 1

@@ -11,6 +11,8 @@ from graphs import op, placement
 
 from placement_checks import verify
 from placement_checks.core.errors import ConfigError, InputError, PlacerError, UsageError
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.report.json import render, versions
 
@@ -37,9 +39,8 @@ def report() -> Report:
         op("a", "MatMul", "/gpu:0", "GPU:0", "größe"),
         lines={"größe": "main.py:9"},
         machine="gpu*1",
-        not_alone="it was built for one GPU",
     )
-    return verify(graph)
+    return verify(Evidence(graph, single_gpu=Missing("it was built for one GPU")))
 
 
 def test_keys_are_those_of_the_schema(report: Report) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from timings import timeline, timing
 
 from placement_checks import Placement, assert_rules, assert_variables_on_host, verify
+from placement_checks.core.missing import Missing
 from placement_checks.logs import Log, Record
 from placement_checks.report import diff, log, text
 from placement_checks.report import json as json_report
@@ -96,5 +97,7 @@ def test_assertions() -> None:
         assert "\nKEPT all is well" not in message
 
     with pytest.raises(AssertionError) as raised:
-        assert_rules(placement(op("w", "VarHandleOp"), unasked="\x1b[2J"), "variables-shared")
+        assert_rules(
+            placement(op("w", "VarHandleOp"), requested=Missing("\x1b[2J")), "variables-shared"
+        )
     assert str(raised.value).isprintable()

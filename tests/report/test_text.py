@@ -9,6 +9,8 @@ from graphs import op, placement
 from rich.console import Console
 
 from placement_checks import Finding, Verdict, verify
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.report.finding_lines import finding_lines
 from placement_checks.report.text import write
@@ -40,12 +42,12 @@ def test_report_of_one_program() -> None:
         op("w", "VarHandleOp", "/gpu:0", "GPU:0"),
         op("a", "MatMul", "/gpu:0", "GPU:0", "w"),
         lines={"w": "main.py:9"},
-        not_alone="its builder takes no num_gpus",
         machine="gpu*1",
     )
+    known = Evidence(graph, single_gpu=Missing("its builder takes no num_gpus"))
     rules = ["placeable", "no-fallback", "variables-on-host", "variables-shared", "no-idle-device"]
 
-    assert written(verify(graph, only=rules)) == (
+    assert written(verify(known, only=rules)) == (
         "train.py:build on gpu*1 (TensorFlow's placer, devices that need not exist, strict)\n"
         "\n"
         "  KEPT         placeable\n"
@@ -80,13 +82,14 @@ def test_report_of_one_program() -> None:
 )
 def test_headline_has_the_conditions(conditions: Mapping[str, Any], headline: str) -> None:
     graph = placement(program="p", **conditions)
-    assert written(Report(graph, [])).splitlines()[0] == headline
+    assert written(Report(Evidence(graph), [])).splitlines()[0] == headline
 
 
 def test_counts_are_of_all_programs() -> None:
-    kept = Report(placement(program="p"), [Verdict("placeable", "kept", "assigned")])
+    kept = Report(Evidence(placement(program="p")), [Verdict("placeable", "kept", "assigned")])
     broken = Report(
-        placement(program="q"), [Verdict("placeable", "broken", "assigned", None, [finding("w")])]
+        Evidence(placement(program="q")),
+        [Verdict("placeable", "broken", "assigned", None, [finding("w")])],
     )
     text = written(kept, broken)
     assert text.index("p on") < text.index("q on") < text.index("placeable: 1 finding")
@@ -99,7 +102,7 @@ def test_nothing_to_report() -> None:
 
 def test_markup_of_names_is_left_alone() -> None:
     graph = placement(program="[red]p[/red]")
-    assert "[red]p[/red]" in written(Report(graph, []))
+    assert "[red]p[/red]" in written(Report(Evidence(graph), []))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from graphs import op, placement
 from towers import program
 
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details, Frame
 from placement_checks.core.results import Verdict
 from placement_checks.rules import RULES, NoFallback, Rule, TowersAlike
@@ -45,7 +46,7 @@ def test_a_log_of_a_machine_without_gpus_tells_nothing(
 ) -> None:
     graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer=placer, machine=machine)
 
-    verdict = NoFallback().check(graph)
+    verdict = NoFallback().judge(graph)
 
     assert verdict.state == state
     if state == "not-checked":
@@ -56,9 +57,11 @@ def test_a_log_of_a_machine_without_gpus_tells_nothing(
 
 
 def test_a_rule_on_requests_says_why_there_are_none() -> None:
-    graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), unasked="a log has no requests")
+    graph = placement(
+        op("a", "MatMul", "/gpu:0", "GPU:0"), requested=Missing("a log has no requests")
+    )
 
-    assert NoFallback().check(graph) == Verdict(
+    assert NoFallback().judge(graph) == Verdict(
         "no-fallback", "not-checked", None, "a log has no requests"
     )
 
@@ -134,9 +137,9 @@ def test_the_parameters_and_their_defaults() -> None:
 
 def test_towers_on_one_gpu_are_told_by_the_losses_that_are_reported_too() -> None:
     losses = ["tower_0/loss", "tower_1/loss"]
-    graph = program(gpus=[0, 0], training={"objectives": (), "losses": losses})
+    graph = program(gpus=[0, 0], step={"objectives": (), "losses": losses})
 
-    assert TowersAlike().check(graph).reason == (
+    assert TowersAlike().judge(graph).reason == (
         "the towers cannot be told apart: there are 2 losses, and all ops that read variables on "
         "a GPU are asked for on /device:GPU:0"
     )

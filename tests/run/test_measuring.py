@@ -16,6 +16,7 @@ import tensorflow as tf
 from placement_checks.core import machines
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Measurement
+from placement_checks.core.missing import Missing
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.trajectories import compared
@@ -41,10 +42,10 @@ def run(
 
 
 def sound(measured: Measurement) -> bool:
-    assert measured.course is not None
+    assert measured.trajectory
     return (
         not any(differing(trial, measured.precisions) for trial in measured.trials)
-        and not compared(measured, measured.course)[1]
+        and not compared(measured, measured.trajectory)[1]
         and not measured.missing
         and not measured.saved
     )
@@ -60,8 +61,8 @@ def test_sound_towers_have_the_gradients_and_weights_of_one_gpu(gpus: int) -> No
     assert [len(rows) for rows in measured.trials[0].split] == (
         [] if gpus == 1 else [measured.trials[0].rows // gpus] * gpus
     )
-    assert len(measured.course.found) == 3
-    assert not np.array_equal(measured.course.found[0]["w"], measured.course.found[2]["w"])
+    assert len(measured.trajectory.found) == 3
+    assert not np.array_equal(measured.trajectory.found[0]["w"], measured.trajectory.found[2]["w"])
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_gradients_that_no_op_shows_are_those_that_the_builder_returns() -> None
     assert not silent.trials[0].found
     assert silent.unread["w"].startswith("AssignSubVariableOp")
     assert "return {'gradients': [(gradient, variable), …]}" in silent.unread["w"]
-    assert not compared(silent, silent.course)[1]
+    assert not compared(silent, silent.trajectory)[1]
 
 
 @pytest.mark.parametrize("shape", [[6, 4], [None, 4], None], ids=str)
@@ -205,13 +206,13 @@ def test_every_precision_is_compared_in_its_own_eps(dtype: str) -> None:
 
 
 def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
-    start = run(pairs.towers, gpus=2).course.start
+    start = run(pairs.towers, gpus=2).trajectory.start
 
     assert start["b"].shape == (1,)  # of one number, nothing can differ
     wide = partial(
         pairs.towers, loss=lambda x, y: tf.reduce_mean((pairs.predicted(x, width=3) - y) ** 2)
     )
-    start = run(wide, partial(wide, 1)).course.start
+    start = run(wide, partial(wide, 1)).trajectory.start
     assert len(set(start["b"])) == 3
     assert np.all(start["b"] > 0)
 
@@ -219,7 +220,7 @@ def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
 def test_two_runs_give_the_same_numbers() -> None:
     first, second = run(pairs.towers), run(pairs.towers)
 
-    for one, other in zip(first.course.found, second.course.found, strict=True):
+    for one, other in zip(first.trajectory.found, second.trajectory.found, strict=True):
         assert {name: value.tolist() for name, value in one.items()} == {
             name: value.tolist() for name, value in other.items()
         }
@@ -235,7 +236,7 @@ def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
     assert (Path(first.saved).parent / ".gitignore").read_text() == "*\n"
     for name, value in first.trials[0].found.items():
         assert np.array_equal(value, again.trials[0].found[name])
-    for one, other in zip(first.course.found, again.course.found, strict=True):
+    for one, other in zip(first.trajectory.found, again.trajectory.found, strict=True):
         assert all(np.array_equal(value, other[name]) for name, value in one.items())
 
 
@@ -363,7 +364,7 @@ def test_hidden_copies_show_after_the_first_step() -> None:
     measured = run(towers, single)
 
     assert not differing(measured.trials[0], measured.precisions)
-    (departure,) = compared(measured, measured.course)[1]
+    (departure,) = compared(measured, measured.trajectory)[1]
     assert (departure.difference.variable, departure.step) == ("w", 2)
 
 
@@ -403,7 +404,7 @@ def test_local_variables_such_as_those_of_metrics_are_not_compared() -> None:
     measured = run(towers, partial(towers, 1))
 
     assert sound(measured)
-    assert measured.course.start.keys() == {"w", "b"}
+    assert measured.trajectory.start.keys() == {"w", "b"}
 
 
 def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> None:
@@ -416,8 +417,7 @@ def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> 
 
     assert differing(whole.trials[0], whole.precisions) == {"w"}
     assert not differing(apart.trials[0], apart.precisions)
-    assert apart.course is None
-    assert apart.no_course == (
+    assert apart.trajectory == Missing(
         "the statistics are those of each tower's rows, which the reference takes no step with; "
         "only the gradients are compared"
     )
@@ -433,7 +433,9 @@ def test_what_is_no_number_after_some_steps_is_not_compared() -> None:
     measured = run(towers, partial(towers, 1))
 
     assert not differing(measured.trials[0], measured.precisions)
-    assert measured.no_course == "after 3 steps of the reference w holds what is no number"
+    assert measured.trajectory == Missing(
+        "after 3 steps of the reference w holds what is no number"
+    )
 
 
 def test_texts_of_a_case_are_kept() -> None:
@@ -473,8 +475,7 @@ def test_noise_that_a_step_adds_to_the_weights_leaves_the_gradients_to_compare()
     measured = run(towers, partial(towers, 1))
 
     assert not differing(measured.trials[0], measured.precisions)
-    assert measured.course is None
-    assert measured.no_course == (
+    assert measured.trajectory == Missing(
         "a step of towers depends on the random op 'langevin/RandomStandardNormal'"
     )
 

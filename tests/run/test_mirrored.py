@@ -60,8 +60,8 @@ def single() -> dict[str, Any]:
 
 
 def apart(measured: Measurement) -> list[str]:
-    assert measured.course is not None
-    found = compared(measured, measured.course, scale=measured.scale)[1]
+    assert measured.trajectory
+    found = compared(measured, measured.trajectory, scale=measured.scale)[1]
     return [each.difference.variable for each in found]
 
 
@@ -75,8 +75,11 @@ def test_every_copy_is_compared(gpus: int) -> None:
 
     names = [f"{name}{slot}" for name in ("w", "b") for slot in ("", "/Momentum")] + ["count"]
     copies = {f"{name}/replica_{i}" for name in names for i in range(1, gpus)}
-    assert measured.course is not None
-    assert {each.variable for each in compared(measured, measured.course)[0]} == {*names, *copies}
+    assert measured.trajectory
+    assert {each.variable for each in compared(measured, measured.trajectory)[0]} == {
+        *names,
+        *copies,
+    }
     assert not apart(measured)
     assert not measured.saved
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.program import Program
+from placement_checks.loading.programs import load
 from placement_checks.run.precision import changed
 from placement_checks.run.runnable import runnable
 
@@ -53,4 +54,4 @@ def test_gradients_are_changed_by_what_depends_on_them(
     def towers(num_gpus: int = 2) -> dict[str, Any]:
         return pairs.towers(num_gpus, optimizer=lambda: Changing(0.1))
 
-    assert set(changed(runnable(Program("towers", towers), 2, "simulated"))) == names
+    assert set(changed(runnable(load(Program("towers", towers), 2), "simulated"))) == names

@@ -14,8 +14,9 @@ import pytest
 from placement_checks import Program
 from placement_checks.core.errors import CannotRun, UsageError
 from placement_checks.core.timing import Loop
+from placement_checks.loading.programs import load
 from placement_checks.run import timing
-from placement_checks.run.pair import Pair
+from placement_checks.run.pair import ProgramPair
 from placement_checks.run.session import Running
 from placement_checks.run.threads import ONEDNN, POOL, settle
 from placement_checks.run.timing import Race
@@ -43,8 +44,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
     return found
 
 
-def pair(towers: Callable[..., Any] = pairs.towers, gpus: int = 2) -> Pair:
-    return Pair.built(Program("towers", towers), Program("single", pairs.single), gpus, "auto")
+def pair(towers: Callable[..., Any] = pairs.towers, gpus: int = 2) -> ProgramPair:
+    single = load(Program("single", pairs.single), 1)
+    return ProgramPair.of(load(Program("towers", towers), gpus), single, "auto")
 
 
 def test_every_loop_takes_a_step_a_round_and_what_warms_up_does_not_count() -> None:

@@ -20,9 +20,10 @@ from placement_checks.analysis.schedule import possible_overlap, simulated
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.trace import TimedOp, Timeline, Trace
+from placement_checks.loading.programs import load
 from placement_checks.run import tracing
 from placement_checks.run.devices import stand_in, stood_in_for
-from placement_checks.run.pair import Pair
+from placement_checks.run.pair import ProgramPair
 from placement_checks.run.session import Running
 from placement_checks.run.tracing import Tracer, tower_devices, watched
 
@@ -38,7 +39,7 @@ HOST_NAME, *GPU_NAMES = map(str, (HOST, *GPUS))
 def traced(towers: Callable[..., Any], gpus: int = 2) -> tuple[Trace, Sequence[Sequence[Device]]]:
     """Some steps of a program on simulated devices, and the devices of its towers."""
     reference = Program("single", partial(towers, 1))
-    pair = Pair.built(Program("towers", towers), reference, gpus, "simulated")
+    pair = ProgramPair.of(load(Program("towers", towers), gpus), load(reference, 1), "simulated")
     feeding = pair.feeding(pairs.batch)
     feeds = feeding.to_towers(feeding.batch(np.random.default_rng(0), feeding.rows))
     return watched(pair.towers, feeds, feeding.rows, 60), tower_devices(pair.towers)

@@ -18,6 +18,8 @@ from placement_checks import (
     assert_variables_shared,
 )
 from placement_checks.core.errors import ConfigError, PlacementError, UsageError
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Refusal
 from placement_checks.testing import assertions
 
@@ -140,7 +142,7 @@ def test_rules_heed_the_policy_of_the_program() -> None:
     with pytest.raises(AssertionError, match="variables-on-host is broken"):
         assert_rules(placement(*on_gpu, machine="gpu*1"))
     policy = {"variables-on-host": {"device": "/gpu:0"}}
-    assert_rules(placement(*on_gpu, machine="gpu*1", policy=policy))
+    assert_rules(Evidence(placement(*on_gpu, machine="gpu*1"), policy=policy))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_rules_refuse_names_that_do_not_exist(
     rules: Sequence[str], policy: Mapping[str, Mapping[str, Sequence[Any]]], error: type[Any]
 ) -> None:
     with pytest.raises(error, match="did you mean"):
-        assert_rules(placement(op("a", "NoOp"), policy=policy), *rules)
+        assert_rules(Evidence(placement(op("a", "NoOp")), policy=policy), *rules)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,9 @@ def test_rules_that_are_not_named_need_not_be_checked() -> None:
 
 @pytest.mark.parametrize("assertion", [*ALL[:3], assert_no_idle_device, assert_rules])
 def test_skips_where_no_placer_can_answer(assertion: Callable[..., Any]) -> None:
-    unplaced = placement(op("a", "MatMul", "/gpu:0"), placer=None, unplaced="no wheel for this")
+    unplaced = placement(
+        op("a", "MatMul", "/gpu:0"), placer=None, assigned=Missing("no wheel for this")
+    )
     with pytest.raises(pytest.skip.Exception, match=r"could not be checked on .*: no wheel"):
         assertion(unplaced)
 
@@ -185,7 +189,7 @@ def test_fails_where_the_placer_refused() -> None:
     """No answer because of the program itself is no reason to skip."""
     refused = placement(
         op("a", "MatMul", "/gpu:0"),
-        unplaced="the placer refused the graph",
+        assigned=Missing("the placer refused the graph"),
         refusals=[Refusal("a", "no such device")],
     )
     with pytest.raises((AssertionError, pytest.skip.Exception), match="the placer refused") as no:
@@ -219,7 +223,9 @@ def test_observers_are_told_of_every_verdict(
         patch.setattr(assertions, "observers", [lambda *each: told.append(each)])
         with nullcontext() if case == "sound" else pytest.raises(AssertionError):
             assertion(asserted)
-    assert [(each, verdict.rule) for each, verdict in told] == [(asserted, rule) for rule in rules]
+    assert [(each, verdict.rule) for each, verdict in told] == [
+        (Evidence(asserted), rule) for rule in rules
+    ]
 
 
 def test_a_broken_rule_is_not_hidden_by_one_that_no_placer_answered_for() -> None:
@@ -229,7 +235,7 @@ def test_a_broken_rule_is_not_hidden_by_one_that_no_placer_answered_for() -> Non
         op("one", "MatMul", "/gpu:0", "", "v"),
         op("two", "MatMul", "/gpu:1", "", "w"),
         placer=None,
-        unplaced="no wheel",
+        assigned=Missing("no wheel"),
     )
 
     with pytest.raises(AssertionError, match="variables-shared is broken"):
@@ -266,7 +272,7 @@ def test_a_rule_that_fails_is_no_skip_where_no_placer_answers(
     failing(monkeypatch, "placeable", RuntimeError("a fault"))
 
     with pytest.raises(PlacementError, match="a fault"):
-        assert_placeable(placement(op("w", "VarHandleOp"), unplaced="there is no placer"))
+        assert_placeable(placement(op("w", "VarHandleOp"), assigned=Missing("there is no placer")))
 
 
 def test_what_is_broken_is_told_beside_a_rule_that_failed(

@@ -17,7 +17,7 @@ from placement_checks import (
     with_numbers,
 )
 from placement_checks.core.errors import ConfigError, InputError
-from placement_checks.verification.gathering import ask
+from placement_checks.verification.gathering import requested
 
 tf1 = tf.compat.v1
 
@@ -52,7 +52,7 @@ def test_what_cannot_be_traced_can_still_be_compared() -> None:
     def towers(num_gpus: int = 2) -> dict[str, object]:
         return {**pairs.towers(num_gpus), "train_op": None}
 
-    placement = with_numbers(ask(towers), towers, partial(towers, 1), pairs.batch)
+    placement = with_numbers(requested(towers), partial(towers, 1), pairs.batch)
 
     states = {each.rule: each for each in verify(placement).verdicts}
     assert states["gradients-equal"].state == "kept"

@@ -8,6 +8,7 @@ from graphs import op, placement
 from placement_checks import Device
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.errors import InputError
+from placement_checks.core.missing import Missing
 from placement_checks.core.results import Moved
 from placement_checks.logs import Log, Record
 from placement_checks.verification.comparing import compare
@@ -46,7 +47,9 @@ def test_an_op_on_several_devices_is_compared_as_a_whole() -> None:
 
 
 def test_what_nobody_placed_cannot_be_compared() -> None:
-    graph = placement(op("a", "Add", "/gpu:0"), placer=None, unplaced="no CUDA build here")
+    graph = placement(
+        op("a", "Add", "/gpu:0"), placer=None, assigned=Missing("no CUDA build here")
+    )
 
     with pytest.raises(InputError, match="no CUDA build here"):
         compare(graph, graph)

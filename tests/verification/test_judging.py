@@ -7,15 +7,19 @@ from typing import Any
 import pytest
 from graphs import op, placement
 
-from placement_checks import RULES, Placement, Verdict, verify
+from placement_checks import RULES, Verdict, verify
 from placement_checks.core.errors import ConfigError, UsageError, as_error
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 
 KEPT, BROKEN, NOT_CHECKED = "kept", "broken", "not-checked"
 
 
 def report(**states: Any) -> Report:
-    return Report(placement(), [Verdict(rule, state, None) for rule, state in states.items()])
+    return Report(
+        Evidence(placement()), [Verdict(rule, state, None) for rule, state in states.items()]
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +51,7 @@ def test_a_rule_that_an_error_ended_is_the_worst(other: str, require_all: bool) 
     error = as_error("train.py:build", RuntimeError("a fault"))
     verdicts = [Verdict("a", other, None), Verdict("b", NOT_CHECKED, None, error=error)]
 
-    assert Report(placement(), verdicts).status(require_all=require_all) == 2
+    assert Report(Evidence(placement()), verdicts).status(require_all=require_all) == 2
 
 
 def test_errors_are_told_once_with_the_rules_that_they_ended() -> None:
@@ -57,7 +61,9 @@ def test_errors_are_told_once_with_the_rules_that_they_ended() -> None:
         for rule, error in (("x", first), ("y", other), ("z", second), ("kept", None))
     ]
 
-    assert [str(error).partition(";")[0] for error in Report(placement(), verdicts).errors] == [
+    assert [
+        str(error).partition(";")[0] for error in Report(Evidence(placement()), verdicts).errors
+    ] == [
         "p: x and z could not be checked: RuntimeError: a",
         "p: y could not be checked: RuntimeError: c",
     ]
@@ -69,10 +75,10 @@ def test_count(state: str, count: int) -> None:
 
 
 @pytest.fixture
-def on_gpu() -> Placement:
+def on_gpu() -> Evidence:
     """One variable on GPU:0, which breaks variables-on-host unless a policy lets it."""
-    return placement(
-        op("w", "VarHandleOp", "/gpu:0", "GPU:0"),
+    return Evidence(
+        placement(op("w", "VarHandleOp", "/gpu:0", "GPU:0")),
         policy={"variables-on-host": {"device": "/gpu:0"}},
     )
 
@@ -81,14 +87,14 @@ def states(report: Report) -> dict[str, str]:
     return {verdict.rule: verdict.state for verdict in report.verdicts}
 
 
-def test_verify_judges_by_every_rule_in_order(on_gpu: Placement) -> None:
+def test_verify_judges_by_every_rule_in_order(on_gpu: Evidence) -> None:
     report = verify(on_gpu)
-    assert report.placement is on_gpu
+    assert report.evidence is on_gpu
     assert list(states(report)) == list(RULES)
 
 
 def test_verify_takes_the_policy_of_the_program_and_before_it_the_one_given(
-    on_gpu: Placement,
+    on_gpu: Evidence,
 ) -> None:
     rule = "variables-on-host"
     assert states(verify(on_gpu, only=[rule])) == {rule: KEPT}
@@ -97,23 +103,23 @@ def test_verify_takes_the_policy_of_the_program_and_before_it_the_one_given(
     assert states(verify(on_gpu, [{rule: {"allow": ["w"]}}], only=[rule])) == {rule: KEPT}
 
 
-def test_verify_leaves_rules_out(on_gpu: Placement) -> None:
+def test_verify_leaves_rules_out(on_gpu: Evidence) -> None:
     report = verify(on_gpu, without=["no-fallback", "placeable"])
     assert set(RULES) - states(report).keys() == {"no-fallback", "placeable"}
 
 
-def test_verify_refuses_unknown_rules(on_gpu: Placement) -> None:
+def test_verify_refuses_unknown_rules(on_gpu: Evidence) -> None:
     with pytest.raises(UsageError, match="did you mean 'placeable'"):
         verify(on_gpu, only=["placable"])
 
 
-def test_verify_refuses_a_wrong_policy(on_gpu: Placement) -> None:
+def test_verify_refuses_a_wrong_policy(on_gpu: Evidence) -> None:
     with pytest.raises(ConfigError, match=r"^no-fallback\.allow: 3 does not fit"):
         verify(on_gpu, [{}, {"no-fallback": {"allow": 3}}])
 
 
 def test_verify_says_which_program_has_a_wrong_policy() -> None:
-    wrong = placement(op("a", "NoOp"), policy={"no-fallback": {"alow": []}})
+    wrong = Evidence(placement(op("a", "NoOp")), policy={"no-fallback": {"alow": []}})
     with pytest.raises(ConfigError) as caught:
         verify(wrong)
     assert str(caught.value) == (
@@ -132,7 +138,7 @@ def test_verify_says_which_program_has_a_wrong_policy() -> None:
 )
 def test_what_was_read_in_part_keeps_no_rule(rule: str, before: str) -> None:
     whole = placement(op("w", "VarHandleOp", "/cpu:0", "CPU:0"))
-    part = replace(whole, unread="it was cut")
+    part = replace(whole, complete=Missing("it was cut"))
 
     (verdict,) = verify(whole, only=[rule]).verdicts
     (unproved,) = verify(part, only=[rule]).verdicts
@@ -143,10 +149,9 @@ def test_what_was_read_in_part_keeps_no_rule(rule: str, before: str) -> None:
     assert unproved.note == verdict.note
 
 
-def test_what_was_read_in_part_breaks_rules_by_what_is_there(on_gpu: Placement) -> None:
+def test_what_was_read_in_part_breaks_rules_by_what_is_there(on_gpu: Evidence) -> None:
     rule = "variables-on-host"
     policy = {rule: {"device": "/cpu:0"}}
+    part = replace(on_gpu.placement, complete=Missing("it was cut"))
 
-    assert states(verify(replace(on_gpu, unread="it was cut"), [policy], only=[rule])) == {
-        rule: BROKEN
-    }
+    assert states(verify(part, [policy], only=[rule])) == {rule: BROKEN}

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.devices import Device
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at, steps
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted, listed
 
 
@@ -27,7 +29,8 @@ class AveragingOnHost(Rule):
     """
 
     name = "averaging-on-host"
-    evidence = "assigned"
+    kind = "assigned"
+    requires = frozenset({Need.ASSIGNED, Need.TWO_TOWERS, Need.LOSSES_APART})
 
     device: str | tuple[str, ...] = "/cpu:0"
 
@@ -35,13 +38,8 @@ class AveragingOnHost(Rule):
         for name in self._names():
             Device.parse(name)
 
-    def check(self, placement: Placement) -> Verdict:
-        if unplaced := self.unplaced(placement):
-            return unplaced
-        if few := self.too_few_towers(placement):
-            return few
-        if blended := self.blended(placement):
-            return blended
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         known = wiring(placement)
         meetings = [op for op in _meetings(placement) if known.ops[op].assigned]
         if any(known.backward.ops) and not contributions(placement).trained:

@@ -3,9 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at, is_among
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 # They keep the order, pass a value on, or follow a variable to where it is.
@@ -28,15 +30,13 @@ class GradientsColocated(Rule):
     """
 
     name = "gradients-colocated"
-    evidence = "assigned"
+    kind = "assigned"
+    requires = frozenset({Need.ASSIGNED, Need.REQUESTED})
 
     allow: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if unplaced := self.unplaced(placement):
-            return unplaced
-        if unasked := self.unasked(placement):
-            return unasked
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         known = wiring(placement)
         judged = 0
         findings = []
@@ -56,8 +56,8 @@ class GradientsColocated(Rule):
                 findings.append(_finding(placement, op, original, by))
         if not judged:
             return self.not_checked(_none(known.backward.ops))
-        if findings and (blended := self.blended(placement)):
-            return blended
+        if findings and (mixed := Need.LOSSES_APART.missing(evidence)) is not None:
+            return self.not_checked(mixed.reason)
         return self.verdict(findings, counted(judged, "backward op"))
 
 

@@ -3,9 +3,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
+from placement_checks.rules.needs import Need
 
 # The ends of the names of op types that make a resource: HashTableV2, FIFOQueueV2, IteratorV2 …
 _RESOURCES = ("HandleOp", "Table", "TableV2", "Queue", "QueueV2", "Iterator", "IteratorV2")
@@ -29,17 +31,13 @@ class NoFallback(Rule):
     """
 
     name = "no-fallback"
-    evidence = "assigned"
+    kind = "assigned"
+    requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
 
     allow: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if unplaced := self.unplaced(placement):
-            return unplaced
-        if unasked := self.unasked(placement):
-            return unasked
-        if collapsed := self.collapsed(placement):
-            return collapsed
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         if not any(op.requested.is_gpu for op in placement.ops.values()):
             return self.not_checked("no op asks for a GPU")
         if not any(op.requested.is_gpu and op.assigned for op in placement.ops.values()):

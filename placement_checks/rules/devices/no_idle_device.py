@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement_checks.core.devices import Device
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 _SHOWN = 4  # GPUs that a note tells of one by one
@@ -44,7 +46,8 @@ class NoIdleDevice(Rule):
     """
 
     name = "no-idle-device"
-    evidence = "assigned"
+    kind = "assigned"
+    requires = frozenset({Need.ASSIGNED})
     by_absence = True
 
     idle: tuple[str, ...] = ()
@@ -53,9 +56,8 @@ class NoIdleDevice(Rule):
         for name in self.idle:
             Device.parse(name)
 
-    def check(self, placement: Placement) -> Verdict:
-        if unplaced := self.unplaced(placement):
-            return unplaced
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         gpus = placement.machine.gpus if placement.machine else ()
         excused = [Device.parse(name) for name in self.idle]
         gpus = tuple(gpu for gpu in gpus if not any(gpu.matches(each) for each in excused))
@@ -71,8 +73,8 @@ class NoIdleDevice(Rule):
         apart -= len(gpus)
         busiest = max(gpus, key=lambda gpu: work[gpu])
         findings = [self._finding(gpu, busiest, work) for gpu in gpus if not work[gpu]]
-        if placement.unlisted and not findings:
-            return self.not_checked(placement.unlisted)
+        if not placement.all_devices and not findings:
+            return self.not_checked(placement.all_devices.reason)
         note = _note(gpus, work)
         if apart:
             note += f"; other tasks have {counted(apart, 'GPU')} for graphs of their own"

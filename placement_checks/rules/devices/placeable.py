@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import MOST_REFUSALS, Op, Placement, Refusal
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
+from placement_checks.rules.needs import Need
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
 _MEMBER = re.compile(r"  (\S+) \(\w+\).*")  # two spaces, then: step (VariableV2) /device:GPU:0
@@ -24,15 +26,11 @@ class Placeable(Rule):
     """
 
     name = "placeable"
-    evidence = "assigned"
+    kind = "assigned"
+    requires = frozenset({Need.PLACER})
 
-    def check(self, placement: Placement) -> Verdict:
-        if not placement.refusals and (unplaced := self.unplaced(placement)):
-            return unplaced
-        if placement.placer == "log":
-            return self.not_checked(
-                "a log has what was placed, not what the placer would refuse; verify the program"
-            )
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         cut = len(placement.refusals) >= MOST_REFUSALS
         return self.verdict(
             [_finding(placement, refusal) for refusal in placement.refusals],

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from placement_checks.core.errors import ConfigError
-from placement_checks.core.placement import Placement
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted, listed
 
 _EVERY = "every"  # the GPUs that no program names
@@ -69,7 +70,8 @@ class SessionMemory(Rule):
     """
 
     name = "session-memory"
-    evidence = "configuration"
+    kind = "configuration"
+    requires = frozenset({Need.SESSION_CONFIG})
 
     fraction: float = 0.95
     others: tuple[Mapping[str, Any], ...] = ()
@@ -85,13 +87,9 @@ class SessionMemory(Rule):
                     "others", str(error), "write it as gpu_options have it"
                 ) from None
 
-    def check(self, placement: Placement) -> Verdict:
-        session = placement.training.session
-        if session is None:
-            return self.not_checked(
-                "no session configuration is known; return it from the function that builds the "
-                "graph: {'config': config}"
-            )
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
+        session = placement.step.session or {}
         options = session.get("gpu_options") or {}
         if not isinstance(options, Mapping):
             return self.not_checked("the gpu_options of the session configuration are no mapping")

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, Tensor, Variable
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted, listed
 
 _PARAMETER_JOB = "ps"
@@ -54,7 +56,8 @@ class ShardsBalanced(Rule):
     """
 
     name = "shards-balanced"
-    evidence = "assigned"
+    kind = "assigned"
+    requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.CLUSTER})
     by_absence = True
 
     by: str = ""
@@ -70,13 +73,9 @@ class ShardsBalanced(Rule):
         if self.most < 1:
             raise ConfigError("most", f"{self.most} is below an even share", "give 1 or more")
 
-    def check(self, placement: Placement) -> Verdict:
-        if unplaced := self.unplaced(placement):
-            return unplaced
-        if unasked := self.unasked(placement):
-            return unasked
-        if placement.machine is None or placement.machine.is_local:
-            return self.not_checked("the machine is one host, without parameter servers")
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
+        assert placement.machine is not None
         jobs = placement.machine.jobs
         job = self.job or _servers(placement)
         if not job:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import VARIABLE_TYPES, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 
@@ -28,15 +30,13 @@ class SlotsWithVariables(Rule):
     """
 
     name = "slots-with-variables"
-    evidence = "assigned"
+    kind = "assigned"
+    requires = frozenset({Need.ASSIGNED, Need.REQUESTED})
 
     apart: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if unplaced := self.unplaced(placement):
-            return unplaced
-        if unasked := self.unasked(placement):
-            return unasked
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         slots = dict(_slots(placement))
         if not slots:
             return self.not_checked("no optimiser slot and no moving average is updated")

@@ -9,9 +9,11 @@ from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.analysis.transfers import Copy, Transfer, copies, links, transfers
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 _PAIRS = 4  # that a report lists
@@ -41,7 +43,8 @@ class TransferBudget(Rule):
     """
 
     name = "transfer-budget"
-    evidence = "assigned"
+    kind = "assigned"
+    requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
 
     bytes: int | None = None
     copies: int | None = None
@@ -56,13 +59,8 @@ class TransferBudget(Rule):
             if value is not None and value < 0:
                 raise ConfigError(each.name, f"{value} is below 0", "give a number from 0 on")
 
-    def check(self, placement: Placement) -> Verdict:
-        if unplaced := self.unplaced(placement):
-            return unplaced
-        if unasked := self.unasked(placement):
-            return unasked
-        if collapsed := self.collapsed(placement):
-            return collapsed
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         found = copies(placement, self.rows)
         return replace(self._judged(placement, found), figures=_figures(transfers(found)))
 

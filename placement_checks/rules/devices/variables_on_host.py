@@ -4,10 +4,13 @@ from dataclasses import dataclass
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 _DEVICE_FUNCTION = (
@@ -33,7 +36,8 @@ class VariablesOnHost(Rule):
     """
 
     name = "variables-on-host"
-    evidence = "assigned"
+    kind = "assigned"
+    requires = frozenset({Need.ASSIGNED})
 
     device: str | tuple[str, ...] = "/cpu:0"
     allow: tuple[str, ...] = ()
@@ -42,9 +46,8 @@ class VariablesOnHost(Rule):
         if not self._names() or not all(Device.parse(name) for name in self._names()):
             raise ConfigError("device", "names no device", "give one, such as /cpu:0")
 
-    def check(self, placement: Placement) -> Verdict:
-        if unplaced := self.unplaced(placement):
-            return unplaced
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         machine = placement.machine
         allowed = [Device.parse(name) for name in self._names()]
         if (
@@ -52,9 +55,9 @@ class VariablesOnHost(Rule):
             and not machine.gpus
             and (machine.is_local or _all(machine, allowed))
         ):
-            return self.collapsed(placement) or self.not_checked(
-                f"the machine ({machine}) has no GPU, so every op is on a CPU"
-            )
+            no_gpu = Missing(f"the machine ({machine}) has no GPU, so every op is on a CPU")
+            of_log = Need.GPUS.missing(evidence)
+            return self.without(no_gpu if of_log is None else of_log)
         placed = [op for each in placement.variables if (op := placement.ops[each.name]).assigned]
         if not placed:
             return self.not_checked(_none(placement))
@@ -64,7 +67,7 @@ class VariablesOnHost(Rule):
                 continue
             if not any(op.assigned.matches(each) for each in allowed):
                 findings.append(self._misplaced(placement, op))
-            elif not (op.requested or op.colocated or placement.unasked):
+            elif not (op.requested or op.colocated or not placement.requested):
                 findings.append(self._asking_nothing(placement, op))
         unnamed = len(placement.variables) - len(placed)
         more = f", and {unnamed} that the log does not name" if unnamed else ""
@@ -78,7 +81,7 @@ class VariablesOnHost(Rule):
 
     def _misplaced(self, placement: Placement, op: Op) -> Finding:
         found = op.assigned.short if op.assigned else ""
-        asks = "" if placement.unasked else f"; it asks for {asked_for(op)}"
+        asks = "" if not placement.requested else f"; it asks for {asked_for(op)}"
         return Finding(
             object=op.name,
             op=op.type,
@@ -123,6 +126,6 @@ def _none(placement: Placement) -> str:
     if placement.variables:
         by = "named in the log" if placement.placer == "log" else "placed"
         return f"none of the graph's variables is {by}"
-    if placement.unasked and not any(op.type for op in placement.ops.values()):
+    if not placement.requested and not any(op.type for op in placement.ops.values()):
         return "logs of TensorFlow before 0.12 have no op types; give the program with --graph"
-    return "the log names no variable" if placement.unasked else "the graph has no variables"
+    return "the log names no variable" if not placement.requested else "the graph has no variables"

@@ -6,9 +6,11 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 from placement_checks.core.errors import ConfigError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted, listed
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ class GradientsEqual(Rule):
     """
 
     name = "gradients-equal"
-    evidence = "executed"
+    kind = "executed"
+    requires = frozenset({Need.MEASUREMENT})
 
     tolerance: float = 32.0
     noise: float = 8.0
@@ -65,12 +68,12 @@ class GradientsEqual(Rule):
                 "statistics", f"'{self.statistics}' is none", "give 'batch' or 'tower'"
             )
 
-    def check(self, placement: Placement) -> Verdict:
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         from placement_checks.numerics.trajectories import made_up_for
 
-        measured = placement.numbers
-        if measured is None:
-            return self.not_checked(placement.unmeasured)
+        measured = evidence.measurement
+        assert measured
         findings = [
             _missing(placement, measured, name, in_reference=in_reference)
             for name, in_reference in measured.missing.items()
@@ -79,7 +82,7 @@ class GradientsEqual(Rule):
         notes = list(measured.notes)
         factor = made_up_for(measured)
         if factor != 1:
-            steps = counted(len(measured.course.found) if measured.course else 0, "step")
+            steps = counted(len(measured.trajectory.found) if measured.trajectory else 0, "step")
             notes.append(
                 f"all gradients are {factor:.4g} times the reference's, and the rate makes up for "
                 f"it: the weights are equal after {steps}"

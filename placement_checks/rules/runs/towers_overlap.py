@@ -8,9 +8,11 @@ from placement_checks.analysis.schedule import Overlap, observed_overlap, possib
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.analysis.towers import Tower
 from placement_checks.core.errors import ConfigError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, steps
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ class TowersOverlap(Rule):
     """
 
     name = "towers-overlap"
-    evidence = "executed"
+    kind = "executed"
+    requires = frozenset({Need.TRACE})
 
     least: float = 0.5
 
@@ -43,14 +46,14 @@ class TowersOverlap(Rule):
         if not 0 < self.least <= 1:
             raise ConfigError("least", f"{self.least} is no share", "give one above 0, up to 1")
 
-    def check(self, placement: Placement) -> Verdict:
-        trace = placement.trace
-        if trace is None:
-            return self.not_checked(placement.unmeasured)
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
+        trace = evidence.trace
+        assert trace
         if on_one := self._on_one_gpu(placement, trace):
             return self.verdict([on_one])
-        if few := self.too_few_towers(placement):
-            return few
+        if (few := Need.TWO_TOWERS.missing(evidence)) is not None:
+            return self.without(few)
         towers = wiring(placement).towers
         groups = [tower.devices for tower in towers]
         if idle := next((tower for tower in towers if not _computes(trace, tower)), None):
@@ -66,7 +69,7 @@ class TowersOverlap(Rule):
 
     def _on_one_gpu(self, placement: Placement, trace: Trace) -> Finding | None:
         """The finding where several towers, by their inputs, compute on one GPU of several."""
-        towers = len(placement.training.inputs)
+        towers = len(placement.step.inputs)
         gpus = len(placement.machine.gpus) if placement.machine else 0
         step = trace.shortest
         busy = [device for device in step.lanes if device.is_gpu and step.busy([device])]
@@ -77,7 +80,7 @@ class TowersOverlap(Rule):
         return Finding(
             object=gpu,
             op="",
-            evidence=self.evidence,
+            evidence=self.kind,
             expected=f"{towers} towers, each on a GPU of its own",
             found=f"all of them on {gpu}",
             message=f"there are inputs for {towers} towers, and {gpu} computes all of them, one "
@@ -109,7 +112,7 @@ class TowersOverlap(Rule):
         return Finding(
             object=known.towers[late].devices[0].short,
             op="",
-            evidence=self.evidence,
+            evidence=self.kind,
             expected=f"company for at least {self.least:.0%} of the time",
             found=f"{share:.0%}",
             where=placement.where(names[way[0]]),
@@ -129,7 +132,7 @@ def _wait(placement: Placement, trace: Trace, late: int, early: int) -> list[int
     """
     known = wiring(placement)
     flow = known.flow
-    fed = {flow.number[producer_of(name)] for each in placement.training.inputs for name in each}
+    fed = {flow.number[producer_of(name)] for each in placement.step.inputs for name in each}
     devices = known.towers[late].devices
     ran = {
         each.op

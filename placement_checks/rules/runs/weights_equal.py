@@ -6,13 +6,15 @@ from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 from placement_checks.core.errors import ConfigError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 if TYPE_CHECKING:
-    from placement_checks.core.measurement import Array, Arrays, Course, Measurement
+    from placement_checks.core.measurement import Array, Arrays, Measurement, Trajectory
     from placement_checks.numerics.trajectories import Departure
 
 
@@ -47,7 +49,8 @@ class WeightsEqual(Rule):
     """
 
     name = "weights-equal"
-    evidence = "executed"
+    kind = "executed"
+    requires = frozenset({Need.TRAJECTORY})
 
     steps: int = 3
     tolerance: float = 32.0
@@ -63,36 +66,41 @@ class WeightsEqual(Rule):
             if getattr(self, name) <= 0:
                 raise ConfigError(name, f"{getattr(self, name)} is not above 0", "give more")
 
-    def check(self, placement: Placement) -> Verdict:
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         from placement_checks.numerics.trajectories import compared, made_up_for, stale
 
-        measured = placement.numbers
-        if measured is None or measured.course is None:
-            return self.not_checked(measured.no_course if measured else placement.unmeasured)
+        measured = evidence.measurement
+        assert measured
+        assert measured.trajectory
         equal, apart = compared(
             measured,
-            measured.course,
+            measured.trajectory,
             tolerance=self.tolerance,
             times_noise=self.noise,
             scale=measured.scale * made_up_for(measured),
         )
         apart = [each for each in apart if not is_among(each.difference.variable, self.leave_out)]
-        findings = [_finding(placement, measured, measured.course, each, apart) for each in apart]
+        findings = [
+            _finding(placement, measured, measured.trajectory, each, apart) for each in apart
+        ]
         findings += [
-            _stale(placement, measured, measured.course, name)
+            _stale(placement, measured, measured.trajectory, name)
             for name in sorted(stale(measured) - {each.difference.variable for each in apart})
             if not is_among(name, self.leave_out)
         ]
         equal = [each for each in equal if not is_among(each.variable, self.leave_out)]
         blurred = [each.variable for each in equal if each.state == "blurred"]
         figures = [each.figures() for each in (*(each.difference for each in apart), *equal)]
-        steps = counted(len(measured.course.found), "step")
+        steps = counted(len(measured.trajectory.found), "step")
         if blurred and not findings:
             verdict = self.not_checked(
                 f"the precision is too coarse to tell a hundredth of {blurred[0]}",
                 "build the model in float32 or float64 to compare",
             )
-        elif not findings and not any(_moves(measured.course, each.variable) for each in equal):
+        elif not findings and not any(
+            _moves(measured.trajectory, each.variable) for each in equal
+        ):
             verdict = self.not_checked("no variable that the steps move is left to compare")
         else:
             note = f"{counted(len(equal) - len(blurred), 'variable')} equal after {steps}"
@@ -103,13 +111,13 @@ class WeightsEqual(Rule):
 def _finding(
     placement: Placement,
     measured: Measurement,
-    course: Course,
+    trajectory: Trajectory,
     each: Departure,
     apart: Sequence[Departure],
 ) -> Finding:
     name = each.difference.variable
     at = measured.updates.get(name, name)
-    what, cure = _cause(measured, course, each, apart)
+    what, cure = _cause(measured, trajectory, each, apart)
     steps = counted(each.step, "step")
     return Finding(
         object=name,
@@ -130,10 +138,12 @@ def _off(each: Departure) -> str:
     return "no number" if isnan(each.difference.error) else "moved, and the reference's is not"
 
 
-def _stale(placement: Placement, measured: Measurement, course: Course, name: str) -> Finding:
+def _stale(
+    placement: Placement, measured: Measurement, trajectory: Trajectory, name: str
+) -> Finding:
     """The finding on a variable whose gradient differs though all variables are equal."""
     at = measured.updates.get(name, name)
-    steps = counted(len(course.found), "step")
+    steps = counted(len(trajectory.found), "step")
     return Finding(
         object=name,
         op=placement.ops[name].type,
@@ -148,14 +158,14 @@ def _stale(placement: Placement, measured: Measurement, course: Course, name: st
 
 
 def _cause(
-    measured: Measurement, course: Course, each: Departure, apart: Sequence[Departure]
+    measured: Measurement, trajectory: Trajectory, each: Departure, apart: Sequence[Departure]
 ) -> tuple[str, str]:
     """What is likely wrong, and the cure."""
     from placement_checks.numerics.comparing import differing
     from placement_checks.numerics.trajectories import owner, stale
 
     name = each.difference.variable
-    trained = owner(name, course)
+    trained = owner(name, trajectory)
     wrong = differing(measured.trials[0], measured.precisions)
     if trained in wrong:
         return "the gradient differs, see gradients-equal", "mend gradients-equal first"
@@ -172,8 +182,8 @@ def _cause(
             "mend that first",
         )
     if is_count:
-        both = (course.found, course.expected)
-        ours, theirs = (_moved(values, course, name, each.step) for values in both)
+        both = (trajectory.found, trajectory.expected)
+        ours, theirs = (_moved(values, trajectory, name, each.step) for values in both)
         return (
             f"a step moves it by {ours.flat[0]:g}, and the reference's by {theirs.flat[0]:g}"
             if ours.size == 1
@@ -203,11 +213,11 @@ def _cause(
     )
 
 
-def _moves(course: Course, name: str) -> bool:
+def _moves(trajectory: Trajectory, name: str) -> bool:
     """Whether the steps of the reference change a variable; equal constants show nothing."""
-    return bool((course.expected[-1][name] != course.start[name]).any())
+    return bool((trajectory.expected[-1][name] != trajectory.start[name]).any())
 
 
-def _moved(values: Sequence[Arrays], course: Course, name: str, step: int) -> Array:
+def _moved(values: Sequence[Arrays], trajectory: Trajectory, name: str, step: int) -> Array:
     """How far a variable moves in a step."""
-    return values[step - 1][name] - (values[step - 2] if step > 1 else course.start)[name]
+    return values[step - 1][name] - (values[step - 2] if step > 1 else trajectory.start)[name]

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.analysis.updates import Update
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted, listed
 
 
@@ -26,15 +28,13 @@ class EveryTowerCounts(Rule):
     """
 
     name = "every-tower-counts"
-    evidence = "requested"
+    kind = "requested"
+    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
 
     alone: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if few := self.too_few_towers(placement):
-            return few
-        if blended := self.blended(placement):
-            return blended
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         known = wiring(placement)
         given = contributions(placement)
         if not given.trained:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from placement_checks.analysis.equivalence import Identities
 from placement_checks.analysis.inputs import Use, input_uses, pipelines_of_one
 from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at, is_among, steps
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 _PIPELINE = re.compile(
@@ -39,13 +41,13 @@ class InputsDistinct(Rule):
     """
 
     name = "inputs-distinct"
-    evidence = "requested"
+    kind = "requested"
+    requires = frozenset({Need.TWO_TOWERS})
 
     shared: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if few := self.too_few_towers(placement):
-            return few
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         known = wiring(placement)
         uses = list(input_uses(known))
         findings: dict[str, Finding] = {}

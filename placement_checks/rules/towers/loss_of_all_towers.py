@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import listed
 
 _SUMMARIES = ("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary")
@@ -27,16 +29,16 @@ class LossOfAllTowers(Rule):
     """
 
     name = "loss-of-all-towers"
-    evidence = "requested"
+    kind = "requested"
+    requires = frozenset({Need.TWO_TOWERS})
 
     one_tower: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if few := self.too_few_towers(placement):
-            return few
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         known = wiring(placement)
         summaries = _written(known)
-        reported = [producer_of(name) for name in placement.training.losses]
+        reported = [producer_of(name) for name in placement.step.losses]
         of_losses = list(_of_losses(known, summaries))
         findings = [*_repeated(placement, known, summaries)]
         if not reported and not of_losses and not findings:

@@ -3,9 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement_checks.analysis.tower_analysis import Blended, wiring
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.needs import Need
 
 
 @dataclass(frozen=True)
@@ -24,16 +26,14 @@ class LossesApart(Rule):
     """
 
     name = "losses-apart"
-    evidence = "requested"
+    kind = "requested"
+    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES})
 
     together: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if few := self.too_few_towers(placement):
-            return few
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         known = wiring(placement)
-        if known.losses.unknown:
-            return self.not_checked(known.losses.unknown)
         findings = [
             finding
             for finding in (_finding(placement, each) for each in known.blended)

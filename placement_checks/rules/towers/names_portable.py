@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted, nearest
 
 Shape = tuple[int | None, ...] | None
@@ -36,17 +38,18 @@ class NamesPortable(Rule):
     """
 
     name = "names-portable"
-    evidence = "requested"
+    kind = "requested"
 
     keep: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        few = self.too_few_towers(placement)
-        if few and placement.reference is None:
-            return few
-        findings = {} if few else self._named_after_towers(placement)
-        if placement.reference is not None:
-            for finding in _unlike(placement, placement.reference):
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
+        few = Need.TWO_TOWERS.missing(evidence)
+        if few is not None and not evidence.reference:
+            return self.without(few)
+        findings = self._named_after_towers(placement) if few is None else {}
+        if evidence.reference:
+            for finding in _unlike(placement, evidence.reference):
                 if not is_among(finding.object, self.keep):
                     findings.setdefault(finding.object, finding)
         return self.verdict(list(findings.values()), counted(len(placement.variables), "variable"))

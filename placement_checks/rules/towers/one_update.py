@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.analysis.updates import Update
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 
@@ -28,13 +30,13 @@ class OneUpdate(Rule):
     """
 
     name = "one-update"
-    evidence = "requested"
+    kind = "requested"
+    requires = frozenset({Need.REQUESTED})
 
     several: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if unasked := self.unasked(placement):
-            return unasked
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         known = wiring(placement)
         if not known.updates.by_variable:
             return self.not_checked(known.updates.unknown or "the train op updates no variable")
@@ -103,7 +105,7 @@ def _counters(placement: Placement, known: Wiring) -> Iterator[Finding]:
     """Findings on step counters, which one step must move by one."""
     if known.updates.unknown:
         return
-    declared = [name for name in placement.training.counters if name in placement.ops]
+    declared = [name for name in placement.step.counters if name in placement.ops]
     for counter in dict.fromkeys([*declared, *_counted_again(placement, known)]):
         updates = known.updates.at_once(known.updates.by_variable.get(counter, ()))
         if len(updates) > 1:

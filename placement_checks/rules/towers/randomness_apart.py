@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.equivalence import Identities
 from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import SEEDED, STATELESS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 
@@ -28,13 +30,13 @@ class RandomnessApart(Rule):
     """
 
     name = "randomness-apart"
-    evidence = "requested"
+    kind = "requested"
+    requires = frozenset({Need.TWO_TOWERS})
 
     same: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if few := self.too_few_towers(placement):
-            return few
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         known = wiring(placement)
         drawn: dict[Hashable, dict[int, int]] = defaultdict(dict)
         count = 0

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.equivalence import Difference, differences
 from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.needs import Need
 
 
 @dataclass(frozen=True)
@@ -25,19 +27,15 @@ class TowersAlike(Rule):
     """
 
     name = "towers-alike"
-    evidence = "requested"
+    kind = "requested"
+    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES, Need.LOSSES_APART})
 
     differ: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if few := self.too_few_towers(placement):
-            return few
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         known = wiring(placement)
         losses = known.losses
-        if losses.unknown:
-            return self.not_checked(losses.unknown)
-        if blended := self.blended(placement):
-            return blended
         findings: dict[str, Finding] = {}
         for number in range(1, len(known.towers)):
             first, other = (

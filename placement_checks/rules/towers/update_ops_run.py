@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import VARIABLE_TYPES, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.needs import Need
 from placement_checks.util.text import listed
 
 
@@ -26,7 +28,8 @@ class UpdateOpsRun(Rule):
     """
 
     name = "update-ops-run"
-    evidence = "requested"
+    kind = "requested"
+    requires = frozenset({Need.REQUESTED})
 
     tower: str = ""
     apart: tuple[str, ...] = ()
@@ -34,9 +37,8 @@ class UpdateOpsRun(Rule):
     def __post_init__(self) -> None:
         Device.parse(self.tower)
 
-    def check(self, placement: Placement) -> Verdict:
-        if unasked := self.unasked(placement):
-            return unasked
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         known = wiring(placement)
         updates = [
             op
@@ -62,7 +64,7 @@ class UpdateOpsRun(Rule):
 
 def _statistics(placement: Placement, known: Wiring) -> Iterator[int]:
     flow = known.flow
-    for name in placement.training.update_ops:
+    for name in placement.step.update_ops:
         if name in flow.number:
             yield flow.number[name]
     for here, kind in enumerate(flow.types):

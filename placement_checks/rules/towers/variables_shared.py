@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.analysis.towers import Part, Parts
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Variable, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.needs import Need
 
 
 @dataclass(frozen=True)
@@ -35,34 +37,34 @@ class VariablesShared(Rule):
     """
 
     name = "variables-shared"
-    evidence = "requested"
+    kind = "requested"
+    requires = frozenset({Need.REQUESTED, Need.VARIABLES})
 
     private: tuple[str, ...] = ()
 
-    def check(self, placement: Placement) -> Verdict:
-        if unasked := self.unasked(placement):
-            return unasked
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
         parts = wiring(placement).parts
-        alone = _informative(placement)
+        single = _informative(evidence)
         if not placement.variables:
             return self.not_checked("the graph has no variables")
         unsaved = [_unsaved(placement, variable) for variable in _not_global(placement)]
-        if len(parts.all) < 2 and alone is None and not unsaved:
+        if len(parts.all) < 2 and single is None and not unsaved:
             where = f"on {parts.all[0].device.short} alone" if parts.all else "on no GPU"
-            reason = f"variables are read {where}, and {_why_not(placement)}"
+            reason = f"variables are read {where}, and {_why_not(evidence)}"
             return self.not_checked(reason, alone=len(parts.all) == 1)
-        known = {variable.name for variable in alone.variables} if alone else set()
+        known = {variable.name for variable in single.variables} if single else set()
         findings = {
             copy.variable: _doubled(placement, copy)
-            for copy in _copies(placement, parts, informed=alone is not None)
+            for copy in _copies(placement, parts, informed=single is not None)
             if copy.variable not in known and not self._is_private(copy.variable)
         }
-        if alone is not None:
-            for variable in _grown(placement, alone, findings):
+        if single is not None:
+            for variable in _grown(placement, single, findings):
                 if not self._is_private(variable):
                     findings[variable] = _added(placement, variable)
-        note = _counts(placement, alone)
-        if alone is None and parts.met:
+        note = _counts(evidence, single)
+        if single is None and parts.met:
             note += "; GPUs whose computations meet were taken for parts of one model"
         return self.verdict([*findings.values(), *unsaved], note)
 
@@ -79,19 +81,19 @@ class _Copy(NamedTuple):
     of: Part
 
 
-def _informative(placement: Placement) -> Placement | None:
+def _informative(evidence: Evidence) -> Placement | None:
     """The program built for one GPU, if it is another program than the one for many."""
-    alone = placement.alone
-    if alone is None or 1 < len(wiring(placement).parts.all) <= len(wiring(alone).parts.all):
+    placement, single = evidence.placement, evidence.single_gpu
+    if not single or 1 < len(wiring(placement).parts.all) <= len(wiring(single).parts.all):
         return None
-    return alone if any(placement.collections.values()) else None
+    return single if any(placement.collections.values()) else None
 
 
-def _why_not(placement: Placement) -> str:
-    if placement.alone is None:
-        return placement.not_alone
-    towers = len(wiring(placement.alone).parts.all)
-    if 1 < len(wiring(placement).parts.all) <= towers:
+def _why_not(evidence: Evidence) -> str:
+    if not evidence.single_gpu:
+        return str(evidence.single_gpu)
+    towers = len(wiring(evidence.single_gpu).parts.all)
+    if 1 < len(wiring(evidence.placement).parts.all) <= towers:
         return f"built for one GPU it still has {towers} towers"
     return "no variable is in a collection"
 
@@ -141,18 +143,20 @@ def _is_local(placement: Placement, variable: str) -> bool:
     return bool(known) and not any(variable in known.get(key, ()) for key in (TRAINABLE, GLOBAL))
 
 
-def _grown(placement: Placement, alone: Placement, doubled: Mapping[str, object]) -> Iterator[str]:
+def _grown(
+    placement: Placement, single: Placement, doubled: Mapping[str, object]
+) -> Iterator[str]:
     """Variables that the program has with N towers and not with one, slots of such left out.
 
     A program that names its variables otherwise for one tower has as many gone as new: those are
     matched by shape and dtype.
     """
     names = {name for key in (TRAINABLE, GLOBAL) for name in placement.collections.get(key, ())}
-    before = {name for key in (TRAINABLE, GLOBAL) for name in alone.collections.get(key, ())}
+    before = {name for key in (TRAINABLE, GLOBAL) for name in single.collections.get(key, ())}
     shapes = {variable.name: variable[1:] for variable in placement.variables}
     gone = Counter(
         variable[1:]
-        for variable in alone.variables
+        for variable in single.variables
         if variable.name in before and variable.name not in names
     )
     more = names - before
@@ -244,12 +248,13 @@ def _unsaved(placement: Placement, variable: str) -> Finding:
     )
 
 
-def _counts(placement: Placement, alone: Placement | None) -> str:
+def _counts(evidence: Evidence, single: Placement | None) -> str:
     """How the collections grow from one tower to N, and by what the rule judged."""
-    if alone is None:
-        how = f"by data flow alone: {_why_not(placement)}"
+    placement = evidence.placement
+    if single is None:
+        how = f"by data flow alone: {_why_not(evidence)}"
         return f"{_sizes([placement])}; {how}" if placement.collections else how
-    return f"{_sizes([alone, placement])} from 1 tower to {_gpus(placement)}"
+    return f"{_sizes([single, placement])} from 1 tower to {_gpus(placement)}"
 
 
 def _sizes(placements: Sequence[Placement]) -> str:

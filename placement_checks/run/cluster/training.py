@@ -137,20 +137,18 @@ class Cluster:
         import numpy as np
 
         from placement_checks.core.errors import CannotRun
-        from placement_checks.loading.batches import batch_of, program_of
+        from placement_checks.loading.batches import batch_of
+        from placement_checks.loading.programs import load
         from placement_checks.run.feeding import Feeding
         from placement_checks.run.preconditions import says_step
         from placement_checks.run.runnable import runnable
         from placement_checks.run.session import Running
 
         self.answers()
-        program = program_of(target)
+        program = load(target, self.machine.towers)
         try:
             made = runnable(
-                program,
-                self.machine.towers,
-                "simulated" if self.simulated else "real",
-                cluster=self.machine,
+                program, "simulated" if self.simulated else "real", cluster=self.machine
             )
             says_step(made)
             feeding = Feeding(made, None, batch_of(batch), rows=rows) if made.inputs else None
@@ -159,9 +157,14 @@ class Cluster:
         config = type(made.config)(
             log_device_placement=True, allow_soft_placement=made.placement.soft
         )
-        training = made.placement.training
+        training = made.placement.step
         fetches = {"step": list(training.train_op), "losses": list(training.losses)}
-        beginning = [made.initializers.values(), made.local_initializers.values(), made.tables]
+        initial = program.initial
+        beginning = [
+            initial.initializers.values(),
+            initial.local_initializers.values(),
+            initial.tables,
+        ]
         rng = np.random.default_rng(seed)
         found: dict[str, Device] = {}
         losses = []
@@ -248,7 +251,7 @@ class Cluster:
             else op
             for name, op in asked.ops.items()
         }
-        return replace(asked, ops=ops, machine=self.machine, placer="session")
+        return replace(asked, ops=ops, machine=self.machine, placer="session", assigned=True)
 
 
 def _meanwhile(gone: InputError, doing: str) -> InputError:

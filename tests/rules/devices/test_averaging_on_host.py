@@ -21,6 +21,7 @@ from towers import (
 
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.errors import InputError
+from placement_checks.core.missing import Missing
 from placement_checks.rules import AveragingOnHost
 from placement_checks.util.text import listed
 
@@ -37,7 +38,7 @@ def on_gpu(count: int = 2, **more: Any) -> Placement:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
 def test_kept(count: int) -> None:
-    verdict = AveragingOnHost().check(program(gpus=range(count)))
+    verdict = AveragingOnHost().judge(program(gpus=range(count)))
 
     assert verdict == Verdict("averaging-on-host", "kept", "assigned", findings=[], note="in 1 op")
 
@@ -45,7 +46,7 @@ def test_kept(count: int) -> None:
 def test_broken() -> None:
     graph = on_gpu(lines={"sum/w": "main.py:50 net.py:3", gradient(1): "main.py:40"})
 
-    verdict = AveragingOnHost().check(graph)
+    verdict = AveragingOnHost().judge(graph)
 
     assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "in 1 op")
     assert verdict.findings == [
@@ -71,7 +72,7 @@ def test_broken() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
 def test_all_towers_are_named(count: int) -> None:
-    (finding,) = AveragingOnHost().check(on_gpu(count)).findings
+    (finding,) = AveragingOnHost().judge(on_gpu(count)).findings
 
     names = listed(f"/device:GPU:{i}" for i in range(count))
     assert f"brings the gradients of the towers on {names} together on" in finding.message
@@ -79,7 +80,7 @@ def test_all_towers_are_named(count: int) -> None:
 
 
 def test_a_long_path_is_cut_in_the_middle() -> None:
-    (finding,) = AveragingOnHost().check(on_gpu(12)).findings
+    (finding,) = AveragingOnHost().judge(on_gpu(12)).findings
 
     assert finding.path[4] == "… 5 more"
     assert finding.path[-1] == "gradients/tower_11/w/MatMul_grad/MatMul (MatMul)"
@@ -91,7 +92,7 @@ def test_the_path_has_the_gradients_alone() -> None:
         on(0, "sum/w", "SelectV2", "finite", gradient(0), gradient(1)),
     )
 
-    (finding,) = AveragingOnHost().check(graph).findings
+    (finding,) = AveragingOnHost().judge(graph).findings
 
     assert finding.path == (
         "sum/w (SelectV2)",
@@ -104,7 +105,7 @@ def test_it_is_judged_by_where_the_placer_put_it() -> None:
     """Without a request, the placer puts it beside the gradients."""
     total = op("sum/w", "AddN", "", "GPU:0", gradient(0), gradient(1))
 
-    (finding,) = AveragingOnHost().check(program(total)).findings
+    (finding,) = AveragingOnHost().judge(program(total)).findings
 
     assert finding.message.endswith("not on /device:CPU:0; it asks for no device")
 
@@ -116,7 +117,7 @@ def test_gradients_that_are_added_one_by_one_meet_in_every_addition() -> None:
         gpus=[0, 1, 2],
     )
 
-    verdict = AveragingOnHost().check(graph)
+    verdict = AveragingOnHost().judge(graph)
 
     assert [each.object for each in verdict.findings] == ["first", "sum/w"]
     assert verdict.note == "in 2 ops"
@@ -127,7 +128,7 @@ def test_gradients_that_are_stacked_meet_in_the_stack_alone() -> None:
         host("stack", "Pack", gradient(0), gradient(1)), on(0, "sum/w", "Mean", "stack", "axes")
     )
 
-    verdict = AveragingOnHost().check(graph)
+    verdict = AveragingOnHost().judge(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "in 1 op")
 
@@ -137,7 +138,7 @@ def test_the_gradients_of_each_variable_are_looked_at() -> None:
         on(1, "sum/b", "AddN", gradient(0, "b"), gradient(1, "b")), variables=["a", "b", "c"]
     )
 
-    verdict = AveragingOnHost().check(graph)
+    verdict = AveragingOnHost().judge(graph)
 
     assert [each.object for each in verdict.findings] == ["sum/b"]
     assert verdict.note == "in 3 ops"
@@ -156,7 +157,7 @@ def test_what_a_tower_adds_up_itself_brings_no_towers_together() -> None:
         ]
     graph = program(*ops, host("sum/w", "AddN", "gradients/AddN_0", "gradients/AddN_1"))
 
-    verdict = AveragingOnHost().check(graph)
+    verdict = AveragingOnHost().judge(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "in 1 op")
 
@@ -187,7 +188,7 @@ def test_the_gradients_of_one_loss_of_all_towers_are_added_up_in_the_backward_pa
     graph = program(
         op("gradients/AddN", "AddN", "", at, gradient(0), gradient(1)),
         host("update/w", "ResourceApplyGradientDescent", "w", "rate", "gradients/AddN"),
-        training={"objectives": ("loss:0",)},
+        step={"objectives": ("loss:0",)},
     )
 
     assert objects(graph) == broken
@@ -200,7 +201,7 @@ def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_to
         gpus=[0, 1, 2],
     )
 
-    (finding,) = AveragingOnHost().check(graph).findings
+    (finding,) = AveragingOnHost().judge(graph).findings
 
     assert finding.message.startswith(
         "gradients/AddN (AddN) brings the gradients of the towers on /device:GPU:0 and "
@@ -209,7 +210,7 @@ def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_to
 
 
 def test_gradients_of_one_loss_that_are_averaged_on_the_host_are_where_they_should_be() -> None:
-    assert AveragingOnHost().check(joined()).state == "kept"
+    assert AveragingOnHost().judge(joined()).state == "kept"
 
 
 def test_what_is_made_of_gradients_beside_the_updates_is_not_looked_at() -> None:
@@ -238,7 +239,7 @@ def test_the_device_may_be_another_one_or_a_list(
 
 
 def test_every_device_allowed_is_named() -> None:
-    (finding,) = AveragingOnHost(device=("/cpu:0", "/job:ps")).check(on_gpu()).findings
+    (finding,) = AveragingOnHost(device=("/cpu:0", "/job:ps")).judge(on_gpu()).findings
 
     assert finding.expected == "/device:CPU:0 or /job:ps"
     assert finding.message.endswith(
@@ -264,7 +265,7 @@ def test_a_device_that_is_none_is_refused() -> None:
 
 @without_two_towers
 def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
-    assert AveragingOnHost().check(graph) == Verdict(
+    assert AveragingOnHost().judge(graph) == Verdict(
         "averaging-on-host", "not-checked", None, reason
     )
 
@@ -276,7 +277,7 @@ NOWHERE = "no op is seen to bring the gradients of the towers together"
     ("graph", "reason"),
     [
         pytest.param(program(placer=None), "no placer was asked", id="no placer"),
-        pytest.param(program(unplaced="it died"), "it died", id="unplaced"),
+        pytest.param(program(assigned=Missing("it died")), "it died", id="unplaced"),
         pytest.param(blended(), BLENDED, id="blended"),
         pytest.param(program(host("sum/w", "AddN", gradient(1))), NOWHERE, id="one tower alone"),
         pytest.param(
@@ -306,15 +307,13 @@ NOWHERE = "no op is seen to bring the gradients of the towers together"
             id="gradients that no step applies",
         ),
         pytest.param(
-            program(
-                host("update/w", "AssignSubVariableOp", "w", "mean/w"), training={"train_op": ()}
-            ),
+            program(host("update/w", "AssignSubVariableOp", "w", "mean/w"), step={"train_op": ()}),
             NO_TRAIN_OP,
             id="gradients, and no step is known",
         ),
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert AveragingOnHost().check(graph) == Verdict(
+    assert AveragingOnHost().judge(graph) == Verdict(
         "averaging-on-host", "not-checked", None, reason
     )

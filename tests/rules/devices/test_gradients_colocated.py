@@ -17,6 +17,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details
 from placement_checks.rules import GradientsColocated
 
@@ -39,7 +40,7 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
 def test_kept(count: int) -> None:
     """One tower is judged as well: its gradients may be on the host."""
-    verdict = GradientsColocated().check(program(gpus=range(count)))
+    verdict = GradientsColocated().judge(program(gpus=range(count)))
 
     assert verdict == Verdict(
         "gradients-colocated", "kept", "assigned", findings=[], note=f"{2 * count} backward ops"
@@ -52,7 +53,7 @@ def test_broken() -> None:
         lines={ADRIFT: "main.py:40 net.py:3", "tower_1/w/MatMul": "net.py:9"},
     )
 
-    verdict = GradientsColocated().check(graph)
+    verdict = GradientsColocated().judge(graph)
 
     assert (verdict.state, verdict.evidence, verdict.note) == (
         "broken",
@@ -87,10 +88,10 @@ def test_the_backward_pass_of_every_tower_but_the_first_is_found(count: int) -> 
 
 def test_where_the_graph_tells_the_finding_does_not_speak_of_names() -> None:
     graph = program(
-        *adrift("any/name", colocated=["tower_1/w/MatMul"]), training={"backward": {"any/name"}}
+        *adrift("any/name", colocated=["tower_1/w/MatMul"]), step={"backward": {"any/name"}}
     )
 
-    (finding,) = GradientsColocated().check(graph).findings
+    (finding,) = GradientsColocated().judge(graph).findings
 
     assert finding.object == "any/name"
     assert finding.message == (
@@ -113,7 +114,7 @@ def test_what_tensorflow_noted_counts_more_than_the_name() -> None:
 def test_colocation_with_another_backward_op_tells_of_no_forward_op() -> None:
     graph = program(*adrift(ADRIFT, colocated=[gradient(0)]))
 
-    (finding,) = GradientsColocated().check(graph).findings
+    (finding,) = GradientsColocated().judge(graph).findings
 
     assert "its forward op, which its name tells, on" in finding.message
     assert finding.path[1] == "tower_1/w/MatMul (MatMul) on /device:GPU:1"
@@ -131,13 +132,13 @@ def test_a_saved_graph_is_judged_by_the_scopes_of_gradients(scope: str) -> None:
 def test_a_request_for_another_gpu_is_named() -> None:
     graph = program(on(0, ADRIFT, "MatMul", "tower_1/x"))
 
-    (finding,) = GradientsColocated().check(graph).findings
+    (finding,) = GradientsColocated().judge(graph).findings
 
     assert finding.message.endswith("; it asks for /device:GPU:0")
 
 
 def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu() -> None:
-    (finding,) = GradientsColocated().check(program(host(ADRIFT, "MatMul", "tower_1/x"))).findings
+    (finding,) = GradientsColocated().judge(program(host(ADRIFT, "MatMul", "tower_1/x"))).findings
 
     assert (finding.expected, finding.found) == ("/device:GPU:1", "/device:CPU:0")
 
@@ -178,7 +179,7 @@ def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu() -> None:
     ],
 )
 def test_silent(ops: Sequence[Op]) -> None:
-    assert GradientsColocated().check(program(*ops)).state == "kept"
+    assert GradientsColocated().judge(program(*ops)).state == "kept"
 
 
 @pytest.mark.parametrize(
@@ -235,30 +236,32 @@ def test_allowed_by_type_and_by_name(allow: Sequence[str], left: Sequence[str]) 
     ("graph", "reason"),
     [
         pytest.param(program(placer=None), "no placer was asked", id="no placer"),
-        pytest.param(program(unplaced="it died"), "it died", id="unplaced"),
-        pytest.param(program(unasked="a log has no requests"), "a log has no requests", id="log"),
+        pytest.param(program(assigned=Missing("it died")), "it died", id="unplaced"),
+        pytest.param(
+            program(requested=Missing("a log has no requests")), "a log has no requests", id="log"
+        ),
         pytest.param(
             placement(on(0, "a", "MatMul")), "the graph takes no gradients", id="no gradients"
         ),
         pytest.param(
-            program(training={"backward": ()}), "the graph takes no gradients", id="none taken"
+            program(step={"backward": ()}), "the graph takes no gradients", id="none taken"
         ),
         pytest.param(
-            program(on(0, "g", "MatMul"), training={"backward": ("g",)}),
+            program(on(0, "g", "MatMul"), step={"backward": ("g",)}),
             "whose gradients the backward ops compute is not known",
             id="no forward ops known",
         ),
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert GradientsColocated().check(graph) == Verdict(
+    assert GradientsColocated().judge(graph) == Verdict(
         "gradients-colocated", "not-checked", None, reason
     )
 
 
 def test_a_loss_that_contains_another_towers_matters_only_where_something_is_found() -> None:
     """The forward op of a gradient is known all the same."""
-    assert GradientsColocated().check(blended()).state == "kept"
+    assert GradientsColocated().judge(blended()).state == "kept"
 
 
 def test_colocation_with_an_op_that_is_gone_tells_of_no_forward_op() -> None:
@@ -270,7 +273,7 @@ def test_a_forward_op_that_is_gone_is_none() -> None:
         def forward(self, op: str) -> str:
             return "gone"
 
-    verdict = GradientsColocated().check(replace(program(), details=Noted()))
+    verdict = GradientsColocated().judge(replace(program(), details=Noted()))
 
     assert verdict.reason == "whose gradients the backward ops compute is not known"
 
@@ -278,7 +281,7 @@ def test_a_forward_op_that_is_gone_is_none() -> None:
 def test_where_losses_contain_other_towers_gradients_are_those_of_both() -> None:
     total = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/w/MatMul")
 
-    assert GradientsColocated().check(program(total, *adrift(ADRIFT))).reason == BLENDED
+    assert GradientsColocated().judge(program(total, *adrift(ADRIFT))).reason == BLENDED
 
 
 @pytest.mark.parametrize("kind", ["NoOp", "Identity", "ReadVariableOp", "VariableShape"])

@@ -7,6 +7,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.rules import NoFallback
 
 NO_KERNEL = "Print has no GPU kernel"
@@ -23,12 +24,12 @@ def fallen(name: str, type: str, *inputs: str, **more: Any) -> Op:
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
-    return [each.object for each in NoFallback(**parameters).check(graph).findings]
+    return [each.object for each in NoFallback(**parameters).judge(graph).findings]
 
 
 def test_kept() -> None:
     graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), op("b", "NoOp", "", "CPU:0"))
-    assert NoFallback().check(graph) == Verdict("no-fallback", "kept", "assigned", findings=[])
+    assert NoFallback().judge(graph) == Verdict("no-fallback", "kept", "assigned", findings=[])
 
 
 def test_broken() -> None:
@@ -36,7 +37,7 @@ def test_broken() -> None:
         fallen("tower_0/print", "Print", why_not=NO_KERNEL),
         lines={"tower_0/print": "main.py:30 main.py:9 net.py:3"},
     )
-    verdict = NoFallback().check(graph)
+    verdict = NoFallback().judge(graph)
     assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
         Finding(
@@ -69,7 +70,7 @@ def test_broken() -> None:
 def test_falls(requested: str, assigned: str, broken: bool) -> None:
     """To a CPU, or to another GPU because the machine has not the one that was asked for."""
     graph = placement(op("a", "MatMul", requested, assigned), op("b", "NoOp", "/gpu:0", "GPU:0"))
-    assert NoFallback().check(graph).state == ("broken" if broken else "kept")
+    assert NoFallback().judge(graph).state == ("broken" if broken else "kept")
 
 
 def test_ops_bound_to_one_that_fell_are_named_with_it() -> None:
@@ -79,7 +80,7 @@ def test_ops_bound_to_one_that_fell_are_named_with_it() -> None:
         fallen("step/Assign", "Assign", "step", "zero", bound=True, colocated=["step"]),
         fallen("other", "Print", why_not=NO_KERNEL),
     )
-    step, other = NoFallback().check(graph).findings
+    step, other = NoFallback().judge(graph).findings
     assert (step.object, step.path) == ("step", ("step/read", "step/Assign"))
     assert step.message == (
         "step (VariableV2) asks for /device:GPU:0 and ends on /device:CPU:0, "
@@ -95,7 +96,7 @@ def test_variable_leads_ops_that_fell_for_a_reason_of_their_own() -> None:
         fallen("step/read", "Identity", colocated=["step"], bound=True),
         fallen("step", "VariableV2", why_not="no int32"),
     )
-    (finding,) = NoFallback().check(graph).findings
+    (finding,) = NoFallback().judge(graph).findings
     assert (finding.object, finding.path) == ("step", ("step/Assign", "step/read"))
 
 
@@ -115,7 +116,7 @@ def test_colocation_binds_both_ways(
         fallen("add", "Add", "c", bound=True, **follower),
         fallen("print", "Print", "c", why_not=NO_KERNEL, **leader),
     )
-    (finding,) = NoFallback().check(graph).findings
+    (finding,) = NoFallback().judge(graph).findings
     assert (finding.object, finding.path) == ("print", ("add",))
 
 
@@ -128,7 +129,7 @@ def test_binding_is_followed_through_copies_and_loops() -> None:
         fallen("find", "LookupTableFindV2", "loop:1", bound=True),
         fallen("count", "LookupTableSizeV2", "loop", bound=True),
     )
-    table, count = NoFallback().check(graph).findings
+    table, count = NoFallback().judge(graph).findings
     assert (table.object, table.path) == ("table", ("find",))
     assert (count.object, count.path) == ("count", ())
 
@@ -142,7 +143,7 @@ def test_control_edges_bind_nothing() -> None:
 
 
 def test_op_without_a_reason_says_so() -> None:
-    (finding,) = NoFallback().check(placement(fallen("a", "MatMul"))).findings
+    (finding,) = NoFallback().judge(placement(fallen("a", "MatMul"))).findings
     assert finding.message.endswith(": the placer gives no reason")
 
 
@@ -180,7 +181,7 @@ def test_op_without_a_reason_says_so() -> None:
     ],
 )
 def test_silent_where_the_program_asked_for_the_host(ops: Sequence[Op]) -> None:
-    assert NoFallback().check(placement(*ops)).state == "kept"
+    assert NoFallback().judge(placement(*ops)).state == "kept"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_allow_takes_types_and_names_of_ops_that_fell_first(
     ("graph", "reason"),
     [
         (placement(fallen("a", "Print"), placer=None), "no placer was asked"),
-        (placement(fallen("a", "Print"), unplaced="it died"), "it died"),
+        (placement(fallen("a", "Print"), assigned=Missing("it died")), "it died"),
         (placement(op("a", "Print", "/cpu:0", "CPU:0")), "no op asks for a GPU"),
         (placement(op("a", "Print", "", "GPU:0")), "no op asks for a GPU"),
         (
@@ -219,13 +220,13 @@ def test_allow_takes_types_and_names_of_ops_that_fell_first(
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert NoFallback().check(graph) == Verdict("no-fallback", "not-checked", None, reason)
+    assert NoFallback().judge(graph) == Verdict("no-fallback", "not-checked", None, reason)
 
 
 def test_a_device_that_the_machine_lacks_has_a_cure_of_its_own() -> None:
     graph = placement(op("a", "MatMul", "/gpu:7", "GPU:0", why_not="the machine has no GPU:7"))
 
-    (finding,) = NoFallback().check(graph).findings
+    (finding,) = NoFallback().judge(graph).findings
 
     assert finding.cure == (
         "mend the index of the device, or ask for as many GPUs as the program names (--gpus)"
@@ -243,7 +244,7 @@ def test_the_body_of_a_loop_is_one_finding_that_names_the_cure() -> None:
         ),
     )
 
-    (finding,) = NoFallback().check(graph).findings
+    (finding,) = NoFallback().judge(graph).findings
 
     assert finding.object == "loop"
     assert finding.message == (
@@ -263,7 +264,7 @@ def test_what_follows_a_variable_of_a_job_is_none() -> None:
         machine="ps*1; worker*1: gpu*1",
     )
 
-    assert NoFallback().check(graph).state == "kept"
+    assert NoFallback().judge(graph).state == "kept"
 
 
 def test_what_reads_a_variable_of_the_host_in_a_body_is_none() -> None:
@@ -273,7 +274,7 @@ def test_what_reads_a_variable_of_the_host_in_a_body_is_none() -> None:
         fallen("call/read", "ReadVariableOp", "w", why_not=BOUND, bound=True, call="call"),
     )
 
-    assert NoFallback().check(graph).state == "kept"
+    assert NoFallback().judge(graph).state == "kept"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ def test_without_a_machine_another_gpu_is_no_fallback() -> None:
     """Where a log tells what was placed, it does not tell which GPUs there were."""
     graph = placement(op("a", "MatMul", "/gpu:7", "GPU:0"), machine=None)
 
-    assert NoFallback().check(graph).state == "kept"
+    assert NoFallback().judge(graph).state == "kept"
 
 
 @pytest.mark.parametrize(
@@ -327,7 +328,7 @@ def test_without_a_machine_another_gpu_is_no_fallback() -> None:
 def test_the_cure_of_what_takes_a_variable_into_a_function(call: str) -> None:
     graph = placement(fallen("call", call, why_not=BOUND))
 
-    (finding,) = NoFallback().check(graph).findings
+    (finding,) = NoFallback().judge(graph).findings
 
     assert finding.cure == "read the variables before and pass their values: tf.identity(variable)"
 
@@ -338,7 +339,7 @@ def test_the_reason_is_that_of_the_op_that_is_named_whatever_was_built_before_it
         fallen("step", "VariableV2", why_not="no int32"),
     )
 
-    (finding,) = NoFallback().check(graph).findings
+    (finding,) = NoFallback().judge(graph).findings
 
     assert finding.message == (
         "step (VariableV2) asks for /device:GPU:0 and ends on /device:CPU:0, and 1 bound to it: "
@@ -357,7 +358,7 @@ def test_each_output_of_a_loop_follows_its_own_input(kind: str) -> None:
         fallen("third", "Sum", "loop:2", bound=True),
     )
 
-    assert [(each.object, each.path) for each in NoFallback().check(graph).findings] == [
+    assert [(each.object, each.path) for each in NoFallback().judge(graph).findings] == [
         ("step", ("first",)),
         ("table", ("second",)),
         ("third", ()),
@@ -380,7 +381,7 @@ def test_one_op_in_the_body_of_a_function() -> None:
         fallen("call/one", "MatMul", why_not=BOUND, bound=True, call="call"),
     )
 
-    (finding,) = NoFallback().check(graph).findings
+    (finding,) = NoFallback().judge(graph).findings
 
     assert finding.message.startswith(
         "an op in the body of call (PartitionedCall), asked for on /device:GPU:0, ends on "
@@ -398,7 +399,7 @@ def test_an_op_in_a_body_that_fell_for_a_reason_of_its_own_is_named_itself() -> 
 
 
 def test_the_cure_where_the_machine_is_not_known() -> None:
-    (finding,) = NoFallback().check(placement(fallen("a", "MatMul"), machine=None)).findings
+    (finding,) = NoFallback().judge(placement(fallen("a", "MatMul"), machine=None)).findings
 
     assert finding.cure == CURE
 

@@ -7,6 +7,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.rules import NoIdleDevice
 
 
@@ -17,7 +18,7 @@ def busy(*gpus: str, machine: str | None = "gpu*2") -> Placement:
 
 
 def test_kept() -> None:
-    assert NoIdleDevice().check(busy("/gpu:0", "/gpu:1", "/gpu:1", "/cpu:0")) == Verdict(
+    assert NoIdleDevice().judge(busy("/gpu:0", "/gpu:1", "/gpu:1", "/cpu:0")) == Verdict(
         "no-idle-device",
         "kept",
         "assigned",
@@ -27,7 +28,7 @@ def test_kept() -> None:
 
 
 def test_broken() -> None:
-    verdict = NoIdleDevice().check(busy("/gpu:0", "/gpu:0", "/cpu:0", "/cpu:0", "/cpu:0"))
+    verdict = NoIdleDevice().judge(busy("/gpu:0", "/gpu:0", "/cpu:0", "/cpu:0", "/cpu:0"))
     assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
         Finding(
@@ -44,7 +45,7 @@ def test_broken() -> None:
 
 
 def test_all_gpus_idle() -> None:
-    verdict = NoIdleDevice().check(busy("/cpu:0"))
+    verdict = NoIdleDevice().judge(busy("/cpu:0"))
     assert [each.message for each in verdict.findings] == [
         "/device:GPU:0 computes nothing, no GPU computes at all",
         "/device:GPU:1 computes nothing, no GPU computes at all",
@@ -53,7 +54,7 @@ def test_all_gpus_idle() -> None:
 
 def test_gpus_of_a_cluster_are_told_apart_by_task() -> None:
     graph = busy("/job:worker/task:0/gpu:0", machine="ps*1; worker*2: gpu*1")
-    (finding,) = NoIdleDevice().check(graph).findings
+    (finding,) = NoIdleDevice().judge(graph).findings
     assert finding.object == "/job:worker/replica:0/task:1/device:GPU:0"
 
 
@@ -79,12 +80,12 @@ def test_gpus_of_a_cluster_are_told_apart_by_task() -> None:
 )
 def test_what_computing_is(type: str, computes: bool) -> None:
     graph = placement(op("a", type, "/gpu:0", "GPU:0"), machine="gpu*1")
-    assert NoIdleDevice().check(graph).state == ("kept" if computes else "broken")
+    assert NoIdleDevice().judge(graph).state == ("kept" if computes else "broken")
 
 
 def test_silent_where_ops_are_placed_on_gpus_that_they_did_not_ask_for() -> None:
     graph = placement(op("a", "MatMul", "", "GPU:0"), op("b", "MatMul", "/gpu:7", "GPU:1"))
-    assert NoIdleDevice().check(graph).state == "kept"
+    assert NoIdleDevice().judge(graph).state == "kept"
 
 
 def gpu(job: str, index: int) -> str:
@@ -102,11 +103,11 @@ def gpu(job: str, index: int) -> str:
 )
 def test_idle_excuses_what_its_patterns_match(idle: Sequence[str], found: Sequence[str]) -> None:
     graph = busy("/cpu:0", machine="eval*1: gpu*2; worker*1: gpu*2")
-    assert [each.object for each in NoIdleDevice(idle).check(graph).findings] == found
+    assert [each.object for each in NoIdleDevice(idle).judge(graph).findings] == found
 
 
 def test_note_is_short_on_large_machines() -> None:
-    note = NoIdleDevice().check(busy("/gpu:0", machine="gpu*16")).note
+    note = NoIdleDevice().judge(busy("/gpu:0", machine="gpu*16")).note
     assert note == "16 GPUs compute, with 0 to 1 op each"
 
 
@@ -132,21 +133,21 @@ def test_the_note_has_four_gpus_one_by_one(work: Sequence[int], note: str) -> No
         for index, count in enumerate(work)
         for number in range(count)
     ]
-    assert NoIdleDevice().check(placement(*ops, machine=f"gpu*{len(work)}")).note == note
+    assert NoIdleDevice().judge(placement(*ops, machine=f"gpu*{len(work)}")).note == note
 
 
 @pytest.mark.parametrize(
     ("graph", "idle", "reason"),
     [
         (placement(placer=None), (), "no placer was asked"),
-        (placement(unplaced="it died"), (), "it died"),
+        (placement(assigned=Missing("it died")), (), "it died"),
         (busy("/cpu:0", machine="cpu*2"), (), "no GPU of the machine has to compute"),
         (busy("/cpu:0"), ("/gpu",), "no GPU of the machine has to compute"),
         (busy("/gpu:0", machine=None), (), "no GPU of the machine has to compute"),
     ],
 )
 def test_not_checked(graph: Placement, idle: Sequence[str], reason: str) -> None:
-    assert NoIdleDevice(idle).check(graph) == Verdict(
+    assert NoIdleDevice(idle).judge(graph) == Verdict(
         "no-idle-device", "not-checked", None, reason
     )
 
@@ -179,7 +180,7 @@ def worker(task: int, index: int) -> str:
 
 
 def test_the_gpus_of_other_tasks_are_left_to_their_graphs() -> None:
-    assert NoIdleDevice().check(between(*of_task(1, 0, 1))) == Verdict(
+    assert NoIdleDevice().judge(between(*of_task(1, 0, 1))) == Verdict(
         "no-idle-device",
         "kept",
         "assigned",
@@ -191,13 +192,13 @@ def test_the_gpus_of_other_tasks_are_left_to_their_graphs() -> None:
 
 def test_one_gpu_of_another_task() -> None:
     graph = between(*of_task(0, 0), machine="ps*1; worker*2: gpu*1")
-    assert NoIdleDevice().check(graph).note == (
+    assert NoIdleDevice().judge(graph).note == (
         f"{worker(0, 0)} computes with 1 op; other tasks have 1 GPU for graphs of their own"
     )
 
 
 def test_an_idle_gpu_of_the_own_task_is_a_finding() -> None:
-    verdict = NoIdleDevice().check(between(*of_task(1, 1)))
+    verdict = NoIdleDevice().judge(between(*of_task(1, 1)))
 
     assert [each.message for each in verdict.findings] == [
         f"{worker(1, 0)} computes nothing, {worker(1, 1)} has 1"
@@ -229,7 +230,7 @@ ALL_OTHERS = [worker(task, index) for task in (1, 2) for index in (0, 1)]
     ],
 )
 def test_the_gpus_of_other_tasks_are_idle(graph: Placement) -> None:
-    verdict = NoIdleDevice().check(graph)
+    verdict = NoIdleDevice().judge(graph)
 
     assert [each.object for each in verdict.findings] == ALL_OTHERS
     assert verdict.note == "6 GPUs compute, with 0 to 1 op each"
@@ -238,11 +239,11 @@ def test_the_gpus_of_other_tasks_are_idle(graph: Placement) -> None:
 def test_variables_of_the_worker_beside_those_of_the_servers_make_no_difference() -> None:
     at = "/job:worker/task:0/cpu:0"
     graph = between(op("local", "VarHandleOp", at, at), *of_task(0, 0, 1))
-    assert NoIdleDevice().check(graph).state == "kept"
+    assert NoIdleDevice().judge(graph).state == "kept"
 
 
 def test_a_graph_for_two_tasks_is_judged_on_all() -> None:
-    verdict = NoIdleDevice().check(between(*of_task(0, 0, 1), *of_task(1, 0, 1)))
+    verdict = NoIdleDevice().judge(between(*of_task(0, 0, 1), *of_task(1, 0, 1)))
 
     assert [each.object for each in verdict.findings] == [worker(2, 0), worker(2, 1)]
     assert "other tasks" not in verdict.note
@@ -253,7 +254,7 @@ def test_every_job_has_its_own_task() -> None:
     machine = "ps*1; chief*2: gpu*1; worker*2: gpu*1"
     open_chief = of_task(0, 0, job="chief", named=False)
 
-    verdict = NoIdleDevice().check(between(*open_chief, *of_task(1, 0), machine=machine))
+    verdict = NoIdleDevice().judge(between(*open_chief, *of_task(1, 0), machine=machine))
 
     assert [each.object for each in verdict.findings] == [
         "/job:chief/replica:0/task:1/device:GPU:0"
@@ -268,18 +269,18 @@ def test_what_does_not_compute_names_no_task() -> None:
         op("c", "Const", "/job:worker/gpu:0", "/job:worker/task:0/gpu:0"),
         op("d", "MatMul", "/job:worker", "/job:worker/task:0/cpu:0"),
     )
-    assert NoIdleDevice().check(graph).state == "kept"
+    assert NoIdleDevice().judge(graph).state == "kept"
 
 
 def test_all_is_judged_where_no_gpu_computes() -> None:
     graph = between(*of_task(0, 0, job="ps"), machine="ps*1; worker*2: gpu*1")
-    assert len(NoIdleDevice().check(graph).findings) == 2
+    assert len(NoIdleDevice().judge(graph).findings) == 2
 
 
 def test_excused_gpus_name_no_task() -> None:
     graph = between(*of_task(0, 0), *of_task(1, 0, 1))
 
-    verdict = NoIdleDevice(idle=("/job:worker/task:0",)).check(graph)
+    verdict = NoIdleDevice(idle=("/job:worker/task:0",)).judge(graph)
 
     assert (verdict.state, verdict.note) == (
         "kept",
@@ -289,25 +290,31 @@ def test_excused_gpus_name_no_task() -> None:
 
 
 def test_a_log_that_names_no_other_gpus_is_not_judged() -> None:
-    verdict = NoIdleDevice().check(between(*of_task(1, 0, 1), unlisted="a log names what is used"))
+    verdict = NoIdleDevice().judge(
+        between(*of_task(1, 0, 1), all_devices=Missing("a log names what is used"))
+    )
     assert (verdict.state, verdict.reason) == ("not-checked", "a log names what is used")
 
 
 def test_a_gpu_that_is_seen_to_be_idle_is_found_though_there_may_be_more() -> None:
     graph = placement(
-        op("a", "MatMul", "/gpu:0", "GPU:0"), machine="gpu*2", unlisted="the log was cut"
+        op("a", "MatMul", "/gpu:0", "GPU:0"),
+        machine="gpu*2",
+        all_devices=Missing("the log was cut"),
     )
-    verdict = NoIdleDevice().check(graph)
+    verdict = NoIdleDevice().judge(graph)
 
     assert [each.object for each in verdict.findings] == ["/device:GPU:1"]
 
 
 def test_where_no_gpu_is_seen_to_be_idle_there_may_be_one_that_is_not_seen() -> None:
     graph = placement(
-        op("a", "MatMul", "/gpu:0", "GPU:0"), machine="gpu*1", unlisted="the log was cut"
+        op("a", "MatMul", "/gpu:0", "GPU:0"),
+        machine="gpu*1",
+        all_devices=Missing("the log was cut"),
     )
 
-    assert NoIdleDevice().check(graph) == Verdict(
+    assert NoIdleDevice().judge(graph) == Verdict(
         "no-idle-device", "not-checked", None, "the log was cut"
     )
 
@@ -316,4 +323,4 @@ def test_of_many_gpus_the_least_and_the_most_are_told() -> None:
     """One of them has less to do than the others."""
     graph = busy("/gpu:0", *(f"/gpu:{i}" for i in (1, 2, 3, 4) for _ in range(3)), machine="gpu*5")
 
-    assert NoIdleDevice().check(graph).note == "5 GPUs compute, with 1 to 3 ops each"
+    assert NoIdleDevice().judge(graph).note == "5 GPUs compute, with 1 to 3 ops each"

@@ -6,7 +6,8 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Finding, Verdict
-from placement_checks.core.placement import MOST_REFUSALS, Refusal
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import MOST_REFUSALS, NOT_ASKED, Refusal
 from placement_checks.rules import Placeable
 
 # As TensorFlow's placer words it.
@@ -37,7 +38,7 @@ BOUND = "\n".join(
 
 
 def test_kept() -> None:
-    verdict = Placeable().check(placement(op("a", "MatMul", "/gpu:0", "GPU:0")))
+    verdict = Placeable().judge(placement(op("a", "MatMul", "/gpu:0", "GPU:0")))
     assert verdict == Verdict("placeable", "kept", "assigned", findings=[])
 
 
@@ -47,7 +48,7 @@ def test_broken() -> None:
         refusals=[Refusal("step", BOUND)],
         lines={"step": "main.py:9 net.py:3"},
     )
-    verdict = Placeable().check(graph)
+    verdict = Placeable().judge(graph)
     assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
         Finding(
@@ -78,7 +79,7 @@ def test_every_refusal_is_a_finding() -> None:
         op("b", "MatMul", "/gpu:8", "GPU:0"),
         refusals=[Refusal("a", "no such device"), Refusal("b", "no such device")],
     )
-    assert [each.object for each in Placeable().check(graph).findings] == ["a", "b"]
+    assert [each.object for each in Placeable().judge(graph).findings] == ["a", "b"]
 
 
 def test_soft_placement_that_is_refused_has_another_cure() -> None:
@@ -87,7 +88,7 @@ def test_soft_placement_that_is_refused_has_another_cure() -> None:
         soft=True,
         refusals=[Refusal("v", "bound to two devices")],
     )
-    (finding,) = Placeable().check(graph).findings
+    (finding,) = Placeable().judge(graph).findings
     assert finding.cure == "ask for one device for all ops that share this variable or resource"
 
 
@@ -100,33 +101,33 @@ def test_soft_placement_that_is_refused_has_another_cure() -> None:
     ],
 )
 def test_refusal_that_tells_little(refusal: Refusal, object: str, message: str) -> None:
-    (finding,) = Placeable().check(placement(op("a", "NoOp"), refusals=[refusal])).findings
+    (finding,) = Placeable().judge(placement(op("a", "NoOp"), refusals=[refusal])).findings
     assert (finding.object, finding.where, finding.path) == (object, None, ())
     assert finding.message.startswith(message)
 
 
 def test_soft_placement_that_moved_an_op_is_silent() -> None:
     moved = op("step", "Variable", "/gpu:0", "CPU:0", why_not="Variable has no GPU kernel")
-    assert Placeable().check(placement(moved, soft=True)).state == "kept"
+    assert Placeable().judge(placement(moved, soft=True)).state == "kept"
 
 
 def test_refusals_count_where_nothing_was_placed() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:7"),
         placer=None,
-        unplaced="the placer refused the graph",
+        assigned=Missing("the placer refused the graph"),
         refusals=[Refusal("a", "no such device")],
     )
-    assert Placeable().check(graph).state == "broken"
+    assert Placeable().judge(graph).state == "broken"
 
 
 @pytest.mark.parametrize(
     ("unplaced", "reason"),
-    [("", "no placer was asked"), ("no wheel for this", "no wheel for this")],
+    [(NOT_ASKED, "no placer was asked"), (Missing("no wheel for this"), "no wheel for this")],
 )
-def test_not_checked_without_a_placer(unplaced: str, reason: str) -> None:
-    graph = placement(op("a", "MatMul"), placer=None, unplaced=unplaced)
-    assert Placeable().check(graph) == Verdict("placeable", "not-checked", None, reason)
+def test_not_checked_without_a_placer(unplaced: Missing, reason: str) -> None:
+    graph = placement(op("a", "MatMul"), placer=None, assigned=unplaced)
+    assert Placeable().judge(graph) == Verdict("placeable", "not-checked", None, reason)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_not_checked_without_a_placer(unplaced: str, reason: str) -> None:
 def test_the_cure_fits_the_device_that_was_asked_for(requested: str, cure: str) -> None:
     graph = placement(op("a", "MatMul", requested), refusals=[Refusal("a", "no")])
 
-    (finding,) = Placeable().check(graph).findings
+    (finding,) = Placeable().judge(graph).findings
 
     assert finding.cure.startswith(cure)
 
@@ -226,7 +227,7 @@ def no_gpu(task: str, job: str = "ps") -> str:
 def test_the_cure_in_a_cluster(machine: str | None, requested: str, cure: str) -> None:
     graph = placement(op("a", "MatMul", requested), machine=machine, refusals=[Refusal("a", "no")])
 
-    (finding,) = Placeable().check(graph).findings
+    (finding,) = Placeable().judge(graph).findings
 
     assert finding.cure == cure
 
@@ -281,7 +282,7 @@ def test_the_cure_where_an_op_is_bound_to_another(
         refusals=[members(*lines)],
     )
 
-    (finding,) = Placeable().check(graph).findings
+    (finding,) = Placeable().judge(graph).findings
 
     assert finding.cure == cure
 
@@ -294,13 +295,13 @@ def test_soft_placement_is_no_cure_where_it_is_allowed() -> None:
         refusals=[Refusal("a", "no")],
     )
 
-    (finding,) = Placeable().check(graph).findings
+    (finding,) = Placeable().judge(graph).findings
 
     assert "allow_soft_placement" not in finding.cure
 
 
 def test_a_log_does_not_tell_what_the_placer_would_refuse() -> None:
-    verdict = Placeable().check(placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer="log"))
+    verdict = Placeable().judge(placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer="log"))
 
     assert verdict == Verdict(
         "placeable",
@@ -317,12 +318,12 @@ def test_after_many_refusals_there_may_be_more(more: int) -> None:
     graph = placement(*ops, refusals=[Refusal(each.name, "no kernel") for each in ops])
 
     note = "the placer names one op at a time, and there may be more" if more else None
-    assert Placeable().check(graph).note == note
+    assert Placeable().judge(graph).note == note
 
 
 def test_a_refusal_of_an_op_that_the_placer_added_itself() -> None:
     graph = placement(op("a", "NoOp"), refusals=[Refusal("_recv_a", "no kernel")])
 
-    (finding,) = Placeable().check(graph).findings
+    (finding,) = Placeable().judge(graph).findings
 
     assert (finding.object, finding.op, finding.expected) == ("_recv_a", "", "?")

@@ -9,7 +9,8 @@ from towers import host, program
 
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.errors import ConfigError
-from placement_checks.core.placement import Training
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import StepOps
 from placement_checks.rules import SessionMemory
 
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -22,7 +23,7 @@ def no_growth_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def session(config: Mapping[str, Any], **more: Any) -> Placement:
-    return placement(host("a", "NoOp"), training=Training(session=config), **more)
+    return placement(host("a", "NoOp"), step=StepOps(session=config), **more)
 
 
 def options(**fields: Any) -> Placement:
@@ -47,13 +48,13 @@ def options(**fields: Any) -> Placement:
     ],
 )
 def test_kept(fields: Mapping[str, Any], note: str) -> None:
-    assert SessionMemory().check(options(**fields)) == Verdict(
+    assert SessionMemory().judge(options(**fields)) == Verdict(
         "session-memory", "kept", "configuration", findings=[], note=note
     )
 
 
 def test_broken() -> None:
-    verdict = SessionMemory().check(session({"allow_soft_placement": True}))
+    verdict = SessionMemory().judge(session({"allow_soft_placement": True}))
 
     assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "configuration", None)
     assert verdict.findings == [
@@ -83,14 +84,14 @@ def test_broken() -> None:
     ],
 )
 def test_all_of_the_memory_is_the_default(config: Mapping[str, Mapping[str, Any] | None]) -> None:
-    (finding,) = SessionMemory().check(session(config)).findings
+    (finding,) = SessionMemory().judge(session(config)).findings
 
     assert finding.found == "all of it"
 
 
 @pytest.mark.parametrize(("fraction", "found"), [(0.96, "0.96 of it"), (0.99, "0.99 of it")])
 def test_too_large_a_share(fraction: float, found: str) -> None:
-    (finding,) = SessionMemory().check(options(per_process_gpu_memory_fraction=fraction)).findings
+    (finding,) = SessionMemory().judge(options(per_process_gpu_memory_fraction=fraction)).findings
 
     assert finding.found == found
     assert finding.message == (
@@ -102,7 +103,7 @@ def test_too_large_a_share(fraction: float, found: str) -> None:
 def test_too_large_a_share_of_some_gpus() -> None:
     graph = options(per_process_gpu_memory_fraction=0.99, visible_device_list="0,2")
 
-    (finding,) = SessionMemory().check(graph).findings
+    (finding,) = SessionMemory().judge(graph).findings
 
     assert finding.message == (
         "the session takes 0.99 of the memory of GPUs 0,2 when it starts; a second program there "
@@ -119,7 +120,7 @@ def test_the_environment_lets_the_memory_grow(
 ) -> None:
     monkeypatch.setenv(GROWTH, value)
 
-    verdict = SessionMemory().check(session({}))
+    verdict = SessionMemory().judge(session({}))
 
     assert verdict.state == state
     if state == "kept":
@@ -141,11 +142,11 @@ def test_the_largest_share_that_a_program_may_take(
 ) -> None:
     graph = options(per_process_gpu_memory_fraction=taken)
 
-    assert SessionMemory(fraction=fraction).check(graph).state == state
+    assert SessionMemory(fraction=fraction).judge(graph).state == state
 
 
 def test_the_share_is_named_in_the_finding() -> None:
-    (finding,) = SessionMemory(fraction=0.5).check(session({})).findings
+    (finding,) = SessionMemory(fraction=0.5).judge(session({})).findings
 
     assert finding.expected == "allow_growth, or at most 0.5 of the memory"
 
@@ -159,9 +160,11 @@ def test_what_is_no_share_is_refused(fraction: float) -> None:
 
 
 def test_it_needs_neither_towers_nor_a_placer() -> None:
-    graph = session({}, placer=None, unplaced="no wheel", unasked="a log", machine=None)
+    graph = session(
+        {}, placer=None, assigned=Missing("no wheel"), requested=Missing("a log"), machine=None
+    )
 
-    assert SessionMemory().check(graph).state == "broken"
+    assert SessionMemory().judge(graph).state == "broken"
 
 
 @pytest.mark.parametrize(
@@ -181,14 +184,14 @@ def test_it_needs_neither_towers_nor_a_placer() -> None:
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert SessionMemory().check(graph) == Verdict("session-memory", "not-checked", None, reason)
+    assert SessionMemory().judge(graph) == Verdict("session-memory", "not-checked", None, reason)
 
 
 def test_a_share_that_is_no_number_is_not_judged() -> None:
     options = {"per_process_gpu_memory_fraction": "half"}
-    graph = placement(training=Training(session={"gpu_options": options}))
+    graph = placement(step=StepOps(session={"gpu_options": options}))
 
-    verdict = SessionMemory().check(graph)
+    verdict = SessionMemory().judge(graph)
 
     assert verdict.state == "not-checked"
     assert verdict.reason == "per_process_gpu_memory_fraction is 'half', no number"
@@ -196,7 +199,7 @@ def test_a_share_that_is_no_number_is_not_judged() -> None:
 
 def beside(*others: Mapping[str, Any], fraction: float = 0.95, **fields: Any) -> Verdict:
     """The verdict on a session with these options beside others with theirs."""
-    return SessionMemory(fraction, others).check(options(**fields))
+    return SessionMemory(fraction, others).judge(options(**fields))
 
 
 GROWS = {"allow_growth": True}
@@ -460,7 +463,7 @@ def test_the_cure_gives_each_its_part(fraction: float, others: int, each: str) -
 
 def test_beside_others_some_gpus_alone_are_no_excuse() -> None:
     """Alone, a session that names its GPUs leaves the rest to others."""
-    assert SessionMemory().check(options(visible_device_list="0")).state == "kept"
+    assert SessionMemory().judge(options(visible_device_list="0")).state == "kept"
     assert beside({}, visible_device_list="0").state == "broken"
 
 

@@ -9,6 +9,7 @@ from towers import program
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError
+from placement_checks.core.missing import Missing
 from placement_checks.rules import ShardsBalanced
 
 CLUSTER = "ps*2; worker*2: gpu*1"
@@ -46,18 +47,18 @@ def figure(server: int, variables: int, size: int, job: str = "ps") -> dict[str,
 
 
 def state(graph: Placement, **fields: Any) -> str:
-    verdict = ShardsBalanced(**fields).check(graph)
+    verdict = ShardsBalanced(**fields).judge(graph)
     assert verdict.state != "not-checked", verdict.reason
     return verdict.state
 
 
 def objects(graph: Placement, **fields: Any) -> list[str]:
     assert state(graph, **fields) == "broken"
-    return [each.object for each in ShardsBalanced(**fields).check(graph).findings]
+    return [each.object for each in ShardsBalanced(**fields).judge(graph).findings]
 
 
 def test_kept() -> None:
-    assert ShardsBalanced().check(dealt(0, 1, 0)) == Verdict(
+    assert ShardsBalanced().judge(dealt(0, 1, 0)) == Verdict(
         "shards-balanced",
         "kept",
         "assigned",
@@ -72,7 +73,7 @@ def test_broken() -> None:
     graph = sized(
         (0, 1000), (1, 4), (0, 1000), (1, 4), (0, 1000), (0, 1000), (0, 2000), machine=CLUSTER
     )
-    verdict = ShardsBalanced().check(graph)
+    verdict = ShardsBalanced().judge(graph)
 
     assert verdict == Verdict(
         "shards-balanced",
@@ -104,7 +105,7 @@ def test_broken() -> None:
 def test_the_finding_says_where_the_largest_is_built() -> None:
     graph = sized((0, 1), (0, 9), (0, 5), lines={"v1": "main.py:9 net.py:3", "v0": "main.py:1"})
 
-    (finding,) = ShardsBalanced().check(graph).findings
+    (finding,) = ShardsBalanced().judge(graph).findings
 
     assert finding.where == "main.py:9"
     assert finding.message == (
@@ -118,7 +119,7 @@ def test_broken_by_turns() -> None:
         0, 1, 2, 2, 0, 0, 1, machine="ps*3; worker*1: gpu", lines={"v3": "main.py:9 net.py:3"}
     )
 
-    verdict = ShardsBalanced(by="round-robin").check(graph)
+    verdict = ShardsBalanced(by="round-robin").judge(graph)
 
     assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
@@ -161,7 +162,7 @@ def test_broken_by_turns() -> None:
     ],
 )
 def test_variables_out_of_turn(servers: Sequence[int], found: Sequence[str]) -> None:
-    verdict = ShardsBalanced(by="round-robin").check(dealt(*servers))
+    verdict = ShardsBalanced(by="round-robin").judge(dealt(*servers))
     assert [each.object for each in verdict.findings] == found
 
 
@@ -215,7 +216,7 @@ def test_most_is_the_largest_share(most: float, expected: str) -> None:
 def test_every_server_with_too_much_is_a_finding(most: float, found: Sequence[str]) -> None:
     """The even share is 100 floats; the three hold 125, 150 and 25."""
     sizes = [*[(0, 25)] * 5, *[(1, 25)] * 6, (2, 25)]
-    verdict = ShardsBalanced(most=most).check(sized(*sizes, machine="ps*3; worker*1: gpu"))
+    verdict = ShardsBalanced(most=most).judge(sized(*sizes, machine="ps*3; worker*1: gpu"))
 
     assert [each.object for each in verdict.findings] == found
     assert {each.expected for each in verdict.findings} <= {"about 400 bytes"}
@@ -224,7 +225,7 @@ def test_every_server_with_too_much_is_a_finding(most: float, found: Sequence[st
 def test_an_even_share_is_rounded_up() -> None:
     (finding,) = (
         ShardsBalanced()
-        .check(sized((0, 1), (0, 1), (0, 1), (0, 1), (1, 1), machine="ps*3; worker*1: gpu"))
+        .judge(sized((0, 1), (0, 1), (0, 1), (0, 1), (1, 1), machine="ps*3; worker*1: gpu"))
         .findings
     )
 
@@ -238,7 +239,7 @@ def test_several_empty_servers() -> None:
     """No server has too much, the first has more variables than the others."""
     graph = sized((1, 8), (1, 1), (1, 1), (2, 1), machine="ps*5; worker*1: gpu")
 
-    (finding,) = ShardsBalanced().check(graph).findings
+    (finding,) = ShardsBalanced().judge(graph).findings
 
     assert finding == Finding(
         object="/job:ps/task:1",
@@ -268,7 +269,7 @@ def test_what_is_bound_to_a_variable_is_not_counted() -> None:
     slots = [held(f"v0/slot{i}", 0, colocated=["v0"]) for i in range(4)]
     graph = placement(held("v0", 0), *slots, held("v1", 1), machine=CLUSTER)
 
-    verdict = ShardsBalanced(by="round-robin").check(graph)
+    verdict = ShardsBalanced(by="round-robin").judge(graph)
 
     assert verdict.state == "kept"
     assert verdict.figures == [figure(0, 1, 16), figure(1, 1, 16)]
@@ -296,7 +297,7 @@ def test_what_is_bound_to_another_op_is_counted() -> None:
 def test_allowed_variables_are_not_counted(
     allow: Sequence[str], expected: Sequence[str] | None
 ) -> None:
-    verdict = ShardsBalanced(allow=allow).check(dealt(0, 0, 0))
+    verdict = ShardsBalanced(allow=allow).judge(dealt(0, 0, 0))
 
     if expected is None:
         assert verdict.reason == "no variable is on /job:ps"
@@ -318,7 +319,7 @@ def test_allowed_variables_are_not_counted(
 def test_an_allowed_variable_starts_the_turns_anew(
     servers: Sequence[int], allow: Sequence[str], found: Sequence[str]
 ) -> None:
-    verdict = ShardsBalanced(by="round-robin", allow=allow).check(dealt(*servers))
+    verdict = ShardsBalanced(by="round-robin", allow=allow).judge(dealt(*servers))
     assert [each.object for each in verdict.findings] == found
 
 
@@ -342,7 +343,7 @@ def test_other_variables_are_not_counted() -> None:
         held("v1", 1),
         machine=CLUSTER,
     )
-    verdict = ShardsBalanced(by="round-robin").check(graph)
+    verdict = ShardsBalanced(by="round-robin").judge(graph)
 
     assert verdict.state == "kept"
     assert verdict.figures == [figure(0, 1, 16), figure(1, 1, 16)]
@@ -357,12 +358,12 @@ def test_a_variable_that_was_not_placed_takes_no_turn() -> None:
 def test_a_job_that_leaves_its_task_open_has_the_first() -> None:
     at = op("v1", "VarHandleOp", "/job:ps", "/job:ps/cpu:0")
     graph = placement(held("v0", 1), at, machine=CLUSTER)
-    assert ShardsBalanced().check(graph).figures == [figure(0, 1, 16), figure(1, 1, 16)]
+    assert ShardsBalanced().judge(graph).figures == [figure(0, 1, 16), figure(1, 1, 16)]
 
 
 def test_servers_without_the_indices_between() -> None:
     graph = dealt(3, 7, 3, machine="ps/task:3; ps/task:7; worker*1: gpu")
-    verdict = ShardsBalanced(by="round-robin").check(graph)
+    verdict = ShardsBalanced(by="round-robin").judge(graph)
 
     assert verdict.state == "kept"
     assert verdict.figures == [figure(3, 2, 32), figure(7, 1, 16)]
@@ -370,7 +371,7 @@ def test_servers_without_the_indices_between() -> None:
 
 def test_the_note_has_four_servers() -> None:
     graph = dealt(*range(5), machine="ps*6; worker*1: gpu")
-    verdict = ShardsBalanced().check(graph)
+    verdict = ShardsBalanced().judge(graph)
 
     assert verdict.note == "; ".join(
         (
@@ -382,7 +383,7 @@ def test_the_note_has_four_servers() -> None:
 
 
 def test_the_note_has_all_of_four_servers() -> None:
-    verdict = ShardsBalanced().check(dealt(*range(3), machine="ps*4; worker*1: gpu"))
+    verdict = ShardsBalanced().judge(dealt(*range(3), machine="ps*4; worker*1: gpu"))
     assert verdict.note.endswith("; /job:ps/task:3 holds 0 variables, 0 bytes")
 
 
@@ -391,7 +392,7 @@ def test_what_has_no_known_size_counts_as_one_without_bytes(
     shape: tuple[int | None, int | None] | None,
 ) -> None:
     graph = dealt(0, 1, 0, shapes={"v0": shape})
-    verdict = ShardsBalanced().check(graph)
+    verdict = ShardsBalanced().judge(graph)
 
     assert verdict.state == "kept"
     assert verdict.figures == [figure(0, 2, 16), figure(1, 1, 16)]
@@ -442,7 +443,7 @@ def test_without_the_sizes_the_spread_is_not_known(
     unknown: str,
     note: str,
 ) -> None:
-    verdict = ShardsBalanced(by=by).check(dealt(*servers, shapes=shapes))
+    verdict = ShardsBalanced(by=by).judge(dealt(*servers, shapes=shapes))
 
     assert verdict == Verdict(
         "shards-balanced",
@@ -455,7 +456,7 @@ def test_without_the_sizes_the_spread_is_not_known(
 
 def test_sizes_of_allowed_variables_need_not_be_known() -> None:
     graph = dealt(0, 0, 0, 1, shapes={"v0": None})
-    assert ShardsBalanced(by="bytes").check(graph).state == "not-checked"
+    assert ShardsBalanced(by="bytes").judge(graph).state == "not-checked"
     assert state(graph, by="bytes", allow=("v0",)) == "kept"
 
 
@@ -464,7 +465,7 @@ def test_even_counts_need_no_sizes() -> None:
 
 
 def test_without_any_bytes_an_empty_server_is_found() -> None:
-    (finding,) = ShardsBalanced().check(sized((0, 0), (0, 0))).findings
+    (finding,) = ShardsBalanced().judge(sized((0, 0), (0, 0))).findings
 
     assert (finding.expected, finding.found) == ("about 0 bytes", "0 bytes")
     assert finding.path == ("v0: 0 bytes", "v1: 0 bytes")
@@ -497,7 +498,7 @@ def trained(job: str, *servers: int, **more: Any) -> Placement:
 
 
 def test_the_servers_are_the_job_that_holds_variables_and_has_no_tower() -> None:
-    verdict = ShardsBalanced().check(trained("store", 1, 1, 1))
+    verdict = ShardsBalanced().judge(trained("store", 1, 1, 1))
 
     assert verdict.figures == [figure(0, 0, 0, "store"), figure(1, 3, 48, "store")]
     assert [each.object for each in verdict.findings] == [task(1, "store")]
@@ -508,7 +509,7 @@ def test_the_servers_are_known_where_workers_hold_variables_too() -> None:
     local = [held(f"local{i}", 0, "worker") for i in range(3)]
     graph = placement(*graph.ops.values(), *local, machine="worker*2: gpu*1; store*2")
 
-    verdict = ShardsBalanced().check(graph)
+    verdict = ShardsBalanced().judge(graph)
 
     assert verdict.figures == [figure(0, 1, 16, "store"), figure(1, 1, 16, "store")]
 
@@ -518,7 +519,7 @@ def test_the_servers_are_known_where_a_variable_was_not_placed() -> None:
     lost = op("lost", "VarHandleOp", task(0, "keep"))
     graph = placement(*graph.ops.values(), lost, machine="worker*2: gpu*1; store*2; keep*2")
 
-    verdict = ShardsBalanced().check(graph)
+    verdict = ShardsBalanced().judge(graph)
 
     assert verdict.figures == [figure(0, 1, 16, "store"), figure(1, 1, 16, "store")]
 
@@ -528,7 +529,7 @@ def test_a_job_called_ps_is_that_of_the_servers() -> None:
     stored = [held(f"s{i}", 0, "store") for i in range(3)]
     graph = placement(*graph.ops.values(), *stored, machine="store*2; ps*2; worker*2: gpu*1")
 
-    assert ShardsBalanced().check(graph).figures == [figure(0, 1, 16), figure(1, 1, 16)]
+    assert ShardsBalanced().judge(graph).figures == [figure(0, 1, 16), figure(1, 1, 16)]
     assert objects(graph, job="store") == [task(0, "store")]
 
 
@@ -546,9 +547,12 @@ NOT_KNOWN = "the job of the parameter servers is not known: --set shards-balance
     ("graph", "fields", "reason"),
     [
         pytest.param(dealt(0, placer=None), {}, "no placer was asked", id="no placer"),
-        pytest.param(dealt(0, unplaced="it died"), {}, "it died", id="unplaced"),
+        pytest.param(dealt(0, assigned=Missing("it died")), {}, "it died", id="unplaced"),
         pytest.param(
-            dealt(0, unasked="a log has no requests"), {}, "a log has no requests", id="log"
+            dealt(0, requested=Missing("a log has no requests")),
+            {},
+            "a log has no requests",
+            id="log",
         ),
         pytest.param(
             program(),
@@ -611,7 +615,7 @@ NOT_KNOWN = "the job of the parameter servers is not known: --set shards-balance
     ],
 )
 def test_not_checked(graph: Placement, fields: Mapping[str, str], reason: str) -> None:
-    assert ShardsBalanced(**fields).check(graph) == Verdict(
+    assert ShardsBalanced(**fields).judge(graph) == Verdict(
         "shards-balanced", "not-checked", None, reason
     )
 

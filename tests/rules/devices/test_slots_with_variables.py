@@ -16,6 +16,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.rules import SlotsWithVariables
 
 CURE = "make it under tf.compat.v1.colocate_with(variable), or where the variable is made"
@@ -72,7 +73,7 @@ WAYS = pytest.mark.parametrize(
 
 @WAYS
 def test_kept(made: Callable[..., Any], slot: str) -> None:
-    verdict = SlotsWithVariables().check(made())
+    verdict = SlotsWithVariables().judge(made())
 
     assert verdict == Verdict(
         "slots-with-variables", "kept", "assigned", findings=[], note="1 slot"
@@ -82,7 +83,7 @@ def test_kept(made: Callable[..., Any], slot: str) -> None:
 def test_broken() -> None:
     graph = momentum("GPU:0", lines={"w/Momentum": "main.py:50 net.py:3"})
 
-    verdict = SlotsWithVariables().check(graph)
+    verdict = SlotsWithVariables().judge(graph)
 
     assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "1 slot")
     assert verdict.findings == [
@@ -102,7 +103,7 @@ def test_broken() -> None:
 
 @WAYS
 def test_slots_of_every_making_are_found(made: Callable[..., Any], slot: str) -> None:
-    (finding,) = SlotsWithVariables().check(made("GPU:1")).findings
+    (finding,) = SlotsWithVariables().judge(made("GPU:1")).findings
 
     assert (finding.object, finding.expected, finding.found) == (
         slot,
@@ -124,7 +125,7 @@ def test_a_slot_on_the_host_of_a_variable_on_a_gpu() -> None:
         host("update/w", "ResourceApplyMomentum", "w", "w/Momentum", "rate", "mean/w", "momentum"),
     )
 
-    (finding,) = SlotsWithVariables().check(graph).findings
+    (finding,) = SlotsWithVariables().judge(graph).findings
 
     assert (finding.object, finding.expected, finding.found) == (
         "w/Momentum",
@@ -151,7 +152,7 @@ def test_all_slots_of_all_variables_are_counted() -> None:
         variables=["a", "b"],
     )
 
-    verdict = SlotsWithVariables().check(graph)
+    verdict = SlotsWithVariables().judge(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "4 slots")
 
@@ -189,7 +190,7 @@ def test_an_average_is_one_whatever_reads_it_beside_the_towers(reader: Op) -> No
 
 
 def test_slots_of_an_optimiser_are_known_without_a_train_op() -> None:
-    assert objects(momentum("GPU:0", training={"train_op": ()})) == ["w/Momentum"]
+    assert objects(momentum("GPU:0", step={"train_op": ()})) == ["w/Momentum"]
 
 
 def test_a_slot_on_the_variables_own_server() -> None:
@@ -202,7 +203,7 @@ def test_a_slot_on_the_variables_own_server() -> None:
         machine="ps*2; worker*1: gpu*2",
     )
 
-    (finding,) = SlotsWithVariables().check(graph).findings
+    (finding,) = SlotsWithVariables().judge(graph).findings
 
     assert (finding.object, finding.expected, finding.found) == (
         "far",
@@ -256,7 +257,7 @@ def test_a_copy_of_a_trained_variable_is_found_as_its_average() -> None:
     ],
 )
 def test_silent_on_what_is_no_slot(graph: Placement) -> None:
-    verdict = SlotsWithVariables().check(graph)
+    verdict = SlotsWithVariables().judge(graph)
 
     assert verdict.reason == "no optimiser slot and no moving average is updated"
 
@@ -274,7 +275,7 @@ def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable() -> None
         shapes={"power": ()},
     )
 
-    verdict = SlotsWithVariables().check(graph)
+    verdict = SlotsWithVariables().judge(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "1 slot")
 
@@ -329,7 +330,7 @@ def test_a_variable_that_is_only_fed_into_the_update_is_no_slot() -> None:
         host("update/w", "AssignSubVariableOp", "w", "masked"),
     )
 
-    assert SlotsWithVariables().check(graph).state == "not-checked"
+    assert SlotsWithVariables().judge(graph).state == "not-checked"
 
 
 @pytest.mark.parametrize(
@@ -358,10 +359,12 @@ NO_SLOT = "no optimiser slot and no moving average is updated"
     ("graph", "reason"),
     [
         pytest.param(momentum(placer=None), "no placer was asked", id="no placer"),
-        pytest.param(momentum(unplaced="it died"), "it died", id="unplaced"),
-        pytest.param(momentum(unasked="a log has no requests"), "a log has no requests", id="log"),
+        pytest.param(momentum(assigned=Missing("it died")), "it died", id="unplaced"),
+        pytest.param(
+            momentum(requested=Missing("a log has no requests")), "a log has no requests", id="log"
+        ),
         pytest.param(program(), NO_SLOT, id="plain gradient descent"),
-        pytest.param(average(training={"train_op": ()}), NO_SLOT, id="no train op"),
+        pytest.param(average(step={"train_op": ()}), NO_SLOT, id="no train op"),
         pytest.param(
             program(host("update/w", "ResourceApplyGradientDescent", "w", gradient(0))),
             NO_SLOT,
@@ -370,7 +373,7 @@ NO_SLOT = "no optimiser slot and no moving average is updated"
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert SlotsWithVariables().check(graph) == Verdict(
+    assert SlotsWithVariables().judge(graph) == Verdict(
         "slots-with-variables", "not-checked", None, reason
     )
 
@@ -394,7 +397,7 @@ def test_a_scale_of_the_loss_is_no_slot_of_a_scalar_variable() -> None:
         shapes={"w": (), "scale": ()},
     )
 
-    assert SlotsWithVariables().check(graph).state == "not-checked"
+    assert SlotsWithVariables().judge(graph).state == "not-checked"
 
 
 @pytest.mark.parametrize(("slot", "primary"), [("", "CPU:0"), ("CPU:0", "")])
@@ -405,7 +408,7 @@ def test_a_slot_or_variable_that_was_not_placed(slot: str, primary: str) -> None
         host("update/w", "ResourceApplyMomentum", "w", "w/Momentum", "rate", "mean/w", "momentum"),
     )
 
-    (finding,) = SlotsWithVariables().check(graph).findings
+    (finding,) = SlotsWithVariables().judge(graph).findings
 
     assert finding.expected == ("/device:CPU:0" if primary else "no device")
     assert finding.found == ("/device:CPU:0" if slot else "no device")

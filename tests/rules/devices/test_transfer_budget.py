@@ -10,12 +10,13 @@ from towers import NO_TRAIN_OP, host, on, program, variable
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError
-from placement_checks.core.placement import Details, Tensor, Training
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import Details, StepOps, Tensor
 from placement_checks.rules import TransferBudget
 
 CURE = "keep what is large where it is computed with, and feed each tower its part alone"
 NO_BUDGET = "no budget is set (--set transfer-budget.bytes=N)"
-STEP = Training(train_op=("train",))
+STEP = StepOps(train_op=("train",))
 
 
 def figure(source: str, to: str, copies: int, size: int, unknown: int = 0) -> dict[str, str | int]:
@@ -35,17 +36,17 @@ def sent(
         *takers,
         host("train", "NoOp", *(f"^{each.name}" for each in takers)),
         outputs={} if shape is None else {"x": shape},
-        **{"training": STEP, **more},
+        **{"step": STEP, **more},
     )
 
 
 def copies(graph: Placement) -> int:
     """How many copies there are, by a budget that there is."""
-    return sum(each["copies"] for each in TransferBudget(copies=1000).check(graph).figures)
+    return sum(each["copies"] for each in TransferBudget(copies=1000).judge(graph).figures)
 
 
 def test_kept() -> None:
-    verdict = TransferBudget(bytes=64, copies=2).check(sent())
+    verdict = TransferBudget(bytes=64, copies=2).judge(sent())
 
     assert verdict == Verdict(
         "transfer-budget",
@@ -64,7 +65,7 @@ def test_kept() -> None:
 def test_broken_by_bytes() -> None:
     graph = sent((1000, 2), lines={"x": "main.py:9 net.py:3"})
 
-    verdict = TransferBudget(bytes=15_999).check(graph)
+    verdict = TransferBudget(bytes=15_999).judge(graph)
 
     assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.note == (
@@ -91,7 +92,7 @@ def test_broken_by_bytes() -> None:
 
 
 def test_broken_by_copies() -> None:
-    (finding,) = TransferBudget(copies=1).check(sent()).findings
+    (finding,) = TransferBudget(copies=1).judge(sent()).findings
 
     assert (finding.expected, finding.found) == ("at most 1 copies a step", "2 copies")
     assert finding.message == (
@@ -113,12 +114,12 @@ def test_broken_by_copies() -> None:
     ],
 )
 def test_the_budget_is_the_most_that_is_allowed(budget: Mapping[str, int], state: str) -> None:
-    assert TransferBudget(**budget).check(sent()).state == state
+    assert TransferBudget(**budget).judge(sent()).state == state
 
 
 @pytest.mark.parametrize("budget", [{"bytes": 0}, {"copies": 0}])
 def test_nothing_is_copied_within_one_device(budget: Mapping[str, int]) -> None:
-    verdict = TransferBudget(**budget).check(sent(to=["CPU:0", "CPU:0"]))
+    verdict = TransferBudget(**budget).judge(sent(to=["CPU:0", "CPU:0"]))
 
     assert (verdict.state, verdict.note, list(verdict.figures)) == (
         "kept",
@@ -136,10 +137,10 @@ def test_towers_take_the_weights_and_give_the_gradients() -> None:
             "gradients/tower_0/w/MatMul_grad/MatMul": (10,),
             "gradients/tower_1/w/MatMul_grad/MatMul": (10,),
         },
-        training={"train_op": ("update/w",)},
+        step={"train_op": ("update/w",)},
     )
 
-    verdict = TransferBudget(bytes=160).check(graph)
+    verdict = TransferBudget(bytes=160).judge(graph)
 
     assert verdict.state == "kept"
     assert verdict.figures == [
@@ -163,7 +164,7 @@ def test_the_outputs_of_an_op_are_tensors_of_their_own() -> None:
         on(0, "again", "Neg", "split:0"),
         on(0, "two", "Neg", "split:1"),
         host("train", "NoOp", "^one", "^again", "^two"),
-        training=STEP,
+        step=STEP,
     )
 
     assert copies(graph) == 2
@@ -174,7 +175,7 @@ def test_a_control_edge_copies_nothing() -> None:
         host("x", "Placeholder"),
         on(0, "after", "Neg", "^x"),
         host("train", "NoOp", "^after"),
-        training=STEP,
+        step=STEP,
     )
 
     assert copies(graph) == 0
@@ -182,13 +183,13 @@ def test_a_control_edge_copies_nothing() -> None:
 
 def test_what_the_step_does_not_run_is_not_counted() -> None:
     graph = sent()
-    more = placement(*graph.ops.values(), on(0, "other", "Neg", "train"), training=STEP)
+    more = placement(*graph.ops.values(), on(0, "other", "Neg", "train"), step=STEP)
 
     assert copies(more) == 2
 
 
 def test_without_a_train_op_all_ops_are_counted_and_the_finding_says_so() -> None:
-    (finding,) = TransferBudget(bytes=63).check(sent(training=Training())).findings
+    (finding,) = TransferBudget(bytes=63).judge(sent(step=StepOps())).findings
 
     assert finding.message == (
         "one step copies 64 bytes between devices, over the budget of 63 bytes "
@@ -205,7 +206,7 @@ def test_a_handle_is_no_data() -> None:
         variable("w"),
         on(0, "read", "ReadVariableOp", "w"),
         host("train", "NoOp", "^read"),
-        training=STEP,
+        step=STEP,
     )
 
     assert copies(replace(graph, details=Known())) == 0
@@ -222,7 +223,7 @@ def test_the_size_of_every_dtype(dtype: str, size: int) -> None:
 
     graph = replace(sent(to=["GPU:0"]), details=Known())
 
-    assert TransferBudget(bytes=1000).check(graph).figures == [
+    assert TransferBudget(bytes=1000).judge(graph).figures == [
         figure("/device:CPU:0", "/device:GPU:0", 1, size)
     ]
 
@@ -233,7 +234,7 @@ def test_the_size_of_what_has_none_is_not_known(dtype: str) -> None:
         def outputs(self, op: str) -> tuple[Tensor, ...]:
             return (Tensor(dtype, (5, 2)),)
 
-    verdict = TransferBudget(bytes=1000).check(replace(sent(to=["GPU:0"]), details=Known()))
+    verdict = TransferBudget(bytes=1000).judge(replace(sent(to=["GPU:0"]), details=Known()))
 
     assert verdict.state == "not-checked"
     assert verdict.figures == [figure("/device:CPU:0", "/device:GPU:0", 1, 0, 1)]
@@ -247,7 +248,7 @@ def test_the_largest_pairs_are_shown_and_the_others_counted() -> None:
         ops += [on(k, f"take_{i}_{k}", "Neg", f"x_{i}") for k in range(3) if k != i]
     graph = placement(*ops, machine="gpu*3", outputs={f"x_{i}": (i + 1,) for i in range(3)})
 
-    verdict = TransferBudget().check(graph)
+    verdict = TransferBudget().judge(graph)
 
     assert verdict.note == (
         "/device:GPU:2 -> /device:GPU:0: 12 bytes in 1 copy; "
@@ -263,14 +264,14 @@ def test_the_path_has_the_largest_copies() -> None:
     takers = [on(0, f"take_{i}", "Neg", f"x_{i}") for i in range(10)]
     graph = placement(*tensors, *takers, outputs={f"x_{i}": (i,) for i in range(1, 10)})
 
-    (finding,) = TransferBudget(bytes=0).check(graph).findings
+    (finding,) = TransferBudget(bytes=0).judge(graph).findings
 
     assert finding.object == "x_9"
     assert [each.partition(":")[0] for each in finding.path] == [f"x_{i}" for i in range(9, 1, -1)]
 
 
 def test_copies_of_unknown_size_are_counted_and_shown() -> None:
-    verdict = TransferBudget(copies=1).check(sent(None))
+    verdict = TransferBudget(copies=1).judge(sent(None))
 
     assert verdict.note == (
         "/device:CPU:0 -> /device:GPU:0: 0 bytes in 1 copy, 1 of unknown size; "
@@ -289,8 +290,8 @@ def test_what_is_over_the_budget_is_so_whatever_is_not_known_beside_it() -> None
         outputs={"x": (4, 2)},
     )
 
-    assert TransferBudget(bytes=63).check(graph).state == "broken"
-    assert TransferBudget(bytes=64).check(graph).state == "not-checked"
+    assert TransferBudget(bytes=63).judge(graph).state == "broken"
+    assert TransferBudget(bytes=64).judge(graph).state == "not-checked"
 
 
 @pytest.mark.parametrize("rows", [7, 8, 100])
@@ -298,20 +299,20 @@ def test_rows_fill_the_first_dimension_that_the_graph_leaves_open(rows: int) -> 
     """The whole batch, which both towers take."""
     graph = sent((None, 2))
 
-    verdict = TransferBudget(bytes=10_000, rows=rows).check(graph)
+    verdict = TransferBudget(bytes=10_000, rows=rows).judge(graph)
 
     assert [each["bytes"] for each in verdict.figures] == [rows * 8, rows * 8]
 
 
 def test_other_dimensions_that_are_open_stay_unknown() -> None:
-    verdict = TransferBudget(bytes=1000, rows=8).check(sent((None, None)))
+    verdict = TransferBudget(bytes=1000, rows=8).judge(sent((None, None)))
 
     assert [each["unknown"] for each in verdict.figures] == [1, 1]
 
 
 def towers(*ops: Op, outputs: Mapping[str, Sequence[int | None]], **more: Any) -> Placement:
     """Towers whose losses go to the host: the only copies are those of `outputs`."""
-    return program(*ops, outputs=outputs, training={"train_op": ("loss",), **more})
+    return program(*ops, outputs=outputs, step={"train_op": ("loss",), **more})
 
 
 def test_the_rows_of_a_tower_are_its_part_of_the_batch() -> None:
@@ -326,7 +327,7 @@ def test_the_rows_of_a_tower_are_its_part_of_the_batch() -> None:
         },
     )
 
-    verdict = TransferBudget(bytes=1000, rows=9).check(graph)
+    verdict = TransferBudget(bytes=1000, rows=9).judge(graph)
 
     assert verdict.state == "kept"
     assert figure("/device:GPU:0", "/device:CPU:0", 1, 5 * 3 * 4) in verdict.figures
@@ -352,7 +353,7 @@ def test_the_rows_of_what_the_host_cuts_for_a_tower_are_a_part(kind: str, size: 
         outputs={"part": (None, 2)},
     )
 
-    verdict = TransferBudget(bytes=1000, rows=8).check(graph)
+    verdict = TransferBudget(bytes=1000, rows=8).judge(graph)
 
     assert figure("/device:CPU:0", "/device:GPU:0", 2, size, 1) in verdict.figures
 
@@ -365,7 +366,7 @@ def test_the_rows_of_a_placeholder_that_is_listed_for_a_tower_are_a_part() -> No
         inputs=(("x_0:0",), ("x_1:0",)),
     )
 
-    verdict = TransferBudget(bytes=1000, rows=8).check(graph)
+    verdict = TransferBudget(bytes=1000, rows=8).judge(graph)
 
     assert figure("/device:CPU:0", "/device:GPU:0", 2, 4 * 2 * 4, 1) in verdict.figures
 
@@ -378,13 +379,13 @@ def test_one_list_of_inputs_for_all_towers_is_the_whole_batch() -> None:
         inputs=(("x:0",),),
     )
 
-    verdict = TransferBudget(bytes=1000, rows=8).check(graph)
+    verdict = TransferBudget(bytes=1000, rows=8).judge(graph)
 
     assert figure("/device:CPU:0", "/device:GPU:1", 2, 8 * 2 * 4, 1) in verdict.figures
 
 
 def test_without_a_budget_the_transfers_are_shown_all_the_same() -> None:
-    assert TransferBudget().check(sent()) == Verdict(
+    assert TransferBudget().judge(sent()) == Verdict(
         "transfer-budget",
         "not-checked",
         None,
@@ -399,11 +400,11 @@ def test_without_a_budget_the_transfers_are_shown_all_the_same() -> None:
 
 
 def test_rows_alone_are_no_budget() -> None:
-    assert TransferBudget(rows=8).check(sent()).reason == NO_BUDGET
+    assert TransferBudget(rows=8).judge(sent()).reason == NO_BUDGET
 
 
 def test_not_checked_where_the_size_is_not_known() -> None:
-    verdict = TransferBudget(bytes=1000).check(sent((None, 2)))
+    verdict = TransferBudget(bytes=1000).judge(sent((None, 2)))
 
     assert (verdict.state, verdict.evidence) == ("not-checked", None)
     assert verdict.reason == (
@@ -417,15 +418,17 @@ def test_not_checked_where_the_size_is_not_known() -> None:
 
 
 def test_a_budget_of_copies_needs_no_sizes() -> None:
-    assert TransferBudget(copies=2).check(sent(None)).state == "kept"
+    assert TransferBudget(copies=2).judge(sent(None)).state == "kept"
 
 
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
         pytest.param(sent(placer=None), "no placer was asked", id="no placer"),
-        pytest.param(sent(unplaced="it died"), "it died", id="unplaced"),
-        pytest.param(sent(unasked="a log has no requests"), "a log has no requests", id="log"),
+        pytest.param(sent(assigned=Missing("it died")), "it died", id="unplaced"),
+        pytest.param(
+            sent(requested=Missing("a log has no requests")), "a log has no requests", id="log"
+        ),
         pytest.param(
             sent(placer="log", machine="cpu*1"),
             "the log comes from a machine without GPUs, on which every op is on a CPU whatever it "
@@ -435,7 +438,7 @@ def test_a_budget_of_copies_needs_no_sizes() -> None:
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert TransferBudget(bytes=0).check(graph) == Verdict(
+    assert TransferBudget(bytes=0).judge(graph) == Verdict(
         "transfer-budget", "not-checked", None, reason
     )
 
@@ -481,9 +484,7 @@ def linked(
         ]
     shapes = {f"x{number}": shape for number, (_, shape, _) in enumerate(sends) if shape}
     step = host("train", "NoOp", *(f"^{each.name}" for each in ops if each.type == "Neg"))
-    return placement(
-        *ops, step, **{"training": STEP, "machine": CLUSTER, "outputs": shapes, **more}
-    )
+    return placement(*ops, step, **{"step": STEP, "machine": CLUSTER, "outputs": shapes, **more})
 
 
 BOTH = (ps(0), (10,), [gpu(0), gpu(0, 1), gpu(1)])  # 80 bytes to one worker, 40 to the other
@@ -492,7 +493,7 @@ BOTH = (ps(0), (10,), [gpu(0), gpu(0, 1), gpu(1)])  # 80 bytes to one worker, 40
 def test_a_link_over_its_bytes() -> None:
     graph = linked(BOTH, lines={"x0": "main.py:9 net.py:3"})
 
-    verdict = TransferBudget(link_bytes=79).check(graph)
+    verdict = TransferBudget(link_bytes=79).judge(graph)
 
     assert verdict == Verdict(
         "transfer-budget",
@@ -526,7 +527,7 @@ def test_a_link_over_its_bytes() -> None:
 
 
 def test_a_link_over_its_copies() -> None:
-    (finding,) = TransferBudget(link_copies=1).check(linked(BOTH)).findings
+    (finding,) = TransferBudget(link_copies=1).judge(linked(BOTH)).findings
 
     assert (finding.object, finding.expected, finding.found) == (
         "/job:ps/task:0",
@@ -557,7 +558,7 @@ def test_a_link_over_its_copies() -> None:
 def test_the_budget_of_a_link_is_the_most_that_is_allowed(
     budget: Mapping[str, int], state: str
 ) -> None:
-    assert TransferBudget(**budget).check(linked(BOTH)).state == state
+    assert TransferBudget(**budget).judge(linked(BOTH)).state == state
 
 
 @pytest.mark.parametrize(
@@ -577,7 +578,7 @@ def test_a_task_that_sends_too_much_to_several_is_one_finding(
         machine="ps*1; worker*4: gpu*1",
     )
 
-    (finding,) = TransferBudget(link_bytes=40).check(graph).findings
+    (finding,) = TransferBudget(link_bytes=40).judge(graph).findings
 
     assert finding.message == (
         "one step sends 80 bytes from /job:ps/task:0 to /job:worker/task:0, over the budget of 40 "
@@ -594,7 +595,7 @@ def test_every_task_that_sends_too_much_is_a_finding_the_busiest_first() -> None
         (gpu(1), (10,), [ps(0)]),
     )
 
-    findings = TransferBudget(link_bytes=40).check(graph).findings
+    findings = TransferBudget(link_bytes=40).judge(graph).findings
 
     assert [(each.object, each.found) for each in findings] == [
         ("/job:worker/task:0", "120 bytes"),
@@ -604,7 +605,7 @@ def test_every_task_that_sends_too_much_is_a_finding_the_busiest_first() -> None
 
 
 def test_without_a_train_op_the_finding_of_a_link_says_so() -> None:
-    (finding,) = TransferBudget(link_bytes=79).check(linked(BOTH, training=Training())).findings
+    (finding,) = TransferBudget(link_bytes=79).judge(linked(BOTH, step=StepOps())).findings
 
     assert finding.message.endswith(
         f", over the budget of 79 bytes a link (all ops were counted: {NO_TRAIN_OP})"
@@ -612,7 +613,7 @@ def test_without_a_train_op_the_finding_of_a_link_says_so() -> None:
 
 
 def test_the_budget_of_all_and_that_of_a_link_are_findings_of_their_own() -> None:
-    findings = TransferBudget(copies=2, link_copies=1).check(linked(BOTH)).findings
+    findings = TransferBudget(copies=2, link_copies=1).judge(linked(BOTH)).findings
 
     assert [(each.object, each.found) for each in findings] == [
         ("x0", "3 copies"),
@@ -623,29 +624,29 @@ def test_the_budget_of_all_and_that_of_a_link_are_findings_of_their_own() -> Non
 @pytest.mark.parametrize("budget", [{"link_bytes": 0}, {"link_copies": 0}])
 def test_nothing_goes_over_a_link_within_one_task(budget: Mapping[str, int]) -> None:
     within = (gpu(0), (10,), [gpu(0, 1), "/job:worker/task:0/cpu:0"])
-    assert TransferBudget(**budget).check(linked(within)).state == "kept"
+    assert TransferBudget(**budget).judge(linked(within)).state == "kept"
 
 
 @pytest.mark.parametrize("budget", [{"link_bytes": 0}, {"link_copies": 0}])
 def test_one_host_has_no_links_to_judge(budget: Mapping[str, int]) -> None:
-    verdict = TransferBudget(**budget).check(sent((10,)))
+    verdict = TransferBudget(**budget).judge(sent((10,)))
     assert (verdict.state, verdict.reason) == (
         "not-checked",
         "the machine is one host, without links between tasks",
     )
-    assert TransferBudget(copies=9, **budget).check(sent((10,))).state == "kept"
+    assert TransferBudget(copies=9, **budget).judge(sent((10,))).state == "kept"
 
 
 def test_a_constant_that_breaks_two_budgets_is_one_finding() -> None:
     graph = linked((ps(0), (20,), [gpu(0)]), kind="Const")
-    (finding,) = TransferBudget(bytes=0, constant_bytes=0).check(graph).findings
+    (finding,) = TransferBudget(bytes=0, constant_bytes=0).judge(graph).findings
     assert (finding.object, finding.found) == ("x0", "80 bytes")
 
 
 def test_what_stays_within_a_task_is_no_part_of_the_link() -> None:
     graph = linked((gpu(0), (10,), [gpu(0, 1), gpu(1)]))
 
-    verdict = TransferBudget(link_bytes=40, link_copies=1).check(graph)
+    verdict = TransferBudget(link_bytes=40, link_copies=1).judge(graph)
 
     assert verdict.state == "kept"
     assert verdict.note == "/job:worker/task:0 -> /job:worker/task:1: 40 bytes in 1 copy"
@@ -653,7 +654,7 @@ def test_what_stays_within_a_task_is_no_part_of_the_link() -> None:
 
 
 def test_within_a_task_of_a_cluster_the_note_has_devices() -> None:
-    verdict = TransferBudget(link_bytes=0).check(linked((gpu(0), (10,), [gpu(0, 1)])))
+    verdict = TransferBudget(link_bytes=0).judge(linked((gpu(0), (10,), [gpu(0, 1)])))
     assert verdict.note == f"{gpu(0)} -> {gpu(0, 1)}: 40 bytes in 1 copy"
 
 
@@ -661,7 +662,7 @@ def test_the_note_has_the_largest_links_and_counts_the_others() -> None:
     graph = linked(
         *((ps(0), (i + 1,), [gpu(i)]) for i in range(5)), machine="ps*1; worker*5: gpu*1"
     )
-    assert TransferBudget(link_copies=1).check(graph).note == (
+    assert TransferBudget(link_copies=1).judge(graph).note == (
         "/job:ps/task:0 -> /job:worker/task:4: 20 bytes in 1 copy; "
         "/job:ps/task:0 -> /job:worker/task:3: 16 bytes in 1 copy; "
         "/job:ps/task:0 -> /job:worker/task:2: 12 bytes in 1 copy; "
@@ -679,16 +680,16 @@ UNKNOWN = (
 def test_a_link_with_sizes_that_are_not_known_is_not_judged() -> None:
     graph = linked((ps(0), None, [gpu(0), gpu(1)]), (gpu(0), None, [gpu(0, 1)]))
 
-    assert TransferBudget(link_bytes=10).check(graph).reason == UNKNOWN.format(2)
-    assert TransferBudget(bytes=10).check(graph).reason == UNKNOWN.format(3)
-    assert TransferBudget(bytes=10, link_bytes=10).check(graph).reason == UNKNOWN.format(3)
-    assert TransferBudget(link_copies=1).check(graph).state == "kept"
+    assert TransferBudget(link_bytes=10).judge(graph).reason == UNKNOWN.format(2)
+    assert TransferBudget(bytes=10).judge(graph).reason == UNKNOWN.format(3)
+    assert TransferBudget(bytes=10, link_bytes=10).judge(graph).reason == UNKNOWN.format(3)
+    assert TransferBudget(link_copies=1).judge(graph).state == "kept"
 
 
 def test_sizes_that_are_not_known_within_a_task_are_no_part_of_a_link() -> None:
     graph = linked((ps(0), (10,), [gpu(0)]), (gpu(0), None, [gpu(0, 1)]))
 
-    verdict = TransferBudget(link_bytes=40).check(graph)
+    verdict = TransferBudget(link_bytes=40).judge(graph)
 
     assert (verdict.state, verdict.note) == (
         "kept",
@@ -698,14 +699,14 @@ def test_sizes_that_are_not_known_within_a_task_are_no_part_of_a_link() -> None:
 
 def test_a_link_is_over_its_budget_whatever_is_not_known_beside_it() -> None:
     graph = linked((ps(0), (11,), [gpu(0)]), (ps(1), None, [gpu(0)]))
-    assert TransferBudget(link_bytes=40).check(graph).state == "broken"
+    assert TransferBudget(link_bytes=40).judge(graph).state == "broken"
 
 
 def test_rows_give_the_size_of_what_goes_over_a_link() -> None:
     graph = linked((ps(0), (None, 2), [gpu(0)]))
 
-    assert TransferBudget(link_bytes=64, rows=8).check(graph).state == "kept"
-    assert TransferBudget(link_bytes=63, rows=8).check(graph).state == "broken"
+    assert TransferBudget(link_bytes=64, rows=8).judge(graph).state == "kept"
+    assert TransferBudget(link_bytes=63, rows=8).judge(graph).state == "broken"
 
 
 @pytest.mark.parametrize(
@@ -718,7 +719,7 @@ def test_rows_give_the_size_of_what_goes_over_a_link() -> None:
 def test_a_large_constant_goes_to_other_tasks(takers: Sequence[str], devices: str) -> None:
     graph = linked((ps(0), (LARGE + 1,), takers), kind="Const", lines={"x0": "main.py:9 net.py:3"})
 
-    verdict = TransferBudget().check(graph)
+    verdict = TransferBudget().judge(graph)
 
     assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
@@ -743,7 +744,7 @@ def test_a_large_constant_goes_to_other_tasks(takers: Sequence[str], devices: st
 def test_a_constant_of_unknown_size_may_be_a_large_one() -> None:
     graph = linked((ps(0), None, [gpu(0)]), kind="Const")
 
-    verdict = TransferBudget(link_copies=100).check(graph)
+    verdict = TransferBudget(link_copies=100).judge(graph)
 
     assert (verdict.state, verdict.reason) == (
         "not-checked",
@@ -759,7 +760,7 @@ def test_every_large_constant_is_a_finding() -> None:
         kind="Const",
     )
 
-    findings = TransferBudget(link_bytes=1 << 30).check(graph).findings
+    findings = TransferBudget(link_bytes=1 << 30).judge(graph).findings
 
     assert [each.object for each in findings] == ["x0", "x2"]
 
@@ -775,17 +776,17 @@ def test_every_large_constant_is_a_finding() -> None:
     ],
 )
 def test_silent_on_what_is_no_large_constant_between_tasks(graph: Placement) -> None:
-    verdict = TransferBudget().check(graph)
+    verdict = TransferBudget().judge(graph)
 
     assert (verdict.state, verdict.reason) == ("not-checked", NO_BUDGET)
     assert verdict.note is not None
-    assert TransferBudget(copies=9).check(graph).state == "kept"
+    assert TransferBudget(copies=9).judge(graph).state == "kept"
 
 
 @pytest.mark.parametrize(("most", "state"), [(40, "kept"), (39, "broken"), (0, "broken")])
 def test_the_largest_constant_that_may_travel(most: int, state: str) -> None:
     graph = linked((ps(0), (10,), [gpu(0)]), kind="Const")
-    assert TransferBudget(constant_bytes=most, copies=1).check(graph).state == state
+    assert TransferBudget(constant_bytes=most, copies=1).judge(graph).state == state
 
 
 def test_a_constant_that_the_step_does_not_read_does_not_travel() -> None:
@@ -795,10 +796,10 @@ def test_a_constant_that_the_step_does_not_read_does_not_travel() -> None:
         *graph.ops.values(),
         *idle,
         machine=CLUSTER,
-        training=STEP,
+        step=STEP,
         outputs={"x0": (10,), "c": (LARGE * 2,)},
     )
-    assert TransferBudget(link_bytes=40).check(graph).state == "kept"
+    assert TransferBudget(link_bytes=40).judge(graph).state == "kept"
 
 
 def test_a_constant_of_unknown_size_is_not_over_the_smallest_budget() -> None:
@@ -808,7 +809,7 @@ def test_a_constant_of_unknown_size_is_not_over_the_smallest_budget() -> None:
         machine="ps*1; worker*1",
     )
 
-    assert TransferBudget(constant_bytes=0).check(graph).state == "not-checked"
+    assert TransferBudget(constant_bytes=0).judge(graph).state == "not-checked"
 
 
 def test_without_the_rows_what_a_tower_computes_of_each_has_no_known_size() -> None:
@@ -818,9 +819,9 @@ def test_without_the_rows_what_a_tower_computes_of_each_has_no_known_size() -> N
         outputs={"tower_1/w/MatMul": (None, 4)},
     )
 
-    assert "of unknown size" in str(TransferBudget().check(graph).note)
+    assert "of unknown size" in str(TransferBudget().judge(graph).note)
     assert "/device:GPU:1 -> /device:CPU:0: 64 bytes" in str(
-        TransferBudget(rows=8).check(graph).note
+        TransferBudget(rows=8).judge(graph).note
     )
 
 
@@ -833,7 +834,7 @@ def test_four_pairs_of_devices_are_listed(gpus: int, more: str) -> None:
         machine=f"gpu*{gpus}",
     )
 
-    note = str(TransferBudget().check(graph).note)
+    note = str(TransferBudget().judge(graph).note)
 
     assert note.count("->") == 4
     assert note.endswith(f"16 bytes in 1 copy{more}")
@@ -842,7 +843,7 @@ def test_four_pairs_of_devices_are_listed(gpus: int, more: str) -> None:
 def test_links_are_judged_where_the_machine_is_not_known() -> None:
     graph = placement(op("a", "MatMul", "/cpu:0", "CPU:0"), machine=None)
 
-    assert TransferBudget(link_bytes=1).check(graph).state == "kept"
+    assert TransferBudget(link_bytes=1).judge(graph).state == "kept"
 
 
 def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first() -> None:
@@ -854,7 +855,7 @@ def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first() -> Non
         outputs={"whole": (4,), "half": (2,), "other": (2,)},
     )
 
-    assert TransferBudget().check(graph).note == (
+    assert TransferBudget().judge(graph).note == (
         "/device:CPU:0 -> /device:GPU:1: 16 bytes in 2 copies; "
         "/device:CPU:0 -> /device:GPU:0: 16 bytes in 1 copy"
     )
@@ -870,10 +871,10 @@ def test_the_rows_are_those_of_an_unknown_first_dimension_alone(
         outputs={"a": shape},
     )
 
-    assert f": {size} bytes in 1 copy" in str(TransferBudget(rows=100).check(graph).note)
+    assert f": {size} bytes in 1 copy" in str(TransferBudget(rows=100).judge(graph).note)
 
 
 def test_an_op_that_was_not_placed_sends_nothing() -> None:
     graph = placement(op("a", "Neg"), op("b", "Neg", "/gpu:0", "GPU:0", "a"), outputs={"a": (4,)})
 
-    assert TransferBudget().check(graph).note == "nothing is copied"
+    assert TransferBudget().judge(graph).note == "nothing is copied"

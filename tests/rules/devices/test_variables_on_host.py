@@ -8,6 +8,7 @@ from graphs import op, placement
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
+from placement_checks.core.missing import Missing
 from placement_checks.rules import VariablesOnHost
 
 CLUSTER = "ps*2; worker*2: gpu*2"
@@ -19,7 +20,7 @@ def variable(requested: str, assigned: str, type: str = "VarHandleOp", **more: A
 
 def test_kept() -> None:
     graph = placement(variable("/cpu:0", "CPU:0"), op("a", "MatMul", "/gpu:0", "GPU:0", "w"))
-    assert VariablesOnHost().check(graph) == Verdict(
+    assert VariablesOnHost().judge(graph) == Verdict(
         "variables-on-host", "kept", "assigned", findings=[], note="1 variable"
     )
 
@@ -30,7 +31,7 @@ def test_broken() -> None:
         op("v", "VariableV2", "/cpu:0", "CPU:0"),
         lines={"w": "main.py:30 net.py:9 net.py:3"},
     )
-    verdict = VariablesOnHost().check(graph)
+    verdict = VariablesOnHost().judge(graph)
     assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "2 variables")
     assert verdict.findings == [
         Finding(
@@ -49,7 +50,7 @@ def test_broken() -> None:
 
 def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_well() -> None:
     graph = placement(variable("", "CPU:0"), lines={"w": "main.py:9"})
-    verdict = VariablesOnHost().check(graph)
+    verdict = VariablesOnHost().judge(graph)
     assert verdict.findings == [
         Finding(
             object="w",
@@ -66,7 +67,7 @@ def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_w
 
 
 def test_variable_that_asks_for_no_device_and_sits_elsewhere() -> None:
-    (finding,) = VariablesOnHost().check(placement(variable("", "GPU:0"))).findings
+    (finding,) = VariablesOnHost().judge(placement(variable("", "GPU:0"))).findings
     assert finding.message == (
         "variable w sits on /device:GPU:0, not on /device:CPU:0; it asks for no device"
     )
@@ -77,7 +78,7 @@ def test_variable_that_asks_for_no_device_and_sits_elsewhere() -> None:
     [("VarHandleOp", True), ("Variable", False), ("AutoReloadVariable", False)],
 )
 def test_cure_tells_device_functions_of_resource_variables_only(type: str, told: bool) -> None:
-    (finding,) = VariablesOnHost().check(placement(variable("/gpu:0", "GPU:0", type))).findings
+    (finding,) = VariablesOnHost().judge(placement(variable("/gpu:0", "GPU:0", type))).findings
     assert (
         finding.cure.endswith("must send VarHandleOp there as well as Variable and VariableV2")
         is told
@@ -115,13 +116,13 @@ def test_cure_tells_device_functions_of_resource_variables_only(type: str, told:
     ],
 )
 def test_silent(graph: Placement, device: str | tuple[str, str]) -> None:
-    verdict = VariablesOnHost(device).check(graph)
+    verdict = VariablesOnHost(device).judge(graph)
     assert (verdict.state, list(verdict.findings)) == ("kept", [])
 
 
 def test_partial_name_that_does_not_match() -> None:
     graph = placement(variable("/job:worker/cpu:0", "/job:worker/task:1/cpu:0"), machine=CLUSTER)
-    (finding,) = VariablesOnHost(("/job:ps", "/job:chief/cpu:0")).check(graph).findings
+    (finding,) = VariablesOnHost(("/job:ps", "/job:chief/cpu:0")).judge(graph).findings
     assert finding.expected == "/job:ps or /job:chief/device:CPU:0"
     assert finding.found == "/job:worker/replica:0/task:1/device:CPU:0"
     assert "create it under tf.device('/job:ps')" in finding.cure
@@ -133,7 +134,7 @@ def test_allowed_variables_may_sit_anywhere() -> None:
         op("v", "VarHandleOp", "", "CPU:0"),
         op("u", "VarHandleOp", "/gpu:0", "GPU:0"),
     )
-    findings = VariablesOnHost(allow=("w", "v")).check(graph).findings
+    findings = VariablesOnHost(allow=("w", "v")).judge(graph).findings
     assert [each.object for each in findings] == ["u"]
 
 
@@ -147,7 +148,7 @@ def test_device_must_be_a_device_name(device: str | tuple[str, str]) -> None:
     ("graph", "reason"),
     [
         (placement(variable("/gpu:0", ""), placer=None), "no placer was asked"),
-        (placement(variable("/gpu:0", ""), unplaced="it died"), "it died"),
+        (placement(variable("/gpu:0", ""), assigned=Missing("it died")), "it died"),
         (placement(op("a", "NoOp", "", "CPU:0")), "the graph has no variables"),
         (
             placement(variable("", "CPU:0"), machine="cpu*2"),
@@ -160,7 +161,7 @@ def test_device_must_be_a_device_name(device: str | tuple[str, str]) -> None:
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert VariablesOnHost().check(graph) == Verdict(
+    assert VariablesOnHost().judge(graph) == Verdict(
         "variables-on-host", "not-checked", None, reason
     )
 
@@ -175,7 +176,7 @@ def misplaced(device: str | tuple[str, str], machine: str = SERVERS) -> Verdict:
         op("v", "VariableV2", "/job:ps/task:1", "/job:ps/task:1/cpu:0"),
         machine=machine,
     )
-    return VariablesOnHost(device).check(graph)
+    return VariablesOnHost(device).judge(graph)
 
 
 def test_a_cluster_without_gpus_is_judged_by_the_job() -> None:
@@ -229,7 +230,7 @@ def test_a_second_cpu_is_judged() -> None:
 
 def test_a_host_without_gpus_is_not_judged_whatever_the_device() -> None:
     graph = placement(variable("/cpu:1", "CPU:1"), machine="cpu*2")
-    assert VariablesOnHost("/cpu:0").check(graph).state == "not-checked"
+    assert VariablesOnHost("/cpu:0").judge(graph).state == "not-checked"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ def test_the_cure_where_the_machine_lacks_what_the_rule_names(
 ) -> None:
     graph = placement(variable("/cpu:0", "CPU:0", "VariableV2"), machine=machine)
 
-    (finding,) = VariablesOnHost(device).check(graph).findings
+    (finding,) = VariablesOnHost(device).judge(graph).findings
 
     assert finding.cure == cure
 
@@ -270,7 +271,7 @@ def test_the_cure_where_the_machine_lacks_what_the_rule_names(
 def test_a_job_that_the_machine_lacks_is_no_matter_of_device_functions() -> None:
     graph = placement(variable("", "CPU:0"), machine="pss*2; worker*2: gpu")
 
-    (finding,) = VariablesOnHost("/job:ps").check(graph).findings
+    (finding,) = VariablesOnHost("/job:ps").judge(graph).findings
 
     assert finding.cure == (
         "the rule asks for /job:ps, and the machine has /job:pss and /job:worker; did you mean "
@@ -283,7 +284,7 @@ LOG = "a log has no requests"
 
 def logged(*ops: Op, **more: Any) -> Verdict:
     """What a log of a machine with GPUs tells."""
-    return VariablesOnHost().check(placement(*ops, placer="log", unasked=LOG, **more))
+    return VariablesOnHost().judge(placement(*ops, placer="log", requested=Missing(LOG), **more))
 
 
 def test_a_log_tells_where_variables_are_and_not_what_they_ask_for() -> None:
@@ -331,6 +332,6 @@ def test_a_log_of_a_machine_without_gpus_says_what_to_do_instead() -> None:
 
 
 def test_variables_none_of_which_was_placed() -> None:
-    verdict = VariablesOnHost().check(placement(op("w", "VarHandleOp", "/cpu:0")))
+    verdict = VariablesOnHost().judge(placement(op("w", "VarHandleOp", "/cpu:0")))
 
     assert verdict.reason == "none of the graph's variables is placed"

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measurements import SHAPES, Problem, course, measurement, problem, runs, spread
+from measurements import SHAPES, Problem, measurement, problem, runs, spread, trajectory
 from towers import program
 
-from placement_checks import Finding, Placement, Verdict
-from placement_checks.core.measurement import Course, Measurement, Trial
+from placement_checks import Finding, Verdict
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.measurement import Measurement, Trajectory, Trial
+from placement_checks.core.missing import Missing
 from placement_checks.rules import GradientsEqual
 from placement_checks.verification.policy import policy_errors
 
@@ -24,14 +26,14 @@ ONE = 2.0**-23  # eps of float32
 
 
 def checked(
-    numbers: Measurement | None, lines: Mapping[str, str] | None = None, **fields: Any
+    numbers: Measurement, lines: Mapping[str, str] | None = None, **fields: Any
 ) -> Verdict:
-    return GradientsEqual(**fields).check(built(numbers, lines))
+    return GradientsEqual(**fields).judge(built(numbers, lines))
 
 
-def built(numbers: Measurement | None, lines: Mapping[str, str] | None = None) -> Placement:
-    names = [*(numbers.dtypes if numbers else SHAPES)]
-    return program(variables=names, numbers=numbers, lines=lines or {})
+def built(numbers: Measurement, lines: Mapping[str, str] | None = None) -> Evidence:
+    names = [*numbers.dtypes]
+    return Evidence(program(variables=names, lines=lines or {}), measurement=numbers)
 
 
 def batch(found: Mapping[str, Any], given: Problem | None = None, **more: Any) -> Trial:
@@ -179,9 +181,9 @@ def test_one_variable() -> None:
 
 
 def test_no_numbers() -> None:
-    graph = program(unmeasured="no reference is given")
+    graph = Evidence(program(), measurement=Missing("no reference is given"))
 
-    assert GradientsEqual().check(graph) == Verdict(
+    assert GradientsEqual().judge(graph) == Verdict(
         "gradients-equal", "not-checked", None, "no reference is given"
     )
 
@@ -641,17 +643,17 @@ def test_numbers_beyond_all_are_refused(field: str) -> None:
 # A factor that the rate makes up for.
 
 
-def steps_of(*ends: float) -> Course:
+def steps_of(*ends: float) -> Trajectory:
     """The weights of the program after three steps; those of the reference are 1, 2 and 3."""
     names = [*"abcd"]
     expected = {name: [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]] for name in names}
     found = {name: [[1, 1], [2, 2], [end, end]] for name, end in zip("abcd", ends, strict=False)}
     trained = {name: [False, False] for name in names}
-    return course({name: [0.0, 0.0] for name in names}, expected, found, unsure=trained)
+    return trajectory({name: [0.0, 0.0] for name in names}, expected, found, unsure=trained)
 
 
 def test_the_rate_makes_up_for_it() -> None:
-    numbers = measurement(batch(problem().times(TWICE)), course=steps_of())
+    numbers = measurement(batch(problem().times(TWICE)), trajectory=steps_of())
 
     verdict = checked(numbers)
 
@@ -663,7 +665,7 @@ def test_the_rate_makes_up_for_it() -> None:
     assert [each["ratio"] for each in verdict.figures] == pytest.approx([2] * 4)
 
 
-def with_slot(factor: float) -> Course:
+def with_slot(factor: float) -> Trajectory:
     steps = steps_of()
     slots = [{**each, "a/Momentum": np.array([5.0, 5.0])} for each in steps.expected]
     found = [{**each, "a/Momentum": factor * np.array([5.0, 5.0])} for each in steps.found]
@@ -676,24 +678,27 @@ def with_slot(factor: float) -> Course:
 def test_the_factor_may_be_in_the_slots(factor: float, state: str) -> None:
     numbers = measurement(
         batch(problem().times(TWICE)),
-        course=with_slot(factor),
+        trajectory=with_slot(factor),
         optimizers=frozenset({"ResourceApplyMomentum"}),
         dtypes=dict.fromkeys([*"abcd", "a/Momentum"], "float32"),
     )
 
-    assert GradientsEqual().check(program(variables=[*"abcd"], numbers=numbers)).state == state
+    assert (
+        GradientsEqual().judge(Evidence(program(variables=[*"abcd"]), measurement=numbers)).state
+        == state
+    )
 
 
 def test_the_factor_in_slots_is_that_which_is_declared_and_more() -> None:
     """The gradients were divided by 4 already, and are twice as large still."""
     numbers = measurement(
         batch(problem().times(TWICE)),
-        course=with_slot(8.0),
+        trajectory=with_slot(8.0),
         scale=4.0,
         dtypes=dict.fromkeys([*"abcd", "a/Momentum"], "float32"),
     )
 
-    verdict = GradientsEqual().check(program(variables=[*"abcd"], numbers=numbers))
+    verdict = GradientsEqual().judge(Evidence(program(variables=[*"abcd"]), measurement=numbers))
 
     assert verdict.state == "kept"
     assert "all gradients are 2 times" in str(verdict.note)
@@ -705,7 +710,7 @@ def test_the_factor_in_slots_is_that_which_is_declared_and_more() -> None:
 )
 def test_equal_weights_show_nothing_under_adam(optimizers: set[str]) -> None:
     numbers = measurement(
-        batch(problem().times(TWICE)), course=steps_of(), optimizers=frozenset(optimizers)
+        batch(problem().times(TWICE)), trajectory=steps_of(), optimizers=frozenset(optimizers)
     )
 
     verdict = checked(numbers)
@@ -715,15 +720,15 @@ def test_equal_weights_show_nothing_under_adam(optimizers: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "course"),
+    ("times", "trajectory"),
     [
         pytest.param(TWICE, None, id="no step was taken"),
         pytest.param(TWICE, steps_of(3.5), id="the weights differ"),
         pytest.param(spread([1, 0], SPLIT), steps_of(), id="no factor"),
     ],
 )
-def test_nothing_makes_up_for_it(times: Any, course: Course | None) -> None:
-    numbers = measurement(batch(problem().times(times)), course=course)
+def test_nothing_makes_up_for_it(times: Any, trajectory: Trajectory | Missing) -> None:
+    numbers = measurement(batch(problem().times(times)), trajectory=trajectory)
 
     assert objects(checked(numbers)) == [*"abcd"]
 
@@ -731,7 +736,7 @@ def test_nothing_makes_up_for_it(times: Any, course: Course | None) -> None:
 def test_nothing_makes_up_for_the_gradients_of_some_variables() -> None:
     """Weights that are equal though one variable's gradient is and another's is not."""
     wrong = problem().times(TWICE)
-    numbers = measurement(batch({name: wrong[name] for name in "abc"}), course=steps_of())
+    numbers = measurement(batch({name: wrong[name] for name in "abc"}), trajectory=steps_of())
 
     assert objects(checked(numbers)) == ["a", "b", "c"]
 
@@ -740,7 +745,7 @@ def test_nothing_makes_up_for_two_factors() -> None:
     given = problem()
     found = {**given.times(TWICE), "d": given.times(np.full(12, 3.0))["d"]}
 
-    verdict = checked(measurement(batch(found), course=steps_of()))
+    verdict = checked(measurement(batch(found), trajectory=steps_of()))
 
     assert objects(verdict) == [*"abcd"]
 
@@ -750,7 +755,7 @@ def test_zeros_have_no_factor() -> None:
     zero = Problem({**given.slopes, "d": 0 * given.slopes["d"]}, given.start)
     trial = zero.trial(zero.times(TWICE), SPLIT)
 
-    verdict = checked(measurement(trial, course=steps_of()))
+    verdict = checked(measurement(trial, trajectory=steps_of()))
 
     assert (verdict.state, verdict.findings) == ("kept", ())
     assert "the rate makes up for it" in str(verdict.note)
@@ -763,13 +768,13 @@ def test_noise_has_no_factor() -> None:
     trial = given.trial(given.times(TWICE), SPLIT)
     loud = replace(trial, noise={**trial.noise, "d": float(np.max(np.abs(trial.expected["d"])))})
 
-    assert checked(measurement(loud, course=steps_of())).state == "kept"
+    assert checked(measurement(loud, trajectory=steps_of())).state == "kept"
 
 
 def test_the_rate_makes_up_for_the_factor_of_the_first_batch() -> None:
     """The steps are taken with such; they say nothing of what the odd one shows."""
     twice = odd(np.full(13, 2.0))
-    numbers = measurement(batch({}), twice, course=steps_of())
+    numbers = measurement(batch({}), twice, trajectory=steps_of())
 
     verdict = checked(numbers)
 
@@ -781,13 +786,15 @@ def test_the_rate_makes_up_for_the_factor_of_the_first_batch() -> None:
 
 def test_the_rate_makes_up_for_nothing_else_in_the_odd_batch() -> None:
     given = problem()
-    numbers = measurement(batch(given.times(TWICE)), odd(2 * DROPPED), course=steps_of())
+    numbers = measurement(batch(given.times(TWICE)), odd(2 * DROPPED), trajectory=steps_of())
 
     assert objects(checked(numbers)) == [*"abcd"]
 
 
 def test_what_is_missing_is_found_all_the_same() -> None:
-    numbers = measurement(batch(problem().times(TWICE)), course=steps_of(), missing={"d": True})
+    numbers = measurement(
+        batch(problem().times(TWICE)), trajectory=steps_of(), missing={"d": True}
+    )
 
     verdict = checked(numbers)
 

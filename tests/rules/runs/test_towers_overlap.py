@@ -12,6 +12,8 @@ from towers import gradient, host, on, program, without_two_towers
 from placement_checks import Device, Finding, Op, Placement, Verdict
 from placement_checks.analysis.schedule import simulated
 from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
 from placement_checks.rules import TowersOverlap
 from placement_checks.verification.policy import policy_errors
@@ -54,7 +56,7 @@ def checked(
 ) -> Verdict:
     """The verdict on a program whose step has those tasks, and ran as they would unless said."""
     ran = steps or [simulated(tasks)]
-    return TowersOverlap(least).check(replace(graph, trace=Trace(rows, ran, tasks)))
+    return TowersOverlap(least).judge(Evidence(graph, trace=Trace(rows, ran, tasks)))
 
 
 def waiting(tower: int, *inputs: str) -> Op:
@@ -363,7 +365,7 @@ def one_gpu(towers: int = 2, gpus: int = 2, **more: Any) -> Placement:
     inputs = tuple((f"tower_{i}/x",) for i in range(towers))
     return program(
         gpus=[0] * towers,
-        training={"inputs": inputs},
+        step={"inputs": inputs},
         **{"machine": f"gpu*{gpus}", **more},
     )
 
@@ -399,7 +401,7 @@ def test_towers_that_share_a_gpu(towers: int) -> None:
         pytest.param(one_gpu(), [works(0), works(1)], id="another GPU computes"),
         pytest.param(one_gpu(), [TimedOp("read", HOST, 1)], id="no GPU computes"),
         pytest.param(
-            replace(one_gpu(), training=one_gpu().training._replace(inputs=INPUTS[:1])),
+            replace(one_gpu(), step=one_gpu().step._replace(inputs=INPUTS[:1])),
             [works(0)],
             id="one input for all",
         ),
@@ -416,11 +418,11 @@ def test_silent_where_nothing_says_that_towers_share_a_gpu(
 
 def test_without_a_run() -> None:
     """The reason is that of the run."""
-    for graph in (program(unmeasured="it died"), placement(unmeasured="it died")):
-        assert TowersOverlap().check(graph) == Verdict(
+    for graph in (program(), placement()):
+        assert TowersOverlap().judge(Evidence(graph, trace=Missing("it died"))) == Verdict(
             "towers-overlap", "not-checked", None, "it died"
         )
-    assert TowersOverlap().check(program()).reason == (
+    assert TowersOverlap().judge(program()).reason == (
         "no reference is given (--reference TARGET --batch TARGET)"
     )
 
@@ -436,12 +438,12 @@ INPUTS_OF_EACH = {"inputs": (("tower_0/x",), ("tower_1/x",))}
 
 
 @pytest.mark.parametrize("idle", [0, 1])
-@pytest.mark.parametrize("training", [{}, INPUTS_OF_EACH])
+@pytest.mark.parametrize("known", [{}, INPUTS_OF_EACH])
 def test_a_tower_that_computes_nothing(
-    idle: int, training: Mapping[str, tuple[Sequence[str], Sequence[str]]]
+    idle: int, known: Mapping[str, tuple[Sequence[str], Sequence[str]]]
 ) -> None:
     """Nothing depends on it; every-tower-counts says so."""
-    assert checked(program(training=training), works(1 - idle)) == Verdict(
+    assert checked(program(step=known), works(1 - idle)) == Verdict(
         "towers-overlap",
         "not-checked",
         None,
@@ -459,7 +461,7 @@ def test_what_is_fed_waits_for_nothing() -> None:
     """A control edge to a placeholder is none in a run that feeds it."""
     x = on(1, "tower_1/x", "Placeholder", f"^{gradient(0)}")
 
-    verdict = checked(program(x, training=INPUTS_OF_EACH), *TURNS)
+    verdict = checked(program(x, step=INPUTS_OF_EACH), *TURNS)
 
     assert (verdict.state, list(verdict.findings)) == ("kept", [])
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measurements import course, measurement
+from measurements import measurement, trajectory
 from towers import program
 
-from placement_checks import Finding, Placement, Verdict
-from placement_checks.core.measurement import Course, Measurement, Trial
+from placement_checks import Finding, Verdict
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.measurement import Measurement, Trajectory, Trial
+from placement_checks.core.missing import Missing
 from placement_checks.rules import WeightsEqual
 from placement_checks.verification.policy import policy_errors
 
@@ -27,10 +29,10 @@ STEPS = [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
 START = [0.0, 0.0]
 
 
-def steps(found: Mapping[str, Sequence[Any]], **more: Any) -> Course:
+def steps(found: Mapping[str, Sequence[Any]], **more: Any) -> Trajectory:
     """w and v are trained; w has a slot, and there is a counter."""
     slot = [[5.0, 1.0], [4.0, 2.0], [3.0, 3.0]]
-    return course(
+    return trajectory(
         {"w": START, "v": START, "w/Momentum": START, "step": 0},
         {"w": STEPS, "v": STEPS, "w/Momentum": slot, "step": [1, 2, 3]},
         found,
@@ -50,30 +52,30 @@ def batch(wrong: Sequence[str] = (), noisy: Sequence[str] = (), by: float = 2) -
     )
 
 
-def ran(taken: Course | None, wrong: Sequence[str] = (), **more: Any) -> Measurement:
+def ran(taken: Trajectory | Missing, wrong: Sequence[str] = (), **more: Any) -> Measurement:
     """What both programs gave; the gradients of those in `wrong` differ."""
     dtypes = {name: "int64" if name == "step" else "float32" for name in ("step", *NAMES)}
-    return measurement(batch(wrong), **{"course": taken, "dtypes": dtypes, **more})
+    return measurement(batch(wrong), **{"trajectory": taken, "dtypes": dtypes, **more})
 
 
 NAMES = ("w", "v", "w/Momentum")
 
 
-def built(numbers: Measurement | None, lines: Mapping[str, str] | None = None) -> Placement:
-    return program(variables=NAMES, numbers=numbers, lines=lines or {})
+def built(numbers: Measurement, lines: Mapping[str, str] | None = None) -> Evidence:
+    return Evidence(program(variables=NAMES, lines=lines or {}), measurement=numbers)
 
 
 def checked(
-    taken: Course | None,
+    taken: Trajectory | Missing,
     wrong: Sequence[str] = (),
     *,
     fields: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Verdict:
-    return WeightsEqual(**(fields or {})).check(built(ran(taken, wrong, **more)))
+    return WeightsEqual(**(fields or {})).judge(built(ran(taken, wrong, **more)))
 
 
-def messages(taken: Course | None, *args: Any, **more: Any) -> dict[str, str]:
+def messages(taken: Trajectory | Missing, *args: Any, **more: Any) -> dict[str, str]:
     """Of all findings, without what they begin with alike."""
     verdict = checked(taken, *args, **more)
     assert verdict.state != "not-checked", verdict.reason
@@ -109,7 +111,7 @@ def test_broken() -> None:
     numbers = ran(steps({"w": [[2, 4], [3, 6], [4, 8]]}), updates={"w": "update/w"})
     graph = built(numbers, {"update/w": "main.py:40 net.py:3", "w": "main.py:9"})
 
-    verdict = WeightsEqual().check(graph)
+    verdict = WeightsEqual().judge(graph)
 
     assert (verdict.state, verdict.evidence, verdict.note) == (
         "broken",
@@ -141,7 +143,7 @@ def test_broken() -> None:
 def test_where_no_update_is_known() -> None:
     numbers = ran(steps({"w": [[2, 4]] * 3}))
 
-    (finding,) = WeightsEqual().check(built(numbers, {"w": "main.py:9"})).findings
+    (finding,) = WeightsEqual().judge(built(numbers, {"w": "main.py:9"})).findings
 
     assert finding.where == "main.py:9"
     assert "built at" not in finding.message
@@ -151,9 +153,9 @@ def test_where_no_update_is_known() -> None:
 
 
 def test_no_numbers() -> None:
-    graph = program(unmeasured="no reference is given")
+    graph = Evidence(program(), measurement=Missing("no reference is given"))
 
-    assert WeightsEqual().check(graph) == Verdict(
+    assert WeightsEqual().judge(graph) == Verdict(
         "weights-equal", "not-checked", None, "no reference is given"
     )
 
@@ -161,7 +163,7 @@ def test_no_numbers() -> None:
 def test_no_steps() -> None:
     why = "which op is one step is not said"
 
-    assert checked(None, no_course=why) == Verdict("weights-equal", "not-checked", None, why)
+    assert checked(Missing(why)) == Verdict("weights-equal", "not-checked", None, why)
 
 
 def test_types_that_are_too_coarse() -> None:
@@ -208,7 +210,7 @@ def test_variables_that_go_where_rounding_takes_them() -> None:
     taken = steps({"w": [[9, 9]] * 3, "w/Momentum": [[9, 9]] * 3})
     numbers = replace(ran(taken), trials=[batch(noisy="w")])
 
-    verdict = WeightsEqual().check(built(numbers))
+    verdict = WeightsEqual().judge(built(numbers))
 
     assert (verdict.state, verdict.note) == ("kept", "2 variables equal after 3 steps")
     assert [each["variable"] for each in verdict.figures] == ["v", "step"]
@@ -375,7 +377,7 @@ def test_copies_whose_weights_do_not_show_it() -> None:
     taken = steps({}, late=batch("v"))
     graph = built(ran(taken, updates={"v": "update/v"}), {"update/v": "main.py:40 net.py:3"})
 
-    verdict = WeightsEqual().check(graph)
+    verdict = WeightsEqual().judge(graph)
 
     assert verdict.note == "4 variables equal after 3 steps"
     assert verdict.findings == [
@@ -423,14 +425,14 @@ def test_no_number() -> None:
     [
         (steps({"w": [[math.nan, 2]] * 3}), "no number"),
         (
-            course(
+            trajectory(
                 {"w": START}, {"w": [START] * 3}, {"w": [[1, 1]] * 3}, unsure={"w": [False] * 2}
             ),
             "moved, and the reference's is not",
         ),
     ],
 )
-def test_how_far_off_it_is_can_be_read(taken: Course, said: str) -> None:
+def test_how_far_off_it_is_can_be_read(taken: Trajectory, said: str) -> None:
     (finding,) = checked(taken).findings
 
     assert finding.found == said
@@ -438,7 +440,7 @@ def test_how_far_off_it_is_can_be_read(taken: Course, said: str) -> None:
 
 def test_a_statistic_is_no_trained_variable() -> None:
     """Nothing is known of its gradient; it has none."""
-    taken = course(
+    taken = trajectory(
         {"w": START, "mean": START},
         {"w": STEPS, "mean": STEPS},
         {"mean": [[1.9, 3.8], [2, 4], [3, 6]]},
@@ -447,8 +449,8 @@ def test_a_statistic_is_no_trained_variable() -> None:
     messages = []
     for wrong in ([], ["w"]):
         numbers = ran(taken, wrong, dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
-        placement = program(variables=["w", "mean"], numbers=numbers)
-        (finding,) = WeightsEqual().check(placement).findings
+        placement = Evidence(program(variables=["w", "mean"]), measurement=numbers)
+        (finding,) = WeightsEqual().judge(placement).findings
         messages.append(
             finding.message.removeprefix("after 1 step mean is not what the reference ")
         )
@@ -547,7 +549,7 @@ def test_policy(values: Mapping[str, Any], errors: Sequence[str]) -> None:
 
 
 def test_more_steps() -> None:
-    taken = course(
+    taken = trajectory(
         {"w": START}, {"w": [[n, n] for n in range(1, 8)]}, {}, unsure={"w": [False, False]}
     )
 
@@ -556,7 +558,7 @@ def test_more_steps() -> None:
 
 def test_equal_constants_are_no_pass() -> None:
     taken = steps({})
-    still = course(
+    still = trajectory(
         {"w": START, "v": START}, {"w": [START] * 3, "v": [START] * 3}, {"w": [START] * 3}
     )
 
@@ -575,7 +577,7 @@ def test_a_counter_follows_no_gradient() -> None:
 
 
 def test_of_several_gradients_that_differ_a_statistic_may_follow_the_first() -> None:
-    taken = course(
+    taken = trajectory(
         {"w": START, "v": START, "mean": START},
         {"w": STEPS, "v": STEPS, "mean": STEPS},
         {"mean": [[1.9, 3.8], [2, 4], [3, 6]]},
@@ -584,7 +586,9 @@ def test_of_several_gradients_that_differ_a_statistic_may_follow_the_first() -> 
     numbers = ran(taken, ["w", "v"], dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
 
     (finding,) = (
-        WeightsEqual().check(program(variables=["w", "v", "mean"], numbers=numbers)).findings
+        WeightsEqual()
+        .judge(Evidence(program(variables=["w", "v", "mean"]), measurement=numbers))
+        .findings
     )
 
     assert finding.message.endswith("the gradient of v differs, which it may follow")
@@ -600,9 +604,9 @@ def test_of_several_gradients_that_differ_a_statistic_may_follow_the_first() -> 
     ids=["in the last step", "one element", "there and back"],
 )
 def test_what_the_steps_move_in_the_end_is_compared(expected: Any, state: str) -> None:
-    taken = course({"w": START}, {"w": expected}, {}, unsure={"w": [False, False]})
+    taken = trajectory({"w": START}, {"w": expected}, {}, unsure={"w": [False, False]})
 
-    assert WeightsEqual().check(built(ran(taken))).state == state
+    assert WeightsEqual().judge(built(ran(taken))).state == state
 
 
 @pytest.mark.parametrize(
@@ -619,7 +623,9 @@ def test_what_the_steps_move_in_the_end_is_compared(expected: Any, state: str) -
 def test_how_far_it_moves_where_one_element_should_stay(found: Sequence[float], said: str) -> None:
     way = [1.0, 2.0, 0.0]
     start = [0.0, 0.0, 0.0]
-    taken = course({"w": start}, {"w": [way] * 3}, {"w": [found] * 3}, unsure={"w": [False] * 3})
+    taken = trajectory(
+        {"w": start}, {"w": [way] * 3}, {"w": [found] * 3}, unsure={"w": [False] * 3}
+    )
 
     assert messages(taken) == {"w": f"1: {said}"}
 

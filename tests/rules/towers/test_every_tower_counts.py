@@ -20,6 +20,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.rules import EveryTowerCounts
 from placement_checks.util.text import listed
 
@@ -48,7 +49,7 @@ def updated(gradients: str, *ops: Op, **more: Any) -> Placement:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
 def test_kept(count: int) -> None:
-    verdict = EveryTowerCounts().check(program(gpus=range(count)))
+    verdict = EveryTowerCounts().judge(program(gpus=range(count)))
 
     assert verdict == Verdict(
         "every-tower-counts", "kept", "requested", findings=[], note="1 variable"
@@ -58,7 +59,7 @@ def test_kept(count: int) -> None:
 def test_broken() -> None:
     graph = without(0, lines={"update/w": "main.py:50 net.py:3", "w": "net.py:1"})
 
-    verdict = EveryTowerCounts().check(graph)
+    verdict = EveryTowerCounts().judge(graph)
 
     assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "requested", "1 variable")
     assert verdict.findings == [
@@ -81,7 +82,7 @@ def test_broken() -> None:
 
 
 def test_the_line_is_the_variables_where_that_of_the_update_is_not_known() -> None:
-    (finding,) = EveryTowerCounts().check(without(0, lines={"w": "net.py:1"})).findings
+    (finding,) = EveryTowerCounts().judge(without(0, lines={"w": "net.py:1"})).findings
 
     assert finding.where == "net.py:1"
 
@@ -91,7 +92,7 @@ def test_the_line_is_the_variables_where_that_of_the_update_is_not_known() -> No
 def test_one_tower_of_many_is_left_out(count: int, number: int) -> None:
     missing = range(count)[number]
 
-    (finding,) = EveryTowerCounts().check(without(missing, count)).findings
+    (finding,) = EveryTowerCounts().judge(without(missing, count)).findings
 
     others = listed(f"/device:GPU:{i}" for i in range(count) if i != missing)
     assert finding.found == f"an update by those on {others}"
@@ -105,7 +106,7 @@ def test_one_tower_of_many_is_left_out(count: int, number: int) -> None:
 def test_the_last_tower_counts_alone(count: int) -> None:
     last = count - 1
 
-    (finding,) = EveryTowerCounts().check(updated(gradient(last), gpus=range(count))).findings
+    (finding,) = EveryTowerCounts().judge(updated(gradient(last), gpus=range(count))).findings
 
     others = listed(f"/device:GPU:{i}" for i in range(last))
     assert finding.found == f"an update by those on /device:GPU:{last}"
@@ -116,14 +117,14 @@ def test_the_last_tower_counts_alone(count: int) -> None:
 def test_one_tower_is_taken_twice() -> None:
     graph = program(host("sum/w", "AddN", gradient(0), gradient(0)))
 
-    (finding,) = EveryTowerCounts().check(graph).findings
+    (finding,) = EveryTowerCounts().judge(graph).findings
 
     assert finding.found == "an update by those on /device:GPU:0"
 
 
 def test_no_tower_counts() -> None:
     """The gradient is a constant: it is lost in all of them."""
-    (finding,) = EveryTowerCounts().check(updated("zeros", host("zeros", "Const"))).findings
+    (finding,) = EveryTowerCounts().judge(updated("zeros", host("zeros", "Const"))).findings
 
     assert finding.found == "an update by those on no tower"
     assert finding.message == (
@@ -142,7 +143,7 @@ def test_the_shape_of_a_gradient_is_no_gradient() -> None:
 def test_one_variable_loses_the_gradients_of_one_tower() -> None:
     graph = program(host("sum/b", "AddN", gradient(0, "b")), variables=["a", "b", "c"])
 
-    verdict = EveryTowerCounts().check(graph)
+    verdict = EveryTowerCounts().judge(graph)
 
     assert [each.object for each in verdict.findings] == ["b"]
     assert verdict.note == "3 variables"
@@ -157,7 +158,7 @@ def test_gradients_of_one_loss_of_all_towers() -> None:
 
     assert objects(joined()) == []
     assert objects(
-        program(*through, host("sum/w", "AddN", gradient(0)), training={"objectives": ("loss:0",)})
+        program(*through, host("sum/w", "AddN", gradient(0)), step={"objectives": ("loss:0",)})
     ) == ["w"]
 
 
@@ -190,7 +191,7 @@ def test_of_several_updates_that_leave_a_tower_out_the_first_is_named() -> None:
         lines={"update/w": "main.py:40", "update/w_1": "main.py:41"},
     )
 
-    (finding,) = EveryTowerCounts().check(graph).findings
+    (finding,) = EveryTowerCounts().judge(graph).findings
 
     assert finding.where == "main.py:40"
     assert finding.path[0] == "update/w (ResourceApplyGradientDescent) main.py:40"
@@ -375,7 +376,7 @@ def test_gradients_that_wait_in_a_queue_count() -> None:
     ],
 )
 def test_silent(ops: Sequence[Op]) -> None:
-    verdict = EveryTowerCounts().check(program(*ops))
+    verdict = EveryTowerCounts().judge(program(*ops))
 
     assert (verdict.state, verdict.note) == ("kept", "1 variable")
 
@@ -418,7 +419,7 @@ def test_a_gradient_that_an_accumulator_is_given_apart_from_the_step_does_not_co
 def test_a_frozen_variable_is_not_asked_for() -> None:
     graph = program(host("train", "NoOp", "^update/b", "^step/add"), variables=["a", "b"])
 
-    verdict = EveryTowerCounts().check(graph)
+    verdict = EveryTowerCounts().judge(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "1 variable")
 
@@ -434,7 +435,7 @@ def test_a_variable_is_judged_by_the_towers_that_read_it() -> None:
         host("train", "NoOp", "^update/w", "^update/aux"),
     )
 
-    verdict = EveryTowerCounts().check(graph)
+    verdict = EveryTowerCounts().judge(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "2 variables")
 
@@ -449,7 +450,7 @@ def test_statistics_are_not_trained() -> None:
         host("train", "NoOp", "^update/w", "^mean/update"),
     )
 
-    verdict = EveryTowerCounts().check(graph)
+    verdict = EveryTowerCounts().judge(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "1 variable")
 
@@ -473,14 +474,14 @@ def test_variables_that_not_all_towers_train_on_purpose(
 
 
 def test_needs_no_placer_and_no_train_op() -> None:
-    graph = without(1, placer=None, unplaced="no wheel for this", training={"train_op": ()})
+    graph = without(1, placer=None, assigned=Missing("no wheel for this"), step={"train_op": ()})
 
     assert objects(graph) == ["w"]
 
 
 @without_two_towers
 def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
-    assert EveryTowerCounts().check(graph) == Verdict(
+    assert EveryTowerCounts().judge(graph) == Verdict(
         "every-tower-counts", "not-checked", None, reason
     )
 
@@ -494,9 +495,7 @@ NOT_TRAINED = "no variable that towers read is updated by a gradient"
         pytest.param(blended(), BLENDED, id="blended"),
         pytest.param(program(host("train", "NoOp", "^step/add")), NOT_TRAINED, id="no update"),
         pytest.param(
-            program(
-                host("update/w", "AssignSubVariableOp", "w", "mean/w"), training={"train_op": ()}
-            ),
+            program(host("update/w", "AssignSubVariableOp", "w", "mean/w"), step={"train_op": ()}),
             NO_TRAIN_OP,
             id="no step is known",
         ),
@@ -511,7 +510,7 @@ NOT_TRAINED = "no variable that towers read is updated by a gradient"
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert EveryTowerCounts().check(graph) == Verdict(
+    assert EveryTowerCounts().judge(graph) == Verdict(
         "every-tower-counts", "not-checked", None, reason
     )
 
@@ -525,7 +524,7 @@ def test_a_collective_yields_what_all_of_its_members_give(key: str, state: str) 
         attributes={"reduced_0": {"shared_name": "same"}, "reduced_1": {"shared_name": key}},
     )
 
-    assert EveryTowerCounts().check(graph).state == state
+    assert EveryTowerCounts().judge(graph).state == state
 
 
 def test_a_scalar_that_is_added_counts() -> None:

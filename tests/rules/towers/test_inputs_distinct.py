@@ -15,6 +15,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Body
 from placement_checks.rules import InputsDistinct
 
@@ -71,7 +72,7 @@ def iterators(
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_kept(count: int) -> None:
-    verdict = InputsDistinct().check(program(gpus=range(count)))
+    verdict = InputsDistinct().judge(program(gpus=range(count)))
 
     assert verdict == Verdict(
         "inputs-distinct",
@@ -87,7 +88,7 @@ def test_broken_by_one_tensor() -> None:
         "images", "images", ops=[host("images", "Placeholder")], lines={"images": "main.py:9"}
     )
 
-    verdict = InputsDistinct().check(graph)
+    verdict = InputsDistinct().judge(graph)
 
     assert (verdict.state, verdict.evidence) == ("broken", "requested")
     assert verdict.note == "2 inputs of 2 towers"
@@ -110,7 +111,7 @@ def test_broken_by_one_tensor() -> None:
 def test_broken_by_slices_that_are_cut_alike() -> None:
     graph = sliced(0, 0, lines={"tower_1/slice": "main.py:9 net.py:3"})
 
-    assert InputsDistinct().check(graph).findings == [
+    assert InputsDistinct().judge(graph).findings == [
         Finding(
             object="tower_1/slice",
             op="StridedSlice",
@@ -135,7 +136,7 @@ def test_every_tower_that_cuts_the_first_slice_is_found(count: int) -> None:
 
 
 def test_one_of_many_slices_is_cut_twice() -> None:
-    (finding,) = InputsDistinct().check(sliced(0, 4, 8, 4)).findings
+    (finding,) = InputsDistinct().judge(sliced(0, 4, 8, 4)).findings
 
     assert finding.object == "tower_3/slice"
     assert finding.found == "one slice for the towers on /device:GPU:1 and /device:GPU:3"
@@ -206,7 +207,7 @@ def test_one_of_many_slices_is_cut_twice() -> None:
     ],
 )
 def test_silent_on_parts_of_their_own(graph: Placement) -> None:
-    verdict = InputsDistinct().check(graph)
+    verdict = InputsDistinct().judge(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "2 inputs of 2 towers")
 
@@ -215,7 +216,7 @@ def test_silent_on_parts_of_their_own(graph: Placement) -> None:
 def test_one_part_of_a_split_for_both(output: str) -> None:
     ops = [host("images", "Placeholder"), host("split", "Split", "axis", "images")]
 
-    (finding,) = InputsDistinct().check(fed(output, output, ops=ops)).findings
+    (finding,) = InputsDistinct().judge(fed(output, output, ops=ops)).findings
 
     assert finding.object == "split"
     assert finding.message.endswith("split is the same tensor")
@@ -276,7 +277,7 @@ def test_labels_are_inputs_too() -> None:
         ]
     graph = program(host("labels", "Placeholder"), *ops)
 
-    verdict = InputsDistinct().check(graph)
+    verdict = InputsDistinct().judge(graph)
 
     assert [each.object for each in verdict.findings] == ["labels"]
     assert verdict.note == "4 inputs of 2 towers"
@@ -330,7 +331,7 @@ def test_what_only_the_backward_pass_takes_is_no_input() -> None:
         ),
     )
 
-    assert InputsDistinct().check(graph).state == "kept"
+    assert InputsDistinct().judge(graph).state == "kept"
 
 
 def test_what_the_step_does_not_run_is_no_input() -> None:
@@ -340,7 +341,7 @@ def test_what_the_step_does_not_run_is_no_input() -> None:
         *(on(i, f"test_{i}", "MatMul", "pictures", f"tower_{i}/w/read") for i in (0, 1)),
     )
 
-    assert InputsDistinct().check(graph).state == "kept"
+    assert InputsDistinct().judge(graph).state == "kept"
 
 
 def test_towers_that_only_predict() -> None:
@@ -371,7 +372,7 @@ def test_towers_that_only_predict() -> None:
 def test_input_ops_on_a_gpu(kind: str) -> None:
     graph = program(on(1, "tower_1/input", kind), lines={"tower_1/input": "main.py:9 net.py:3"})
 
-    (finding,) = InputsDistinct().check(graph).findings
+    (finding,) = InputsDistinct().judge(graph).findings
 
     assert finding == Finding(
         object="tower_1/input",
@@ -418,7 +419,7 @@ def test_broken_by_a_pipeline_made_once_a_tower() -> None:
         "dataset_0", "dataset_1", ops=ops, lines={"iterator_1": "main.py:9 net.py:3"}
     )
 
-    assert InputsDistinct().check(graph).findings == [
+    assert InputsDistinct().judge(graph).findings == [
         Finding(
             object="iterator_1",
             op="IteratorV2",
@@ -524,7 +525,7 @@ def test_one_finding_an_object() -> None:
     ]
     graph = iterators("dataset_0", "dataset_1", at="/gpu:0", ops=ops)
 
-    findings = InputsDistinct().check(graph).findings
+    findings = InputsDistinct().judge(graph).findings
 
     assert [each.object for each in findings] == ["iterator_0", "iterator_1"]
     assert {each.expected for each in findings} == {"/device:CPU:0"}
@@ -556,7 +557,7 @@ def test_inputs_that_all_towers_read_whole_on_purpose(
 
 
 def test_needs_no_placer_and_no_train_op() -> None:
-    graph = sliced(0, 0, placer=None, unplaced="no wheel", training={"train_op": ()})
+    graph = sliced(0, 0, placer=None, assigned=Missing("no wheel"), step={"train_op": ()})
 
     assert objects(graph) == ["tower_1/slice"]
 
@@ -569,7 +570,7 @@ def test_an_input_op_on_a_gpu_is_found_though_no_tower_reads_examples() -> None:
 
 @without_two_towers
 def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
-    assert InputsDistinct().check(graph) == Verdict("inputs-distinct", "not-checked", None, reason)
+    assert InputsDistinct().judge(graph) == Verdict("inputs-distinct", "not-checked", None, reason)
 
 
 @pytest.mark.parametrize(
@@ -582,7 +583,7 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     ],
 )
 def test_not_checked_without_examples(graph: Placement) -> None:
-    assert InputsDistinct().check(graph) == Verdict(
+    assert InputsDistinct().judge(graph) == Verdict(
         "inputs-distinct", "not-checked", None, NO_INPUT
     )
 
@@ -606,7 +607,7 @@ def test_what_fetches_batches_ahead_for_a_gpu_belongs_there(
 def test_a_control_edge_takes_no_example() -> None:
     graph = program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/x"))
 
-    assert InputsDistinct().check(graph).note == "2 inputs of 2 towers"
+    assert InputsDistinct().judge(graph).note == "2 inputs of 2 towers"
 
 
 @pytest.mark.parametrize(
@@ -695,4 +696,4 @@ def test_what_a_pipeline_yields_in_any_shape_is_examples_and_what_is_fed_a_scala
 ) -> None:
     graph = fed("batch", "batch", ops=[host("batch", kind)], outputs={"batch": None})
 
-    assert [each.object for each in InputsDistinct().check(graph).findings] == found
+    assert [each.object for each in InputsDistinct().judge(graph).findings] == found

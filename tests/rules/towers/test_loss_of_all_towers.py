@@ -16,6 +16,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.rules import LossOfAllTowers
 from placement_checks.util.text import listed
 
@@ -30,7 +31,7 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 
 
 def reported(*losses: str, gpus: Sequence[int] | range = (0, 1), **more: Any) -> Placement:
-    return program(gpus=gpus, training={"losses": losses}, **more)
+    return program(gpus=gpus, step={"losses": losses}, **more)
 
 
 def summaries(
@@ -53,7 +54,7 @@ def summaries(
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_kept(count: int) -> None:
-    verdict = LossOfAllTowers().check(program(gpus=range(count)))
+    verdict = LossOfAllTowers().judge(program(gpus=range(count)))
 
     assert verdict == Verdict(
         "loss-of-all-towers",
@@ -70,7 +71,7 @@ def test_broken_by_the_loss_that_the_loop_leaves_behind() -> None:
         lines={"tower_1/loss": "main.py:30 net.py:7", "tower_1/w/MatMul": "net.py:5"},
     )
 
-    verdict = LossOfAllTowers().check(graph)
+    verdict = LossOfAllTowers().judge(graph)
 
     assert (verdict.state, verdict.evidence) == ("broken", "requested")
     assert verdict.findings == [
@@ -97,7 +98,7 @@ def test_a_list_that_leaves_one_tower_out(count: int, left_out: int) -> None:
 
     graph = reported(*(f"tower_{i}/loss:0" for i in towers), gpus=range(count))
 
-    (finding,) = LossOfAllTowers().check(graph).findings
+    (finding,) = LossOfAllTowers().judge(graph).findings
     others = listed(f"/device:GPU:{i}" for i in towers)
     assert finding.object == f"tower_{towers[-1]}/loss"
     assert finding.path[0] == f"tower_{towers[-1]}/loss (Mean)"
@@ -106,7 +107,7 @@ def test_a_list_that_leaves_one_tower_out(count: int, left_out: int) -> None:
 
 
 def test_a_list_counts_as_one_loss() -> None:
-    verdict = LossOfAllTowers().check(reported("tower_0/loss:0", "tower_1/loss:0"))
+    verdict = LossOfAllTowers().judge(reported("tower_0/loss:0", "tower_1/loss:0"))
 
     assert (verdict.state, verdict.note) == ("kept", "2 reported, 0 summaries of losses")
 
@@ -114,7 +115,7 @@ def test_a_list_counts_as_one_loss() -> None:
 def test_a_mean_that_leaves_one_tower_out() -> None:
     graph = program(host("loss", "AddN", "tower_0/loss", "tower_2/loss"), gpus=[0, 1, 2])
 
-    (finding,) = LossOfAllTowers().check(graph).findings
+    (finding,) = LossOfAllTowers().judge(graph).findings
 
     assert finding.object == "loss"
     assert finding.found == "the loss of the tower on /device:GPU:0 and /device:GPU:2"
@@ -129,7 +130,7 @@ def test_a_mean_that_leaves_one_tower_out() -> None:
             id="a summary of something else",
         ),
         pytest.param(
-            program(host("l2", "L2Loss", "w"), training={"losses": ("l2:0",)}),
+            program(host("l2", "L2Loss", "w"), step={"losses": ("l2:0",)}),
             id="a loss of no tower",
         ),
         pytest.param(
@@ -163,7 +164,7 @@ def test_a_mean_that_leaves_one_tower_out() -> None:
             id="a line that summarises one tower and something else",
         ),
         pytest.param(
-            program(host("shown", "ScalarSummary", "tag", "loss"), training={"losses": ()}),
+            program(host("shown", "ScalarSummary", "tag", "loss"), step={"losses": ()}),
             id="a summary of the mean and no loss reported",
         ),
         pytest.param(
@@ -172,7 +173,7 @@ def test_a_mean_that_leaves_one_tower_out() -> None:
     ],
 )
 def test_silent(graph: Placement) -> None:
-    assert LossOfAllTowers().check(graph).state == "kept"
+    assert LossOfAllTowers().judge(graph).state == "kept"
 
 
 def test_a_summary_of_one_towers_loss() -> None:
@@ -180,7 +181,7 @@ def test_a_summary_of_one_towers_loss() -> None:
         host("shown", "ScalarSummary", "tag", "tower_1/loss"), lines={"shown": "main.py:50"}
     )
 
-    verdict = LossOfAllTowers().check(graph)
+    verdict = LossOfAllTowers().judge(graph)
 
     assert verdict.note == "1 reported, 1 summaries of losses"
     (finding,) = verdict.findings
@@ -213,7 +214,7 @@ def test_summaries_of_losses_on_different_lines_are_each_of_one_tower() -> None:
 
 
 def test_broken_by_summaries_that_one_line_builds_in_every_tower() -> None:
-    verdict = LossOfAllTowers().check(summaries("HistogramSummary", "w/MatMul"))
+    verdict = LossOfAllTowers().judge(summaries("HistogramSummary", "w/MatMul"))
 
     assert verdict.findings == [
         Finding(
@@ -286,14 +287,14 @@ def test_summaries_of_all_towers_on_one_line_of_a_loop_over_variables() -> None:
 
 
 def test_summaries_once_a_tower_are_found_though_no_loss_is_reported() -> None:
-    graph = summaries("ImageSummary", "x", training={"losses": ()})
+    graph = summaries("ImageSummary", "x", step={"losses": ()})
 
     assert objects(graph) == ["tower_1/shown"]
 
 
 def test_one_finding_an_object() -> None:
     """A summary of the loss that is written once a tower."""
-    findings = LossOfAllTowers().check(summaries("ScalarSummary", "loss")).findings
+    findings = LossOfAllTowers().judge(summaries("ScalarSummary", "loss")).findings
 
     assert [(each.object, each.expected) for each in findings] == [
         ("tower_1/shown", "one summary for all towers"),
@@ -317,7 +318,7 @@ def test_summaries_that_show_one_tower_on_purpose(
     graph = program(
         *(on(i, f"tower_{i}/seen", "ScalarSummary", "tag", f"tower_{i}/loss") for i in (0, 1)),
         lines={f"tower_{i}/seen": "net.py:7" for i in (0, 1)},
-        training={"losses": ("tower_1/loss:0",)},
+        step={"losses": ("tower_1/loss:0",)},
     )
 
     assert sorted(objects(graph, one_tower=one_tower)) == sorted(left)
@@ -326,8 +327,8 @@ def test_summaries_that_show_one_tower_on_purpose(
 def test_needs_no_placer_and_no_train_op() -> None:
     graph = program(
         placer=None,
-        unplaced="no wheel",
-        training={"train_op": (), "losses": ("tower_1/loss:0",)},
+        assigned=Missing("no wheel"),
+        step={"train_op": (), "losses": ("tower_1/loss:0",)},
     )
 
     assert objects(graph) == ["tower_1/loss"]
@@ -335,7 +336,7 @@ def test_needs_no_placer_and_no_train_op() -> None:
 
 @without_two_towers
 def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
-    assert LossOfAllTowers().check(graph) == Verdict(
+    assert LossOfAllTowers().judge(graph) == Verdict(
         "loss-of-all-towers", "not-checked", None, reason
     )
 
@@ -343,22 +344,22 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        pytest.param(program(training={"losses": ()}), id="no loss and no summary"),
+        pytest.param(program(step={"losses": ()}), id="no loss and no summary"),
         pytest.param(
-            program(host("shown", "ScalarSummary", "tag", "rate"), training={"losses": ()}),
+            program(host("shown", "ScalarSummary", "tag", "rate"), step={"losses": ()}),
             id="a summary of something else",
         ),
         pytest.param(
             program(
                 host("shown", "ScalarSummary", "tag", "tower_1/loss"),
-                training={"losses": (), "objectives": ()},
+                step={"losses": (), "objectives": ()},
             ),
             id="it is not known which ops are losses",
         ),
     ],
 )
 def test_not_checked_without_a_reported_loss(graph: Placement) -> None:
-    assert LossOfAllTowers().check(graph) == Verdict(
+    assert LossOfAllTowers().judge(graph) == Verdict(
         "loss-of-all-towers", "not-checked", None, NO_LOSS
     )
 
@@ -374,7 +375,7 @@ def test_of_merged_summaries_only_those_are_written(
         lines={f"tower_{i}/decay": "train.py:7" for i in (0, 1)},
     )
 
-    assert [each.object for each in LossOfAllTowers().check(graph).findings] == found
+    assert [each.object for each in LossOfAllTowers().judge(graph).findings] == found
 
 
 def test_a_penalty_on_the_gradients_is_part_of_a_loss_of_all_towers() -> None:
@@ -388,7 +389,7 @@ def test_of_losses_of_several_types_the_last_is_named() -> None:
     shown = on(1, "shown", "Sum", "tower_1/w/MatMul")
 
     (finding,) = (
-        LossOfAllTowers().check(replace(graph, ops={**graph.ops, "shown": shown})).findings
+        LossOfAllTowers().judge(replace(graph, ops={**graph.ops, "shown": shown})).findings
     )
 
     assert (finding.object, finding.op) == ("shown", "Sum")

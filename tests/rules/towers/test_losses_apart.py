@@ -18,6 +18,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.rules import LossesApart
 
 CURE = (
@@ -41,7 +42,7 @@ def collected(count: int) -> Placement:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
 def test_kept(count: int) -> None:
-    verdict = LossesApart().check(program(gpus=range(count)))
+    verdict = LossesApart().judge(program(gpus=range(count)))
 
     assert verdict == Verdict(
         "losses-apart", "kept", "requested", findings=[], note=f"{count} towers"
@@ -51,7 +52,7 @@ def test_kept(count: int) -> None:
 def test_broken() -> None:
     graph = blended(lines={"tower_1/loss": "main.py:30 net.py:7", "tower_0/loss": "net.py:5"})
 
-    verdict = LossesApart().check(graph)
+    verdict = LossesApart().judge(graph)
 
     assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "requested", "2 towers")
     assert verdict.findings == [
@@ -85,7 +86,7 @@ def test_the_first_tower_may_be_the_one_that_contains_another() -> None:
         on(0, "tower_0/loss", "AddN", "tower_1/w/MatMul", "tower_0/w/MatMul"), gpus=[0, 1, 2]
     )
 
-    (finding,) = LossesApart().check(graph).findings
+    (finding,) = LossesApart().judge(graph).findings
 
     assert finding.object == "tower_0/loss"
     assert finding.found == "tower_1/w/MatMul of the tower on /device:GPU:1"
@@ -95,10 +96,10 @@ def test_a_loss_on_the_host_belongs_to_the_tower_that_has_none() -> None:
     """It depends on both towers, and would tell of neither by itself."""
     graph = program(
         host("total", "AddN", "tower_0/loss", "tower_1/loss"),
-        training={"objectives": ("tower_0/loss:0", "total:0")},
+        step={"objectives": ("tower_0/loss:0", "total:0")},
     )
 
-    (finding,) = LossesApart().check(graph).findings
+    (finding,) = LossesApart().judge(graph).findings
 
     assert finding.object == "total"
     assert finding.expected == "ops of the tower on /device:GPU:1 alone"
@@ -108,9 +109,7 @@ def test_each_of_several_losses_of_a_tower_is_looked_at() -> None:
     graph = program(
         on(1, "tower_1/fake", "AddN", "tower_1/w/MatMul", "tower_0/w/MatMul"),
         on(0, "tower_0/fake", "AddN", "tower_0/w/MatMul"),
-        training={
-            "objectives": [f"tower_{i}/{name}:0" for i in (0, 1) for name in ("loss", "fake")]
-        },
+        step={"objectives": [f"tower_{i}/{name}:0" for i in (0, 1) for name in ("loss", "fake")]},
     )
 
     assert objects(graph) == ["tower_1/fake"]
@@ -136,7 +135,7 @@ def test_regularisation_that_the_host_computes_once_for_all_is_no_breach() -> No
             on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/data", "w/l2"),
         ]
 
-    assert LossesApart().check(program(*ops)).state == "kept"
+    assert LossesApart().judge(program(*ops)).state == "kept"
 
 
 def test_regularisation_of_the_first_tower_in_the_loss_of_the_second_is_a_breach() -> None:
@@ -146,7 +145,7 @@ def test_regularisation_of_the_first_tower_in_the_loss_of_the_second_is_a_breach
         on(1, "tower_1/loss", "AddN", "tower_1/data", "tower_0/l2"),
     )
 
-    (finding,) = LossesApart().check(graph).findings
+    (finding,) = LossesApart().judge(graph).findings
 
     assert finding.found == "tower_0/l2 of the tower on /device:GPU:0"
 
@@ -160,7 +159,7 @@ def test_a_layer_that_one_gpu_computes_for_all_is_no_breach() -> None:
         on(1, "tower_1/w/MatMul", "MatMul", "embedded", "tower_1/w/read"),
     )
 
-    verdict = LossesApart().check(graph)
+    verdict = LossesApart().judge(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "2 towers")
 
@@ -172,18 +171,18 @@ def test_a_shape_of_another_tower_is_no_breach() -> None:
         on(1, "tower_1/loss", "Mean", "tower_1/reshaped"),
     )
 
-    assert LossesApart().check(graph).state == "kept"
+    assert LossesApart().judge(graph).state == "kept"
 
 
 def test_waiting_for_another_tower_is_no_breach() -> None:
     graph = program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/loss"))
 
-    assert LossesApart().check(graph).state == "kept"
+    assert LossesApart().judge(graph).state == "kept"
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_the_parts_of_one_loss_of_all_towers_are_looked_at(count: int) -> None:
-    verdict = LossesApart().check(joined(range(count)))
+    verdict = LossesApart().judge(joined(range(count)))
 
     assert verdict == Verdict(
         "losses-apart",
@@ -195,24 +194,24 @@ def test_the_parts_of_one_loss_of_all_towers_are_looked_at(count: int) -> None:
 
 
 def test_it_is_judged_by_the_losses_reported_where_no_gradients_are_taken() -> None:
-    graph = blended(training={"objectives": (), "losses": ("tower_0/loss:0", "tower_1/loss:0")})
+    graph = blended(step={"objectives": (), "losses": ("tower_0/loss:0", "tower_1/loss:0")})
 
     assert objects(graph) == ["tower_1/loss"]
 
 
 def test_needs_no_placer_and_no_train_op() -> None:
-    graph = blended(placer=None, unplaced="no wheel for this", training={"train_op": ()})
+    graph = blended(placer=None, assigned=Missing("no wheel for this"), step={"train_op": ()})
 
     assert objects(graph) == ["tower_1/loss"]
 
 
 @without_two_towers
 def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
-    assert LossesApart().check(graph) == Verdict("losses-apart", "not-checked", None, reason)
+    assert LossesApart().judge(graph) == Verdict("losses-apart", "not-checked", None, reason)
 
 
 @pytest.mark.parametrize(
-    ("training", "reason"),
+    ("step", "reason"),
     [
         ({"objectives": (), "losses": ()}, UNKNOWN_LOSSES),
         ({"objectives": ("gone:0",)}, UNKNOWN_LOSSES),
@@ -223,18 +222,16 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     ],
     ids=["none", "not in the graph", "of one tower"],
 )
-def test_not_checked_without_the_losses(
-    training: Mapping[str, Sequence[str]], reason: str
-) -> None:
-    verdict = LossesApart().check(program(training=training))
+def test_not_checked_without_the_losses(step: Mapping[str, Sequence[str]], reason: str) -> None:
+    verdict = LossesApart().judge(program(step=step))
 
     assert verdict == Verdict("losses-apart", "not-checked", None, reason)
 
 
 @pytest.mark.parametrize("together", ["tower_1/loss", "tower_*/loss"])
 def test_losses_that_read_other_towers_on_purpose(together: str) -> None:
-    assert LossesApart(together=(together,)).check(blended()).state == "kept"
-    assert LossesApart(together=("another",)).check(blended()).state == "broken"
+    assert LossesApart(together=(together,)).judge(blended()).state == "kept"
+    assert LossesApart(together=("another",)).judge(blended()).state == "broken"
 
 
 def test_the_other_tower_is_named_whatever_lies_between() -> None:
@@ -244,7 +241,7 @@ def test_the_other_tower_is_named_whatever_lies_between() -> None:
         gpus=[0, 1, 2],
     )
 
-    (finding,) = LossesApart().check(graph).findings
+    (finding,) = LossesApart().judge(graph).findings
 
     assert finding.found == "tower_0/w/MatMul of the tower on /device:GPU:0"
 

@@ -14,6 +14,8 @@ from towers import (
 )
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
 from placement_checks.rules import NamesPortable
 
 CURE = "open the tower's scope with tf.name_scope, which get_variable does not add to names"
@@ -37,7 +39,7 @@ def read_in(variables: Sequence[str], *scopes: Sequence[str], **more: Any) -> Pl
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_kept(count: int) -> None:
-    verdict = NamesPortable().check(program(gpus=range(count)))
+    verdict = NamesPortable().judge(program(gpus=range(count)))
 
     assert verdict == Verdict(
         "names-portable", "kept", "requested", findings=[], note="2 variables"
@@ -47,7 +49,7 @@ def test_kept(count: int) -> None:
 def test_broken() -> None:
     graph = program(variables=["tower_0/w"], lines={"tower_0/w": "main.py:30 net.py:7"})
 
-    verdict = NamesPortable().check(graph)
+    verdict = NamesPortable().judge(graph)
 
     assert (verdict.state, verdict.evidence, verdict.note) == (
         "broken",
@@ -149,7 +151,7 @@ def test_the_scope_that_tensorflow_gives_a_second_tower() -> None:
     ],
 )
 def test_silent(variables: Sequence[str], scopes: tuple[Sequence[str], Sequence[str]]) -> None:
-    verdict = NamesPortable().check(read_in(variables, *scopes))
+    verdict = NamesPortable().judge(read_in(variables, *scopes))
 
     assert verdict.state == "kept"
 
@@ -165,7 +167,7 @@ def test_one_model_on_two_gpus_is_one_tower() -> None:
         machine="gpu*2",
     )
 
-    assert NamesPortable().check(graph).reason == (
+    assert NamesPortable().judge(graph).reason == (
         "there is one tower, on /device:GPU:0 and /device:GPU:1"
     )
 
@@ -197,7 +199,7 @@ def test_slots_go_with_their_variables() -> None:
         variable("tower_0/w/Adam"), variable("tower_0/w/Adam_1"), variables=["tower_0/w"]
     )
 
-    verdict = NamesPortable().check(graph)
+    verdict = NamesPortable().judge(graph)
 
     assert [each.object for each in verdict.findings] == ["tower_0/w"]
     assert verdict.note == "4 variables"
@@ -231,7 +233,7 @@ def test_a_slot_of_a_variable_that_is_kept_is_kept_by_its_own_name() -> None:
 
 def test_needs_no_placer_and_no_train_op() -> None:
     graph = program(
-        variables=["tower_0/w"], placer=None, unplaced="no wheel", training={"train_op": ()}
+        variables=["tower_0/w"], placer=None, assigned=Missing("no wheel"), step={"train_op": ()}
     )
 
     assert objects(graph) == ["tower_0/w"]
@@ -239,7 +241,7 @@ def test_needs_no_placer_and_no_train_op() -> None:
 
 @without_two_towers
 def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
-    assert NamesPortable().check(graph) == Verdict("names-portable", "not-checked", None, reason)
+    assert NamesPortable().judge(graph) == Verdict("names-portable", "not-checked", None, reason)
 
 
 # Beside a reference.
@@ -260,9 +262,9 @@ def reference(
     )
 
 
-def beside(other: Placement, *ops: Op, trained: Sequence[str] = (), **more: Any) -> Placement:
+def beside(other: Placement, *ops: Op, trained: Sequence[str] = (), **more: Any) -> Evidence:
     collections = {"trainable_variables": trained}
-    return program(*ops, reference=other, collections=collections, **more)
+    return Evidence(program(*ops, collections=collections, **more), reference=other)
 
 
 @pytest.mark.parametrize("gpus", [(0,), (0, 1), (0, 1, 2, 3)])
@@ -270,7 +272,7 @@ def beside(other: Placement, *ops: Op, trained: Sequence[str] = (), **more: Any)
 def test_named_as_in_the_reference(gpus: Sequence[int], saved: Sequence[str] | None) -> None:
     graph = beside(reference(saved=saved), gpus=gpus, trained=["w"])
 
-    assert NamesPortable().check(graph) == Verdict(
+    assert NamesPortable().judge(graph) == Verdict(
         "names-portable", "kept", "requested", findings=[], note="2 variables"
     )
 
@@ -281,7 +283,7 @@ def test_a_name_that_the_towers_do_not_have() -> None:
     )
     graph = beside(other, variables=["model/weights"])
 
-    verdict = NamesPortable().check(graph)
+    verdict = NamesPortable().judge(graph)
 
     assert (verdict.state, verdict.note) == ("broken", "2 variables")
     assert verdict.findings == [
@@ -300,13 +302,13 @@ def test_a_name_that_the_towers_do_not_have() -> None:
 
 
 def test_a_name_that_nothing_is_near() -> None:
-    (finding,) = NamesPortable().check(beside(reference(variables=["fc"]))).findings
+    (finding,) = NamesPortable().judge(beside(reference(variables=["fc"]))).findings
 
     assert (finding.object, finding.found) == ("fc", "no such variable")
 
 
 def test_a_near_name_that_is_the_references_as_well_is_another_variable() -> None:
-    (finding,) = NamesPortable().check(beside(reference(variables=["w", "w1"]))).findings
+    (finding,) = NamesPortable().judge(beside(reference(variables=["w", "w1"]))).findings
 
     assert (finding.object, finding.found) == ("w1", "no such variable")
 
@@ -317,7 +319,7 @@ def test_a_name_that_the_reference_does_not_have() -> None:
         other, variables=["w", "v"], trained=["v", "w"], lines={"v": "main.py:8 net.py:2"}
     )
 
-    (finding,) = NamesPortable().check(graph).findings
+    (finding,) = NamesPortable().judge(graph).findings
 
     assert finding == Finding(
         object="v",
@@ -341,7 +343,7 @@ def test_another_shape() -> None:
     other = reference(shapes={"w": (3, 4)})
     graph = beside(other, shapes={"w": (4, 3)}, lines={"w": "main.py:8"})
 
-    (finding,) = NamesPortable().check(graph).findings
+    (finding,) = NamesPortable().judge(graph).findings
 
     assert finding == Finding(
         object="w",
@@ -391,7 +393,7 @@ def test_a_tower_in_a_name_is_said_before_that_the_reference_has_none() -> None:
     """One finding a variable; and the name that the reference has is missed."""
     graph = beside(reference(), variables=["tower_0/w"], trained=["tower_0/w"])
 
-    first, second = NamesPortable().check(graph).findings
+    first, second = NamesPortable().judge(graph).findings
 
     assert "is named after the tower on /device:GPU:0" in first.message
     assert (first.object, second.object) == ("tower_0/w", "w")

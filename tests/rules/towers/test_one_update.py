@@ -17,6 +17,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.rules import OneUpdate
 
 ONCE = (
@@ -53,7 +54,7 @@ def counted(*ops: Op, train: Sequence[str] = (), **more: Any) -> Placement:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
 def test_kept(count: int) -> None:
-    verdict = OneUpdate().check(program(gpus=range(count)))
+    verdict = OneUpdate().judge(program(gpus=range(count)))
 
     assert verdict == Verdict(
         "one-update", "kept", "requested", findings=[], note="2 variables updated"
@@ -61,13 +62,13 @@ def test_kept(count: int) -> None:
 
 
 def test_kept_with_one_variable() -> None:
-    assert OneUpdate().check(counted()).note == "1 variable updated"
+    assert OneUpdate().judge(counted()).note == "1 variable updated"
 
 
 def test_broken() -> None:
     graph = several(2, lines={"update/w": "main.py:40", "update/w_1": "main.py:41 net.py:3"})
 
-    verdict = OneUpdate().check(graph)
+    verdict = OneUpdate().judge(graph)
 
     assert (verdict.state, verdict.evidence) == ("broken", "requested")
     assert verdict.note == "1 variable updated"
@@ -99,7 +100,7 @@ def test_broken() -> None:
     ],
 )
 def test_an_update_for_each_of_many_towers(count: int, names: str) -> None:
-    (finding,) = OneUpdate().check(several(count)).findings
+    (finding,) = OneUpdate().judge(several(count)).findings
 
     assert finding.found == f"{count} updates"
     assert finding.message == f"one step updates w {count} times, by {names}"
@@ -124,7 +125,7 @@ def test_a_program_without_a_gpu_is_judged_as_well() -> None:
         op("one", "ResourceApplyAdam", "", "", "w", "gradients/predict_grad/MatMul"),
         op("two", "ResourceApplyAdam", "", "", "w", "gradients/predict_grad/MatMul"),
         op("train", "NoOp", "", "", "^one", "^two"),
-        training=program(training={"objectives": ("predict",), "losses": ()}).training,
+        step=program(step={"objectives": ("predict",), "losses": ()}).step,
     )
 
     assert objects(graph) == ["w"]
@@ -137,7 +138,7 @@ def test_each_variable_is_looked_at() -> None:
         variables=["a", "b", "c"],
     )
 
-    verdict = OneUpdate().check(graph)
+    verdict = OneUpdate().judge(graph)
 
     assert [each.object for each in verdict.findings] == ["b"]
     assert verdict.note == "3 variables updated"
@@ -184,7 +185,7 @@ def test_updates_without_a_gradient_do_not_count(ops: Sequence[Op]) -> None:
 
 def test_an_update_that_is_no_part_of_the_step_does_not_count() -> None:
     """Two optimisers, of which this step runs one."""
-    graph = program(apply("other", "mean/w"), training={"train_ops": ("train", "other")})
+    graph = program(apply("other", "mean/w"), step={"train_ops": ("train", "other")})
 
     assert objects(graph) == []
 
@@ -222,7 +223,7 @@ def test_of_branches_one_is_taken(names: Sequence[str], found: Sequence[str]) ->
         host("train", "NoOp", "^if"),
     )
 
-    assert [each.found for each in OneUpdate().check(graph).findings] == found
+    assert [each.found for each in OneUpdate().judge(graph).findings] == found
 
 
 def test_a_branch_and_an_update_outside_are_two() -> None:
@@ -232,7 +233,7 @@ def test_a_branch_and_an_update_outside_are_two() -> None:
         host("train", "NoOp", "^if", "^update/w"),
     )
 
-    (finding,) = OneUpdate().check(graph).findings
+    (finding,) = OneUpdate().judge(graph).findings
 
     assert finding.found == "2 updates"
 
@@ -282,7 +283,7 @@ def powers(*assigns: str) -> Placement:
 
 def test_scalars_of_the_optimiser_move_twice() -> None:
     """It was applied to two groups of variables."""
-    (finding,) = OneUpdate().check(powers("move", "move_1")).findings
+    (finding,) = OneUpdate().judge(powers("move", "move_1")).findings
 
     assert finding.object == "beta1_power"
     assert finding.message == "one step updates beta1_power 2 times, by move and move_1"
@@ -335,7 +336,7 @@ def test_the_step_counter_moves_twice() -> None:
         lines={"step/add": "main.py:40", "step/again": "main.py:41 net.py:3"},
     )
 
-    verdict = OneUpdate().check(graph)
+    verdict = OneUpdate().judge(graph)
 
     assert verdict.findings == [
         Finding(
@@ -360,7 +361,7 @@ def test_the_step_counter_moves_twice() -> None:
 def test_the_step_counter_moves_by_another_number(by: int) -> None:
     graph = program(values={"step/one": by}, lines={"step/add": "main.py:40"})
 
-    (finding,) = OneUpdate().check(graph).findings
+    (finding,) = OneUpdate().judge(graph).findings
 
     assert (finding.object, finding.where) == ("step", "main.py:40")
     assert (finding.expected, finding.found) == ("moved by 1 a step", f"moved by {by}")
@@ -374,7 +375,7 @@ def test_the_step_counter_moves_by_another_number(by: int) -> None:
 def test_the_step_counter_never_moves_though_the_rate_decays_with_it() -> None:
     graph = counted(host("rate", "Pow", "decay", "step"), lines={"step": "main.py:7"})
 
-    (finding,) = OneUpdate().check(graph).findings
+    (finding,) = OneUpdate().judge(graph).findings
 
     assert (finding.object, finding.where, finding.path) == ("step", "main.py:7", ())
     assert (finding.expected, finding.found) == (
@@ -448,11 +449,11 @@ def test_the_step_counter_moves_in_one_of_two_branches() -> None:
 
 
 def test_a_counter_that_is_none_of_the_graph_tells_nothing() -> None:
-    assert objects(program(training={"counters": ("gone",)})) == []
+    assert objects(program(step={"counters": ("gone",)})) == []
 
 
 def test_a_counter_that_is_not_declared_may_move_as_it_likes() -> None:
-    assert objects(program(values={"step/one": 2}, training={"counters": ()})) == []
+    assert objects(program(values={"step/one": 2}, step={"counters": ()})) == []
 
 
 @pytest.mark.parametrize(
@@ -479,13 +480,13 @@ def test_variables_that_are_updated_more_often_on_purpose(
 
 
 def test_needs_no_placer() -> None:
-    graph = several(2, placer=None, unplaced="no wheel for this", machine=None)
+    graph = several(2, placer=None, assigned=Missing("no wheel for this"), machine=None)
 
     assert objects(graph) == ["w"]
 
 
 def test_kept_where_no_variable_has_two_updates_whatever_one_step_is() -> None:
-    verdict = OneUpdate().check(program(training={"train_op": ()}))
+    verdict = OneUpdate().judge(program(step={"train_op": ()}))
 
     assert (verdict.state, verdict.note) == ("kept", "1 variable updated")
 
@@ -498,10 +499,10 @@ def test_two_optimisers_of_different_variables(ops: Sequence[str]) -> None:
         host("generator", "NoOp", "^update/b"),
         host("train", "NoOp"),
         variables=["a", "b"],
-        training={"train_op": (), "train_ops": ops},
+        step={"train_op": (), "train_ops": ops},
     )
 
-    assert OneUpdate().check(graph).state == "kept"
+    assert OneUpdate().judge(graph).state == "kept"
 
 
 def test_a_train_op_that_is_part_of_another_one_is_the_same_step() -> None:
@@ -510,7 +511,7 @@ def test_a_train_op_that_is_part_of_another_one_is_the_same_step() -> None:
         2,
         host("all", "NoOp", "^train", "^averages"),
         host("averages", "NoOp"),
-        training={"train_op": (), "train_ops": ("train",)},
+        step={"train_op": (), "train_ops": ("train",)},
     )
 
     assert objects(graph) == ["w"]
@@ -520,7 +521,7 @@ def test_the_updates_of_several_declared_train_ops_are_one_step() -> None:
     graph = program(
         apply("other", gradient(1)),
         host("train", "NoOp", "^update/w"),
-        training={"train_op": ("train", "other")},
+        step={"train_op": ("train", "other")},
     )
 
     assert objects(graph) == ["w"]
@@ -532,15 +533,17 @@ TWICE = [apply("update/w_1", gradient(1)), host("train", "NoOp", "^update/w", "^
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        pytest.param(program(unasked="a log has no requests"), "a log has no requests", id="log"),
         pytest.param(
-            program(*TWICE, training={"train_op": ()}), NO_TRAIN_OP, id="two updates, no train op"
+            program(requested=Missing("a log has no requests")), "a log has no requests", id="log"
+        ),
+        pytest.param(
+            program(*TWICE, step={"train_op": ()}), NO_TRAIN_OP, id="two updates, no train op"
         ),
         pytest.param(
             program(
                 *TWICE,
                 host("other", "NoOp", "^update/w"),
-                training={"train_op": (), "train_ops": ("train", "other")},
+                step={"train_op": (), "train_ops": ("train", "other")},
             ),
             TWO_TRAIN_OPS,
             id="two updates, two train ops",
@@ -556,7 +559,7 @@ TWICE = [apply("update/w_1", gradient(1)), host("train", "NoOp", "^update/w", "^
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert OneUpdate().check(graph) == Verdict("one-update", "not-checked", None, reason)
+    assert OneUpdate().judge(graph) == Verdict("one-update", "not-checked", None, reason)
 
 
 def moved(*ops: Op, train: Sequence[str], shape: Sequence[int] = (), by: int = 1) -> Placement:
@@ -568,7 +571,7 @@ def moved(*ops: Op, train: Sequence[str], shape: Sequence[int] = (), by: int = 1
         host("train", "NoOp", "^update/w", *train),
         shapes={"seen": shape},
         values={"by": by},
-        training={"counters": ()},
+        step={"counters": ()},
     )
 
 
@@ -616,7 +619,7 @@ def test_updates_by_gradients_that_the_host_computes_are_counted() -> None:
             for name in ("one", "other")
         ),
         host("train", "NoOp", "^update/w", "^one", "^other"),
-        training={"objectives": ("tower_0/loss", "tower_1/loss", "penalty")},
+        step={"objectives": ("tower_0/loss", "tower_1/loss", "penalty")},
     )
 
     assert objects(graph) == ["v"]

@@ -15,6 +15,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.rules import RandomnessApart
 
 CURE = "leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number to it"
@@ -61,7 +62,7 @@ def seeded(
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_kept(count: int) -> None:
-    verdict = RandomnessApart().check(drawn(*((1, i) for i in range(count))))
+    verdict = RandomnessApart().judge(drawn(*((1, i) for i in range(count))))
 
     assert verdict == Verdict(
         "randomness-apart", "kept", "requested", findings=[], note=f"{count} random ops"
@@ -73,7 +74,7 @@ def test_broken() -> None:
         (7, 3), (7, 3), lines={"tower_0/noise": "net.py:3", "tower_1/noise": "main.py:9 net.py:3"}
     )
 
-    verdict = RandomnessApart().check(graph)
+    verdict = RandomnessApart().judge(graph)
 
     assert (verdict.state, verdict.evidence, verdict.note) == (
         "broken",
@@ -108,7 +109,7 @@ def test_every_tower_but_the_first_is_found(count: int) -> None:
 
 
 def test_two_later_towers_that_draw_alike() -> None:
-    (finding,) = RandomnessApart().check(drawn((1, 1), (2, 2), (2, 2))).findings
+    (finding,) = RandomnessApart().judge(drawn((1, 1), (2, 2), (2, 2))).findings
 
     assert (finding.object, finding.found) == ("tower_2/noise", "those of tower_1/noise")
 
@@ -130,7 +131,7 @@ def test_without_any_seed_they_draw_anew(
 
 
 def test_ops_whose_seeds_are_not_known_draw_anew() -> None:
-    assert RandomnessApart().check(program(*noisy(0, "RandomUniform"))).state == "kept"
+    assert RandomnessApart().judge(program(*noisy(0, "RandomUniform"))).state == "kept"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_different_ops_of_one_seed_do_not_draw_alike() -> None:
     seed = {"seed": 7, "seed2": 3}
     graph = program(*ops, attributes={"tower_0/noise": seed, "tower_1/noise": seed})
 
-    verdict = RandomnessApart().check(graph)
+    verdict = RandomnessApart().judge(graph)
 
     assert (verdict.state, verdict.note) == ("kept", "2 random ops")
 
@@ -229,7 +230,7 @@ def test_the_key_and_counter_that_were_made_of_one_seed() -> None:
     for i in (0, 1):
         ops.append(on(i, f"tower_{i}/seed", "StatelessRandomGetKeyCounter", "seed"))
 
-    verdict = RandomnessApart().check(seeded(*ops, kind="StatelessRandomUniformV2"))
+    verdict = RandomnessApart().judge(seeded(*ops, kind="StatelessRandomUniformV2"))
 
     assert [each.object for each in verdict.findings] == ["tower_1/noise"]
     assert verdict.note == "2 random ops"
@@ -309,7 +310,7 @@ def test_what_the_step_does_not_run_is_not_looked_at() -> None:
     seed = {"seed": 7, "seed2": 3}
     graph = program(*ops, attributes={"initial_0": seed, "initial_1": seed})
 
-    assert RandomnessApart().check(graph) == Verdict("randomness-apart", "not-checked", None, NONE)
+    assert RandomnessApart().judge(graph) == Verdict("randomness-apart", "not-checked", None, NONE)
 
 
 def test_what_the_host_draws_is_no_towers() -> None:
@@ -323,7 +324,7 @@ def test_what_the_host_draws_is_no_towers() -> None:
     seed = {"seed": 7, "seed2": 3}
     graph = program(*ops, attributes={"noise_0": seed, "noise_1": seed})
 
-    assert RandomnessApart().check(graph).reason == NONE
+    assert RandomnessApart().judge(graph).reason == NONE
 
 
 @pytest.mark.parametrize(
@@ -340,20 +341,20 @@ def test_ops_that_draw_alike_on_purpose(same: Sequence[str], left: Sequence[str]
 
 
 def test_needs_no_placer_and_no_train_op() -> None:
-    graph = drawn((7, 3), (7, 3), placer=None, unplaced="no wheel", training={"train_op": ()})
+    graph = drawn((7, 3), (7, 3), placer=None, assigned=Missing("no wheel"), step={"train_op": ()})
 
     assert objects(graph) == ["tower_1/noise"]
 
 
 @without_two_towers
 def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
-    assert RandomnessApart().check(graph) == Verdict(
+    assert RandomnessApart().judge(graph) == Verdict(
         "randomness-apart", "not-checked", None, reason
     )
 
 
 def test_not_checked_without_random_ops() -> None:
-    assert RandomnessApart().check(program()) == Verdict(
+    assert RandomnessApart().judge(program()) == Verdict(
         "randomness-apart", "not-checked", None, NONE
     )
 

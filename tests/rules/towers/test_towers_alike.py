@@ -20,6 +20,7 @@ from towers import (
 )
 
 from placement_checks import Finding, Placement, Verdict
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Body
 from placement_checks.rules import TowersAlike
 
@@ -35,7 +36,7 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 
 def found(graph: Placement) -> list[tuple[str, ...]]:
     return [
-        (each.object, each.expected, each.found) for each in TowersAlike().check(graph).findings
+        (each.object, each.expected, each.found) for each in TowersAlike().judge(graph).findings
     ]
 
 
@@ -56,7 +57,7 @@ def scaled(*factors: float, **more: Any) -> Placement:
 def test_kept(count: int) -> None:
     graph = program(gpus=range(count))
 
-    verdict = TowersAlike().check(graph)
+    verdict = TowersAlike().judge(graph)
 
     assert verdict == Verdict(
         "towers-alike", "kept", "requested", findings=[], note=f"{count} towers"
@@ -69,7 +70,7 @@ def test_broken() -> None:
         lines={"tower_0/loss": "main.py:30 net.py:7", "tower_1/loss": "main.py:30 net.py:9"},
     )
 
-    verdict = TowersAlike().check(graph)
+    verdict = TowersAlike().judge(graph)
 
     assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "requested", "2 towers")
     assert verdict.findings == [
@@ -94,7 +95,7 @@ def test_the_other_line_is_named_where_it_is_another_one() -> None:
         lines={"tower_0/loss": "main.py:30", "tower_1/loss": "main.py:32"},
     )
 
-    (finding,) = TowersAlike().check(graph).findings
+    (finding,) = TowersAlike().judge(graph).findings
 
     assert finding.message.endswith("computes tower_0/loss, Mean (main.py:30)")
 
@@ -104,7 +105,7 @@ def test_no_line_is_named_where_none_is_known() -> None:
         on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul"), lines={"tower_1/loss": "main.py:32"}
     )
 
-    (finding,) = TowersAlike().check(graph).findings
+    (finding,) = TowersAlike().judge(graph).findings
 
     assert finding.message.endswith("computes tower_0/loss, Mean")
 
@@ -117,7 +118,7 @@ def test_the_path_leads_from_the_loss_to_the_place() -> None:
         on(0, "tower_0/loss", "Mean", "tower_0/act"),
     )
 
-    (finding,) = TowersAlike().check(graph).findings
+    (finding,) = TowersAlike().judge(graph).findings
 
     assert (finding.object, finding.expected, finding.found) == ("tower_1/act", "Relu", "Tanh")
     assert finding.path == ("tower_1/loss (Mean)", "tower_1/act (Tanh)")
@@ -351,7 +352,7 @@ def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute: str) -> N
         attributes={"tower_0/w/MatMul": {attribute: 1}, "tower_1/w/MatMul": {attribute: 2}}
     )
 
-    assert TowersAlike().check(graph).state == "kept"
+    assert TowersAlike().judge(graph).state == "kept"
 
 
 @pytest.mark.parametrize("kind", ["Add", "AddV2", "AddN"])
@@ -422,13 +423,13 @@ def test_what_is_computed_beside_the_loss_is_not_compared() -> None:
         on(1, "tower_1/entropy", "Softmax", "tower_1/w/MatMul"),
     )
 
-    assert TowersAlike().check(graph).state == "kept"
+    assert TowersAlike().judge(graph).state == "kept"
 
 
 def test_the_devices_within_a_tower_are_apart() -> None:
     graph = program(op("tower_1/loss", "Mean", "/cpu:0", "CPU:0", "tower_1/w/MatMul"))
 
-    assert TowersAlike().check(graph).state == "kept"
+    assert TowersAlike().judge(graph).state == "kept"
 
 
 def test_what_both_take_from_the_host_is_not_followed() -> None:
@@ -438,7 +439,7 @@ def test_what_both_take_from_the_host_is_not_followed() -> None:
         on(1, "tower_1/x", "Identity", "batch"),
     )
 
-    assert TowersAlike().check(graph).state == "kept"
+    assert TowersAlike().judge(graph).state == "kept"
 
 
 def test_inputs_are_not_followed_into_their_pipelines() -> None:
@@ -449,7 +450,7 @@ def test_inputs_are_not_followed_into_their_pipelines() -> None:
         on(1, "tower_1/x", "IteratorGetNext", "more"),
     )
 
-    assert TowersAlike().check(graph).state == "kept"
+    assert TowersAlike().judge(graph).state == "kept"
 
 
 @pytest.mark.parametrize(
@@ -477,7 +478,7 @@ def test_towers_of_two_gpus_each() -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/b/MatMul")
     graph = program(*layers, *reads, odd, variables=["a", "b"], machine="gpu*4")
 
-    verdict = TowersAlike().check(graph)
+    verdict = TowersAlike().judge(graph)
 
     assert verdict.note == "2 towers"
     (finding,) = verdict.findings
@@ -492,7 +493,7 @@ def test_the_parts_of_one_loss_of_all_towers_are_compared(count: int) -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
 
     assert objects(joined(range(count))) == []
-    assert found(program(odd, gpus=range(count), training={"objectives": ("loss:0",)})) == [
+    assert found(program(odd, gpus=range(count), step={"objectives": ("loss:0",)})) == [
         ("tower_1/loss", "Mean", "Sum")
     ]
 
@@ -503,9 +504,7 @@ def test_several_losses_a_tower_are_compared_in_their_order() -> None:
         ops.append(on(i, f"tower_{i}/fake", kind, f"tower_{i}/w/MatMul"))
     losses = [f"tower_{i}/{name}" for name in ("loss", "fake") for i in (0, 1)]
 
-    assert found(program(*ops, training={"objectives": losses})) == [
-        ("tower_1/fake", "Sum", "Max")
-    ]
+    assert found(program(*ops, step={"objectives": losses})) == [("tower_1/fake", "Sum", "Max")]
 
 
 @pytest.mark.parametrize(
@@ -533,40 +532,42 @@ def test_declared_differences(differ: Sequence[str], left: Sequence[str]) -> Non
 def test_needs_no_placer() -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
 
-    assert objects(program(odd, placer=None, unplaced="no wheel for this")) == ["tower_1/loss"]
+    assert objects(program(odd, placer=None, assigned=Missing("no wheel for this"))) == [
+        "tower_1/loss"
+    ]
 
 
 def test_needs_no_train_op() -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
 
-    assert objects(program(odd, training={"train_op": ()})) == ["tower_1/loss"]
+    assert objects(program(odd, step={"train_op": ()})) == ["tower_1/loss"]
 
 
 def test_reported_losses_will_do_where_no_gradients_are_taken() -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
     losses = ("tower_0/loss:0", "tower_1/loss:0")
 
-    assert objects(program(odd, training={"objectives": (), "losses": losses})) == ["tower_1/loss"]
+    assert objects(program(odd, step={"objectives": (), "losses": losses})) == ["tower_1/loss"]
 
 
 @without_two_towers
 def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
-    assert TowersAlike().check(graph) == Verdict("towers-alike", "not-checked", None, reason)
+    assert TowersAlike().judge(graph) == Verdict("towers-alike", "not-checked", None, reason)
 
 
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
         pytest.param(
-            program(training={"objectives": (), "losses": ()}), UNKNOWN_LOSSES, id="no losses"
+            program(step={"objectives": (), "losses": ()}), UNKNOWN_LOSSES, id="no losses"
         ),
         pytest.param(
-            program(training={"objectives": ("tower_0/loss:0",)}),
+            program(step={"objectives": ("tower_0/loss:0",)}),
             NO_LOSS_OF_SOME,
             id="the loss of one",
         ),
         pytest.param(
-            program(training={"objectives": ("tower_0/loss", "tower_0/w/MatMul", "tower_1/loss")}),
+            program(step={"objectives": ("tower_0/loss", "tower_0/w/MatMul", "tower_1/loss")}),
             "the tower on /device:GPU:0 has 2 losses, that on /device:GPU:1 1: they cannot be "
             "compared",
             id="losses of different numbers",
@@ -575,4 +576,4 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert TowersAlike().check(graph) == Verdict("towers-alike", "not-checked", None, reason)
+    assert TowersAlike().judge(graph) == Verdict("towers-alike", "not-checked", None, reason)

@@ -17,6 +17,7 @@ from towers import (
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.rules import UpdateOpsRun
 
@@ -36,7 +37,7 @@ def normalised(
     gpus: Sequence[int] | range = (0, 1),
     collected: bool = True,
     ops: Sequence[Op] = (),
-    training: Mapping[str, Sequence[str]] | None = None,
+    step: Mapping[str, Sequence[str]] | None = None,
     **more: Any,
 ) -> Placement:
     """Towers that update one moving mean each; the step runs those of the towers in `runs`."""
@@ -53,7 +54,7 @@ def normalised(
         host("train", "NoOp", "^update/w", "^step/add", *(f"^{names[i]}" for i in runs)),
         *ops,
         gpus=gpus,
-        training={"update_ops": names if collected else (), **(training or {})},
+        step={"update_ops": names if collected else (), **(step or {})},
         **more,
     )
 
@@ -64,7 +65,7 @@ def test_kept(count: int, collected: bool) -> None:
     """Known by the collection, or by what they assign; one tower will do."""
     graph = normalised(*range(count), gpus=range(count), collected=collected)
 
-    assert UpdateOpsRun().check(graph) == Verdict(
+    assert UpdateOpsRun().judge(graph) == Verdict(
         "update-ops-run",
         "kept",
         "requested",
@@ -79,7 +80,7 @@ def test_broken(collected: bool) -> None:
         gpus=[0], collected=collected, lines={"tower_0/update": "main.py:30 net.py:7"}
     )
 
-    verdict = UpdateOpsRun().check(graph)
+    verdict = UpdateOpsRun().judge(graph)
 
     assert (verdict.state, verdict.evidence) == ("broken", "requested")
     assert verdict.note == "0 of 1 updates are part of the step"
@@ -101,7 +102,7 @@ def test_broken(collected: bool) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_no_tower_updates_its_statistics(count: int) -> None:
-    verdict = UpdateOpsRun().check(normalised(gpus=range(count)))
+    verdict = UpdateOpsRun().judge(normalised(gpus=range(count)))
 
     assert [each.object for each in verdict.findings] == [
         f"tower_{i}/update" for i in range(count)
@@ -112,7 +113,7 @@ def test_no_tower_updates_its_statistics(count: int) -> None:
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_one_tower_alone_updates_its_statistics(count: int) -> None:
     """Which may be meant, and is then declared: the cure says how."""
-    verdict = UpdateOpsRun().check(normalised(0, gpus=range(count)))
+    verdict = UpdateOpsRun().judge(normalised(0, gpus=range(count)))
 
     assert verdict.note == f"1 of {count} updates are part of the step"
     assert [each.object for each in verdict.findings] == [
@@ -147,7 +148,7 @@ def test_an_update_of_no_tower_runs_whichever_tower_is_meant() -> None:
     graph = normalised(
         0,
         ops=[host("count", "AssignAddVariableOp", "mean", "one")],
-        training={"update_ops": ["tower_0/update", "tower_1/update", "count"]},
+        step={"update_ops": ["tower_0/update", "tower_1/update", "count"]},
     )
 
     assert objects(graph, tower="/gpu:0") == ["count"]
@@ -197,16 +198,16 @@ def test_every_way_into_the_step(train: Sequence[Op]) -> None:
 
 def test_an_op_of_the_collection_that_assigns_nothing() -> None:
     graph = program(
-        host("both", "NoOp", "^tower_0/x", "^tower_1/x"), training={"update_ops": ["both"]}
+        host("both", "NoOp", "^tower_0/x", "^tower_1/x"), step={"update_ops": ["both"]}
     )
 
-    (finding,) = UpdateOpsRun().check(graph).findings
+    (finding,) = UpdateOpsRun().judge(graph).findings
 
     assert finding.message == ("the update, both (NoOp), is not part of the train op train")
 
 
 def test_an_op_of_the_collection_that_the_graph_has_not() -> None:
-    assert UpdateOpsRun().check(program(training={"update_ops": ["gone"]})).reason == NONE
+    assert UpdateOpsRun().judge(program(step={"update_ops": ["gone"]})).reason == NONE
 
 
 def test_an_update_by_reference() -> None:
@@ -219,7 +220,7 @@ def test_the_variables_of_a_metric_are_not_the_programs() -> None:
     """They are local variables, in none of its collections."""
     known = {TRAINABLE: ("w",), GLOBAL: ("w", "step")}
 
-    assert UpdateOpsRun().check(normalised(collected=False, collections=known)).reason == NONE
+    assert UpdateOpsRun().judge(normalised(collected=False, collections=known)).reason == NONE
 
 
 def test_statistics_in_the_collection_of_variables_are_the_programs() -> None:
@@ -269,7 +270,7 @@ def aside(*ops: Op, **more: Any) -> Placement:
     ],
 )
 def test_silent_on_what_is_no_statistics_update(graph: Placement) -> None:
-    assert UpdateOpsRun().check(graph).reason == NONE
+    assert UpdateOpsRun().judge(graph).reason == NONE
 
 
 @pytest.mark.parametrize("inputs", [("handle", "tower_0/x"), ("tower_0/x",), ()])
@@ -277,7 +278,7 @@ def test_an_assignment_to_what_is_not_known_is_none(inputs: Sequence[str]) -> No
     """The handle is an argument of a function."""
     graph = program(host("handle", "Placeholder"), host("set", "AssignVariableOp", *inputs))
 
-    assert UpdateOpsRun().check(graph).reason == NONE
+    assert UpdateOpsRun().judge(graph).reason == NONE
 
 
 def test_an_update_may_be_computed_on_the_towers_gpu() -> None:
@@ -304,23 +305,23 @@ def test_an_update_that_no_collection_knows_is_known_by_what_it_assigns() -> Non
 
 
 def test_the_step_may_be_known_by_the_optimisers_own_train_op() -> None:
-    graph = normalised(0, 1, training={"train_op": (), "train_ops": ("train",)})
+    graph = normalised(0, 1, step={"train_op": (), "train_ops": ("train",)})
 
-    assert UpdateOpsRun().check(graph).state == "kept"
+    assert UpdateOpsRun().judge(graph).state == "kept"
 
 
 def test_a_group_around_the_optimisers_own_train_op_is_the_step() -> None:
     """The collection TRAIN_OP holds what the optimiser made; the program runs what is around."""
     graph = normalised(
         ops=[host("step_and_updates", "NoOp", "^train", "^tower_0/update", "^tower_1/update")],
-        training={"train_op": (), "train_ops": ("train",)},
+        step={"train_op": (), "train_ops": ("train",)},
     )
 
-    assert UpdateOpsRun().check(graph).state == "kept"
+    assert UpdateOpsRun().judge(graph).state == "kept"
 
 
 def test_needs_no_placer() -> None:
-    graph = normalised(0, placer=None, unplaced="no wheel", machine=None)
+    graph = normalised(0, placer=None, assigned=Missing("no wheel"), machine=None)
 
     assert objects(graph) == ["tower_1/update"]
 
@@ -329,15 +330,17 @@ def test_needs_no_placer() -> None:
     ("graph", "reason"),
     [
         pytest.param(
-            normalised(unasked="a log has no requests"), "a log has no requests", id="log"
+            normalised(requested=Missing("a log has no requests")),
+            "a log has no requests",
+            id="log",
         ),
         pytest.param(program(), NONE, id="no statistics"),
         pytest.param(program(gpus=[]), NONE, id="no tower"),
-        pytest.param(normalised(training={"train_op": ()}), NO_TRAIN_OP, id="no train op"),
+        pytest.param(normalised(step={"train_op": ()}), NO_TRAIN_OP, id="no train op"),
         pytest.param(
             normalised(
                 ops=[host("other", "NoOp", "^update/w")],
-                training={"train_op": (), "train_ops": ("train", "other")},
+                step={"train_op": (), "train_ops": ("train", "other")},
             ),
             TWO_TRAIN_OPS,
             id="two train ops",
@@ -345,13 +348,13 @@ def test_needs_no_placer() -> None:
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:
-    assert UpdateOpsRun().check(graph) == Verdict("update-ops-run", "not-checked", None, reason)
+    assert UpdateOpsRun().judge(graph) == Verdict("update-ops-run", "not-checked", None, reason)
 
 
 @pytest.mark.parametrize("apart", ["tower_1/update", "*/update"])
 def test_updates_that_are_run_by_themselves(apart: str) -> None:
-    assert UpdateOpsRun(apart=(apart,)).check(normalised(0)).state != "broken"
-    assert UpdateOpsRun(apart=("another",)).check(normalised(0)).state == "broken"
+    assert UpdateOpsRun(apart=(apart,)).judge(normalised(0)).state != "broken"
+    assert UpdateOpsRun(apart=("another",)).judge(normalised(0)).state == "broken"
 
 
 def assigned(*ops: Op, to: str = "v") -> Placement:
@@ -384,7 +387,7 @@ def assigned(*ops: Op, to: str = "v") -> Placement:
     ],
 )
 def test_an_assignment_that_is_no_statistic_of_a_tower(ops: Sequence[Op]) -> None:
-    assert UpdateOpsRun().check(assigned(*ops)).reason == NONE
+    assert UpdateOpsRun().judge(assigned(*ops)).reason == NONE
 
 
 def test_an_update_by_both_towers_runs_whichever_of_them_is_meant() -> None:
@@ -397,9 +400,9 @@ def test_an_update_by_both_towers_runs_whichever_of_them_is_meant() -> None:
 def test_of_many_train_ops_three_are_named() -> None:
     names = [f"train_{each}" for each in "abcd"]
     graph = normalised(
-        gpus=[0], ops=[host(name, "NoOp") for name in names], training={"train_op": names}
+        gpus=[0], ops=[host(name, "NoOp") for name in names], step={"train_op": names}
     )
 
-    (finding,) = UpdateOpsRun().check(graph).findings
+    (finding,) = UpdateOpsRun().judge(graph).findings
 
     assert finding.expected == "part of train_a and train_b and train_c"

@@ -7,6 +7,8 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.rules import VariablesShared
 
@@ -40,15 +42,26 @@ def collections(
     return {TRAINABLE: tuple(trainable), GLOBAL: (*trainable, *slots)}
 
 
-def objects(graph: Placement, **parameters: Any) -> list[str]:
-    return [each.object for each in VariablesShared(**parameters).check(graph).findings]
+NOT_BUILT = Missing("it was not built for one GPU")
+
+
+def program(*ops: Op, single_gpu: Placement | Missing = NOT_BUILT, **more: Any) -> Evidence:
+    """What is known of a program that is also built for one GPU, or is not."""
+    return Evidence(placement(*ops, **more), single_gpu=single_gpu)
+
+
+def objects(graph: Evidence, **parameters: Any) -> list[str]:
+    return [each.object for each in VariablesShared(**parameters).judge(graph).findings]
 
 
 def test_kept_by_data_flow() -> None:
-    graph = placement(
-        *variables("w"), *tower(0, "w"), *tower(1, "w"), not_alone="its builder takes no num_gpus"
+    graph = program(
+        *variables("w"),
+        *tower(0, "w"),
+        *tower(1, "w"),
+        single_gpu=Missing("its builder takes no num_gpus"),
     )
-    assert VariablesShared().check(graph) == Verdict(
+    assert VariablesShared().judge(graph) == Verdict(
         "variables-shared",
         "kept",
         "requested",
@@ -58,15 +71,15 @@ def test_kept_by_data_flow() -> None:
 
 
 def test_broken_by_data_flow() -> None:
-    graph = placement(
+    graph = program(
         *variables("w", "w_1"),
         *tower(0, "w"),
         *tower(1, "w_1"),
         collections=collections(["w", "w_1"]),
-        not_alone="its builder takes no num_gpus",
+        single_gpu=Missing("its builder takes no num_gpus"),
         lines={"w_1": "main.py:30 net.py:3"},
     )
-    verdict = VariablesShared().check(graph)
+    verdict = VariablesShared().judge(graph)
     assert (verdict.state, verdict.evidence) == ("broken", "requested")
     assert verdict.note == (
         "TRAINABLE 2, GLOBAL 2; by data flow alone: its builder takes no num_gpus"
@@ -88,19 +101,19 @@ def test_broken_by_data_flow() -> None:
 
 
 def test_copies_are_paired_in_the_order_of_creation_and_shared_ones_passed_over() -> None:
-    graph = placement(
+    graph = program(
         *variables("shared", "a", "b", "a_1", "b_1"),
         *tower(0, "b", "shared", "a"),
         *tower(1, "b_1", "shared", "a_1"),
     )
     assert [
         (each.object, each.expected.split(",")[0])
-        for each in VariablesShared().check(graph).findings
+        for each in VariablesShared().judge(graph).findings
     ] == [("a_1", "a"), ("b_1", "b")]
 
 
 def test_every_tower_with_variables_of_its_own_is_found() -> None:
-    graph = placement(
+    graph = program(
         *variables("w", "w_1", "w_2"),
         *tower(0, "w"),
         *tower(1, "w_1"),
@@ -112,7 +125,7 @@ def test_every_tower_with_variables_of_its_own_is_found() -> None:
 
 def test_tower_that_reads_both_has_no_copy() -> None:
     """The third tower reads what the first reads, so its own variable doubles nothing."""
-    graph = placement(
+    graph = program(
         *variables("w", "w_1", "extra"), *tower(0, "w"), *tower(1, "w_1"), *tower(2, "w", "extra")
     )
     assert objects(graph) == ["w_1"]
@@ -152,8 +165,8 @@ def test_tower_that_reads_both_has_no_copy() -> None:
         ),
     ],
 )
-def test_silent(graph: Placement) -> None:
-    assert VariablesShared().check(graph).state == "kept"
+def test_silent(graph: Evidence) -> None:
+    assert VariablesShared().judge(graph).state == "kept"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +193,7 @@ def test_silent(graph: Placement) -> None:
     ],
 )
 def test_two_towers_are_not_made_one_model_by(between: Sequence[Op]) -> None:
-    graph = placement(
+    graph = program(
         *variables("shared", "w", "w_1"),
         *tower(0, "w", "shared"),
         *between,
@@ -199,30 +212,30 @@ def alone(*ops: Op, trainable: Sequence[str] = ("w",), slots: tuple[Any, ...] = 
 
 
 def test_kept_by_collections() -> None:
-    graph = placement(
+    graph = program(
         *variables("w"),
         *tower(0, "w"),
         *tower(1, "w"),
         collections=collections(["w"]),
-        alone=alone(),
+        single_gpu=alone(),
     )
-    verdict = VariablesShared().check(graph)
+    verdict = VariablesShared().judge(graph)
     assert verdict.state == "kept"
     assert verdict.note == "TRAINABLE 1 -> 1, GLOBAL 1 -> 1 from 1 tower to 2"
 
 
 def test_broken_by_collections() -> None:
     """Data flow pairs nothing here: the added variable has a use of its own."""
-    graph = placement(
+    graph = program(
         *variables("w", "gate"),
         *tower(0, "w"),
         *tower(1, "w"),
         op("gated", "Mul", "/gpu:1", "GPU:1", "matmul1_0", "gate"),
         collections=collections(["w"], ["gate"]),
-        alone=alone(),
+        single_gpu=alone(),
         lines={"gate": "main.py:7"},
     )
-    verdict = VariablesShared().check(graph)
+    verdict = VariablesShared().judge(graph)
     assert verdict.note == "TRAINABLE 1 -> 1, GLOBAL 1 -> 2 from 1 tower to 2"
     assert verdict.findings == [
         Finding(
@@ -240,86 +253,86 @@ def test_broken_by_collections() -> None:
 
 
 def test_variable_that_no_tower_reads_counts_too() -> None:
-    graph = placement(
+    graph = program(
         *variables("w", "best"),
         *tower(0, "w"),
         *tower(1, "w"),
         collections=collections(["w"], ["best"]),
-        alone=alone(),
+        single_gpu=alone(),
     )
-    (finding,) = VariablesShared().check(graph).findings
+    (finding,) = VariablesShared().judge(graph).findings
     assert finding.message == (
         "best is there only when the program is built with more than one tower"
     )
 
 
 def test_copy_is_found_once_with_both_ways() -> None:
-    graph = placement(
+    graph = program(
         *variables("w", "w_1"),
         *tower(0, "w"),
         *tower(1, "w_1"),
         collections=collections(["w", "w_1"]),
-        alone=alone(),
+        single_gpu=alone(),
     )
-    (finding,) = VariablesShared().check(graph).findings
+    (finding,) = VariablesShared().judge(graph).findings
     assert finding.message.endswith("they are trained apart")
 
 
 def test_copy_is_paired_though_its_tower_takes_from_the_other_one() -> None:
     """What is built for one tower alone shows that w_1 is no further part of the model."""
-    graph = placement(
+    graph = program(
         *variables("w", "w_1"),
         *tower(0, "w"),
         *tower(1, "w_1", after="matmul0_0"),
         collections=collections(["w", "w_1"]),
-        alone=alone(),
+        single_gpu=alone(),
     )
-    (finding,) = VariablesShared().check(graph).findings
+    (finding,) = VariablesShared().judge(graph).findings
     assert finding.message.endswith("they are trained apart")
 
 
 def test_variables_that_one_tower_has_as_well_are_no_copies() -> None:
     """A model cut in two parts that one GPU holds when there is no other."""
-    graph = placement(
+    graph = program(
         *variables("w", "v"),
         *tower(0, "w"),
         *tower(1, "v"),
         collections=collections(["w", "v"]),
-        alone=alone(*variables("w", "v"), *tower(0, "w", "v"), trainable=["w", "v"]),
+        single_gpu=alone(*variables("w", "v"), *tower(0, "w", "v"), trainable=["w", "v"]),
     )
     assert objects(graph) == []
 
 
 def test_variables_that_are_only_named_otherwise_have_not_grown() -> None:
-    graph = placement(
+    graph = program(
         *variables("tower_0/w"),
         *tower(0, "tower_0/w"),
         *tower(1, "tower_0/w"),
         collections=collections(["tower_0/w"]),
-        alone=alone(),
+        single_gpu=alone(),
     )
     assert objects(graph) == []
 
 
 def test_each_name_that_is_gone_makes_up_for_one_that_is_new() -> None:
-    graph = placement(
+    graph = program(
         *variables("a", "b"),
         *tower(0, "a", "b"),
         *tower(1, "a", "b"),
         collections=collections(["a", "b"]),
-        alone=alone(),
+        single_gpu=alone(),
     )
     assert objects(graph) == ["b"]
 
 
 def test_variable_of_another_shape_is_not_the_one_that_is_gone() -> None:
-    graph = placement(
+    graph = program(
         *variables("v"),
         *tower(0, "v"),
         *tower(1, "v"),
         shapes={"v": (9,)},
         collections=collections(["v"]),
-        alone=alone(),
+        single_gpu=alone(),
     )
     assert objects(graph) == ["v"]
 
@@ -347,24 +360,24 @@ def test_variable_of_another_shape_is_not_the_one_that_is_gone() -> None:
 def test_slot_of_a_variable_that_is_found_is_not_told_of_again(
     slot: Sequence[Op], towers: Sequence[Op]
 ) -> None:
-    graph = placement(
+    graph = program(
         *variables("w", "w_1"),
         *slot,
         *towers,
         collections=collections(["w", "w_1"], ["slot"]),
-        alone=alone(),
+        single_gpu=alone(),
     )
     assert objects(graph) == ["w_1"]
 
 
 def test_slot_that_is_added_without_its_variable_is_a_finding() -> None:
-    graph = placement(
+    graph = program(
         *variables("w", "w/Adam"),
         *tower(0, "w"),
         *tower(1, "w"),
         op("step", "ResourceApplyAdam", "/cpu:0", "CPU:0", "w", "w/Adam", "gradient"),
         collections=collections(["w"], ["w/Adam"]),
-        alone=alone(),
+        single_gpu=alone(),
     )
     assert objects(graph) == ["w/Adam"]
 
@@ -386,12 +399,12 @@ def test_private_variables_may_be_many(
     names = ["bn/mean", "w"]
     both = [f"tower_{number}/{name}" for number in (0, 1) for name in names]
     single = alone(*variables(*both[:2]), *tower(0, *both[:2]), trainable=both[:2])
-    graph = placement(
+    graph = program(
         *variables(*both),
         *tower(0, *both[:2]),
         *(tower(1, *both[2:]) if way == "data flow" else tower(1, *both[:2])),
         collections=collections(both),
-        alone=None if way == "data flow" else single,
+        single_gpu=NOT_BUILT if way == "data flow" else single,
     )
     assert objects(graph, private=private) == found
 
@@ -399,35 +412,37 @@ def test_private_variables_may_be_many(
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        (placement(op("a", "NoOp", "/gpu:0", "GPU:0")), "the graph has no variables"),
+        (program(op("a", "NoOp", "/gpu:0", "GPU:0")), "the graph has no variables"),
         (
-            placement(*variables("w"), *tower(1, "w"), not_alone="it was built for one GPU"),
+            program(
+                *variables("w"), *tower(1, "w"), single_gpu=Missing("it was built for one GPU")
+            ),
             "variables are read on /device:GPU:1 alone, and it was built for one GPU",
         ),
         (
-            placement(*variables("w"), not_alone="its builder takes no num_gpus"),
+            program(*variables("w"), single_gpu=Missing("its builder takes no num_gpus")),
             "variables are read on no GPU, and its builder takes no num_gpus",
         ),
     ],
 )
-def test_not_checked(graph: Placement, reason: str) -> None:
-    assert VariablesShared().check(graph) == Verdict(
+def test_not_checked(graph: Evidence, reason: str) -> None:
+    assert VariablesShared().judge(graph) == Verdict(
         "variables-shared", "not-checked", None, reason
     )
 
 
 def test_needs_no_placer() -> None:
     ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
-    unplaced = placement(*ops, placer=None, unplaced="no wheel for this", machine=None)
+    unplaced = program(*ops, placer=None, assigned=Missing("no wheel for this"), machine=None)
     assert objects(unplaced) == ["w_1"]
 
 
 def test_a_build_for_one_gpu_with_as_many_towers_tells_nothing() -> None:
     """The builder takes num_gpus and does not heed it."""
     ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
-    graph = placement(*ops, alone=placement(*ops))
+    graph = program(*ops, single_gpu=placement(*ops))
 
-    verdict = VariablesShared().check(graph)
+    verdict = VariablesShared().judge(graph)
 
     assert [each.object for each in verdict.findings] == ["w_1"]
     assert verdict.note == "by data flow alone: built for one GPU it still has 2 towers"
@@ -435,13 +450,13 @@ def test_a_build_for_one_gpu_with_as_many_towers_tells_nothing() -> None:
 
 def test_two_spellings_of_one_gpu_are_one_tower() -> None:
     spelled_out = "/job:localhost/replica:0/task:0/device:GPU:0"
-    graph = placement(
+    graph = program(
         *variables("v", "w"),
         *tower(0, "v"),
         op("other", "MatMul", spelled_out, "GPU:0", "w"),
     )
 
-    verdict = VariablesShared().check(graph)
+    verdict = VariablesShared().judge(graph)
 
     assert verdict.state == "not-checked"
     assert verdict.reason.startswith("variables are read on /device:GPU:0 alone")
@@ -449,7 +464,7 @@ def test_two_spellings_of_one_gpu_are_one_tower() -> None:
 
 def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first() -> None:
     names = [f"{tower}/{part}" for tower in ("one", "two") for part in ("a", "b")]
-    graph = placement(
+    graph = program(
         *variables(*names),
         *tower(0, "one/a"),
         *tower(1, "one/b", after="matmul0_0"),
@@ -458,7 +473,7 @@ def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first() -
         machine="gpu*4",
     )
 
-    verdict = VariablesShared().check(graph)
+    verdict = VariablesShared().judge(graph)
 
     assert [(each.object, each.expected) for each in verdict.findings] == [
         ("two/a", "one/a, which the tower on /device:GPU:0 reads"),
@@ -468,8 +483,8 @@ def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first() -
 
 
 def test_a_moving_average_on_one_gpu_is_no_copy_of_its_variable_on_another() -> None:
-    """Training on one GPU, evaluation with the averages on the other."""
-    graph = placement(
+    """StepOps on one GPU, evaluation with the averages on the other."""
+    graph = program(
         *variables("w", "w/average"),
         *tower(0, "w"),
         *tower(1, "w/average"),
@@ -481,7 +496,7 @@ def test_a_moving_average_on_one_gpu_is_no_copy_of_its_variable_on_another() -> 
 
 def test_variables_outside_the_collections_are_the_towers_own() -> None:
     """The counters of a metric are local variables."""
-    graph = placement(
+    graph = program(
         *variables("w", "metric", "metric_1"),
         *tower(0, "w", "metric"),
         *tower(1, "w", "metric_1"),
@@ -492,14 +507,14 @@ def test_variables_outside_the_collections_are_the_towers_own() -> None:
 
 
 def test_statistics_are_kept_and_not_trained_apart() -> None:
-    graph = placement(
+    graph = program(
         *variables("w", "mean", "mean_1"),
         *tower(0, "w", "mean"),
         *tower(1, "w", "mean_1"),
         collections=collections(["w"], ["mean", "mean_1"]),
     )
 
-    (finding,) = VariablesShared().check(graph).findings
+    (finding,) = VariablesShared().judge(graph).findings
 
     assert finding.message.endswith("they are kept apart")
 
@@ -507,24 +522,24 @@ def test_statistics_are_kept_and_not_trained_apart() -> None:
 def test_collections_that_hold_nothing_tell_nothing() -> None:
     ops = [*variables("w"), *tower(0, "w")]
     empty = collections([])
-    graph = placement(*ops, collections=empty, alone=placement(*ops, collections=empty))
+    graph = program(*ops, collections=empty, single_gpu=placement(*ops, collections=empty))
 
-    verdict = VariablesShared().check(graph)
+    verdict = VariablesShared().judge(graph)
 
     assert verdict.state == "not-checked"
     assert verdict.reason.endswith("no variable is in a collection")
 
 
 def test_a_log_says_why_nothing_is_known() -> None:
-    graph = placement(*variables("w"), *tower(0, "w"), unasked="a log has no requests")
+    graph = program(*variables("w"), *tower(0, "w"), requested=Missing("a log has no requests"))
 
-    assert VariablesShared().check(graph) == Verdict(
+    assert VariablesShared().judge(graph) == Verdict(
         "variables-shared", "not-checked", None, "a log has no requests"
     )
 
 
 def test_a_trained_variable_that_is_not_global_is_not_saved() -> None:
-    graph = placement(
+    graph = program(
         *variables("w", "v"),
         *tower(0, "w", "v"),
         *tower(1, "w", "v"),
@@ -532,7 +547,7 @@ def test_a_trained_variable_that_is_not_global_is_not_saved() -> None:
         lines={"w": "main.py:9 net.py:3"},
     )
 
-    first, gone = VariablesShared().check(graph).findings
+    first, gone = VariablesShared().judge(graph).findings
 
     assert first == Finding(
         object="w",
@@ -549,20 +564,20 @@ def test_a_trained_variable_that_is_not_global_is_not_saved() -> None:
 
 
 def test_one_tower_is_enough_to_see_that_a_variable_is_not_saved() -> None:
-    graph = placement(*variables("w"), *tower(0, "w"), collections={TRAINABLE: ("w",), GLOBAL: ()})
+    graph = program(*variables("w"), *tower(0, "w"), collections={TRAINABLE: ("w",), GLOBAL: ()})
 
     assert objects(graph) == ["w"]
 
 
 def test_gpus_that_hold_parts_of_one_model_are_said_to() -> None:
-    graph = placement(
+    graph = program(
         *variables("w", "v"),
         *tower(0, "w"),
         *tower(1, "v", after="matmul0_0"),
-        not_alone="its builder takes no num_gpus",
+        single_gpu=Missing("its builder takes no num_gpus"),
     )
 
-    assert VariablesShared().check(graph).note == (
+    assert VariablesShared().judge(graph).note == (
         "by data flow alone: its builder takes no num_gpus; GPUs whose computations meet were "
         "taken for parts of one model"
     )
@@ -573,12 +588,12 @@ def test_a_name_that_only_one_gpu_uses_outside_the_collections_makes_up_for_none
     alone = placement(
         *variables("w", "metric"), *tower(0, "w"), collections=collections(["w"]), machine="gpu*1"
     )
-    graph = placement(
+    graph = program(
         *variables("w", "more"),
         *tower(0, "w"),
         *tower(1, "w"),
         collections=collections(["w", "more"]),
-        alone=alone,
+        single_gpu=alone,
     )
 
     assert objects(graph) == ["more"]
@@ -588,8 +603,8 @@ def test_a_build_for_one_gpu_with_as_many_towers_hides_no_copies_by_its_collecti
     ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
     known = collections(["w", "w_1"])
 
-    verdict = VariablesShared().check(
-        placement(*ops, collections=known, alone=placement(*ops, collections=known))
+    verdict = VariablesShared().judge(
+        program(*ops, collections=known, single_gpu=placement(*ops, collections=known))
     )
 
     assert [each.object for each in verdict.findings] == ["w_1"]
@@ -600,38 +615,38 @@ def test_a_build_for_one_gpu_with_as_many_towers_hides_no_copies_by_its_collecti
 
 def test_a_collection_of_the_two_is_enough() -> None:
     """Frozen weights: nothing is trained."""
-    graph = placement(
+    graph = program(
         *variables("w", "w_1"),
         *tower(0, "w"),
         *tower(1, "w_1"),
         collections=collections([], slots=["w", "w_1"]),
-        alone=placement(
+        single_gpu=placement(
             *variables("w"), *tower(0, "w"), collections=collections([], ["w"]), machine="gpu*1"
         ),
     )
 
     assert (
-        VariablesShared().check(graph).note == "TRAINABLE 0 -> 0, GLOBAL 1 -> 2 from 1 tower to 2"
+        VariablesShared().judge(graph).note == "TRAINABLE 0 -> 0, GLOBAL 1 -> 2 from 1 tower to 2"
     )
 
 
 def test_one_tower_and_no_collections_tell_nothing() -> None:
     ops = [*variables("w"), *tower(0, "w")]
 
-    assert VariablesShared().check(placement(*ops, alone=placement(*ops))).reason == (
+    assert VariablesShared().judge(program(*ops, single_gpu=placement(*ops))).reason == (
         "variables are read on /device:GPU:0 alone, and no variable is in a collection"
     )
 
 
 def test_the_copy_is_the_later_towers_whichever_was_made_first() -> None:
-    graph = placement(*variables("second", "first"), *tower(0, "first"), *tower(1, "second"))
+    graph = program(*variables("second", "first"), *tower(0, "first"), *tower(1, "second"))
 
     assert objects(graph) == ["second"]
 
 
-def split(*, alone: Placement | None = None) -> Placement:
+def split(*, single_gpu: Placement | Missing = NOT_BUILT) -> Evidence:
     """Two towers of two GPUs each, with variables of their own."""
-    return placement(
+    return program(
         *variables("a", "b", "a_1", "b_1"),
         *tower(0, "a"),
         *tower(1, "b", after="matmul0_0"),
@@ -639,7 +654,7 @@ def split(*, alone: Placement | None = None) -> Placement:
         *tower(3, "b_1", after="matmul2_0"),
         collections=collections(["a", "b", "a_1", "b_1"]),
         machine="gpu*4",
-        alone=alone,
+        single_gpu=single_gpu,
     )
 
 
@@ -648,7 +663,7 @@ def test_parts_of_split_towers_are_paired_with_those_of_the_first(informed: bool
     alone = placement(
         *variables("a", "b"), *tower(0, "a", "b"), collections=collections("ab"), machine="gpu*1"
     )
-    verdict = VariablesShared().check(split(alone=alone if informed else None))
+    verdict = VariablesShared().judge(split(single_gpu=alone if informed else NOT_BUILT))
 
     assert [(each.object, each.expected.partition(",")[0]) for each in verdict.findings] == [
         ("a_1", "a"),
@@ -659,7 +674,7 @@ def test_parts_of_split_towers_are_paired_with_those_of_the_first(informed: bool
 
 
 def test_a_tower_of_more_parts_than_the_first_has() -> None:
-    graph = placement(
+    graph = program(
         *variables("a", "b", "a_1", "b_1"),
         *tower(0, "a", "b"),
         *tower(1, "a_1"),
@@ -677,17 +692,17 @@ def test_a_tower_of_more_parts_than_the_first_has() -> None:
 def test_what_is_said_of_a_variable_that_is_added_for_all_towers(
     machine: str | None, found: str, to: str
 ) -> None:
-    graph = placement(
+    graph = program(
         *variables("w", "more"),
         *tower(0, "w", "more"),
         *tower(1, "w", "more"),
         collections=collections(["w", "more"]),
-        alone=placement(
+        single_gpu=placement(
             *variables("w"), *tower(0, "w"), collections=collections(["w"]), machine="gpu*1"
         ),
         machine=machine,
     )
-    verdict = VariablesShared().check(graph)
+    verdict = VariablesShared().judge(graph)
 
     (finding,) = verdict.findings
     assert finding.found == found
@@ -698,11 +713,11 @@ def test_what_is_said_of_a_variable_that_is_added_for_all_towers(
 
 def test_one_gpu_that_reads_is_enough_where_the_collections_tell() -> None:
     """The second tower was built on the GPU of the first."""
-    graph = placement(
+    graph = program(
         *variables("w", "w_1"),
         *tower(0, "w", "w_1"),
         collections=collections(["w", "w_1"]),
-        alone=placement(
+        single_gpu=placement(
             *variables("w"), *tower(0, "w"), collections=collections(["w"]), machine="gpu*1"
         ),
     )

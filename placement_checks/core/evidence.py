@@ -1,0 +1,69 @@
+"""All that a rule may look at: a placement, and what else was found out about its program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from placement_checks.core.machines import Machine
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import Op, Placement, Variable
+from placement_checks.core.program import BuiltProgram
+
+if TYPE_CHECKING:
+    from placement_checks.core.measurement import Measurement
+    from placement_checks.core.trace import Trace
+
+NO_PROGRAM: Final = Missing("only a placement is at hand, and no program")
+NO_REFERENCE: Final = Missing("no reference is given", "--reference TARGET --batch TARGET")
+
+NOT_BUILT_FOR_ONE: Final = Missing("it was not built for one GPU")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one program. Each part is there, or a `Missing` that says why it is not.
+
+    Attributes:
+        placement: where its ops are.
+        program: what its builder made.
+        single_gpu: what the same program asks for when it is built for one GPU.
+        reference: what the reference, a program for one GPU, asks for.
+        measurement: what running the program and its reference gave.
+        trace: what some steps of the program did when.
+        policy: what the program does differently on purpose, ``{rule: {field: value}}``.
+    """
+
+    placement: Placement
+    program: BuiltProgram | Missing = field(default=NO_PROGRAM, repr=False)
+    single_gpu: Placement | Missing = field(default=NOT_BUILT_FOR_ONE, repr=False)
+    reference: Placement | Missing = field(default=NO_REFERENCE, repr=False)
+    measurement: Measurement | Missing = field(default=NO_REFERENCE, repr=False)
+    trace: Trace | Missing = field(default=NO_REFERENCE, repr=False)
+    policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(known: Evidence | Placement) -> Evidence:
+        """The evidence itself, or that of a placement alone, such as a log's."""
+        return known if isinstance(known, Evidence) else Evidence(known)
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        """Every op of the placement by name."""
+        return self.placement.ops
+
+    @property
+    def variables(self) -> Sequence[Variable]:
+        """The variables among them."""
+        return self.placement.variables
+
+    @property
+    def machine(self) -> Machine | None:
+        """The devices it was placed on; None for a placement that was only requested."""
+        return self.placement.machine
+
+    @property
+    def placer(self) -> str | None:
+        """Who assigned the devices: ``phantom``, ``session``, ``log``, or None for nobody."""
+        return self.placement.placer

@@ -1,0 +1,74 @@
+"""Notes, while a program builds, which gradients its optimisers are called with."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.core.program import AppliedGradient
+
+_KERAS = ("keras", "tf_keras")
+
+
+def op_name(variable: Any) -> str:
+    """The name of the op that holds a variable, also of Keras's own variables."""
+    inner = getattr(variable, "value", None)
+    if inner is not None and not callable(inner):  # Keras 3 has a variable in a variable
+        variable = inner
+    handle = getattr(variable, "handle", None)
+    return str((variable if handle is None else handle).op.name)
+
+
+@contextlib.contextmanager
+def record_applied() -> Iterator[list[AppliedGradient]]:
+    """Note what optimisers are called with, of `tf.compat.v1.train` and of Keras."""
+    noted: list[AppliedGradient] = []
+    patched: list[tuple[type, str, Any]] = []
+    try:
+        for optimizer in (tf.compat.v1.train.Optimizer, *_keras_optimizers()):
+            # Keras 3 has apply, which its apply_gradients calls.
+            name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
+            patched.append((optimizer, name, optimizer.__dict__.get(name)))
+            setattr(optimizer, name, _noting(getattr(optimizer, name), name == "apply", noted))
+        yield noted
+    finally:
+        for optimizer, name, original in patched:
+            if original is None:
+                delattr(optimizer, name)
+            else:
+                setattr(optimizer, name, original)
+
+
+def _noting(
+    original: Callable[..., Any], apart: bool, noted: list[AppliedGradient]
+) -> Callable[..., Any]:
+    """``original``, an optimiser's method, that notes gradients; they may come apart."""
+
+    def apply(self: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+        given = list(given)
+        pairs = given
+        if apart:
+            named: Any = args[0] if args else kwargs.get("trainable_variables")
+            built_for = getattr(self, "_trainable_variables", ())
+            pairs = list(zip(given, built_for if named is None else named, strict=False))
+        noted.extend(
+            AppliedGradient(gradient, op_name(variable), type(self).__name__)
+            for gradient, variable in pairs
+        )
+        return original(self, given, *args, **kwargs)
+
+    return apply
+
+
+def _keras_optimizers() -> Iterator[type]:
+    for name in _KERAS:
+        keras = sys.modules.get(name)
+        optimizers = getattr(keras, "optimizers", None)
+        if optimizers is not None:
+            yield optimizers.Optimizer
+            if not hasattr(optimizers.Optimizer, "apply"):  # Keras 2 keeps the earlier ones too
+                yield optimizers.legacy.Optimizer

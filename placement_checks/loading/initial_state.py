@@ -1,0 +1,62 @@
+"""How the variables of a live graph get their first values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.values import DistributedValues, SyncOnReadVariable
+
+from placement_checks.core.program import InitialState
+from placement_checks.loading.graph_reading import name_of
+
+tf1 = tf.compat.v1
+
+
+def initial_state(graph: tf.Graph, holders: Collection[str]) -> InitialState:
+    """What initialises the variables of a graph, its tables, and the copies of a strategy.
+
+    Args:
+        graph: it was just built.
+        holders: the names of the ops that hold variables.
+    """
+    tables = graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
+    mirrors, unsynchronised = _mirrors(graph)
+    return InitialState(
+        _initialisers(graph, holders, tf1.GraphKeys.GLOBAL_VARIABLES),
+        _initialisers(graph, holders, tf1.GraphKeys.LOCAL_VARIABLES),
+        [table.name for table in tables],
+        mirrors,
+        unsynchronised,
+    )
+
+
+def _initialisers(graph: tf.Graph, holders: Collection[str], key: str) -> dict[str, str]:
+    """The initialisers of the variables of a collection."""
+    return {
+        name_of(variable.name): variable.initializer.name
+        for held in graph.get_collection(key)
+        for variable in _copies(held)
+        if name_of(variable.name) in holders
+    }
+
+
+def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
+    """The copies that a strategy keeps of variables, each with the variable it is a copy of.
+
+    And those of them that it brings together only when they are read.
+    """
+    mirrors: dict[str, str] = {}
+    unsynchronised: set[str] = set()
+    for held in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
+        first, *copies = (name_of(copy.name) for copy in _copies(held))
+        mirrors |= dict.fromkeys(copies, first)
+        if isinstance(held, SyncOnReadVariable):
+            unsynchronised.update(copies)
+    return mirrors, frozenset(unsynchronised)
+
+
+def _copies(held: Any) -> Sequence[Any]:
+    """The variables that one is made of: under ``MirroredStrategy`` one for each replica."""
+    return tuple(held.values) if isinstance(held, DistributedValues) else (held,)

@@ -1,0 +1,126 @@
+"""From a target to a built program: each is built once for each number of GPUs asked about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.core.errors import InputError
+from placement_checks.core.missing import Missing
+from placement_checks.core.program import BuiltProgram, InitialState, Program, Step, Target
+from placement_checks.loading import graph_files
+from placement_checks.loading.building import build
+from placement_checks.loading.graph_reading import Source, of_live, requested
+from placement_checks.loading.initial_state import initial_state
+from placement_checks.loading.targets import resolve
+
+
+def load(target: Target | tf.Graph, gpus: int) -> BuiltProgram:
+    """Build a program, or read a graph.
+
+    Args:
+        target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or any of them
+            as the command line names it (``train.py:build_towers``).
+        gpus: how many GPUs the builder is asked for.
+
+    Raises:
+        UsageError: the target is none.
+        InputError: it cannot be built or read.
+    """
+    return _loaded(_resolved(target), gpus)
+
+
+def load_reference(target: Target, towers: BuiltProgram) -> BuiltProgram:
+    """The reference of a program, built for one GPU.
+
+    It may be the same function, which is then not called again.
+
+    Raises:
+        UsageError: the target is none.
+        InputError: it cannot be built or read.
+    """
+    found = _resolved(target)
+    if isinstance(found, Program) and _is_built_by(towers, found):
+        single = towers if towers.gpus == 1 else towers.for_gpus(1)
+        if single:
+            return single
+    return _loaded(found, 1)
+
+
+def _is_built_by(built: BuiltProgram, program: Program) -> bool:
+    return isinstance(built.program, Program) and program.is_built_like(built.program)
+
+
+def _resolved(target: Any) -> Any:
+    """A program, the path of a graph or a live graph."""
+    if isinstance(target, str):
+        return resolve(target)
+    if isinstance(target, Path | Program) or hasattr(target, "as_graph_def"):
+        return target
+    return Program.of(target)
+
+
+def _loaded(found: Any, gpus: int) -> BuiltProgram:
+    if isinstance(found, Path):
+        reason = "a saved graph cannot be built for one GPU"
+        return _graph(graph_files.load(found), gpus, Missing(reason))
+    if isinstance(found, Program):
+        return _Builds(found).built(gpus)
+    reason = "a graph cannot be built again for one GPU"
+    return _graph(of_live(found, "the graph"), gpus, Missing(reason))
+
+
+def _graph(source: Source, gpus: int, reason: Missing) -> BuiltProgram:
+    """A graph that is there, and nothing else of its program."""
+    return BuiltProgram(
+        program=reason,
+        gpus=gpus,
+        requested=requested(source),
+        step=Step(),
+        graph_def=source.graph_def,
+        graph=source.live,
+        initial=InitialState(),
+        applied=(),
+        for_gpus=lambda _: reason,
+    )
+
+
+class _Builds:
+    """The builds of one program, by the number of GPUs."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._made: dict[int, BuiltProgram] = {}
+
+    def built(self, gpus: int) -> BuiltProgram:
+        if gpus not in self._made:
+            self._made[gpus] = self._build(gpus)
+        return self._made[gpus]
+
+    def _build(self, gpus: int) -> BuiltProgram:
+        source, step, applied = build(self._program, gpus)
+        asked = replace(requested(source), soft=step.soft)
+        assert source.live is not None
+        return BuiltProgram(
+            program=self._program,
+            gpus=gpus,
+            requested=asked,
+            step=step,
+            graph_def=source.graph_def,
+            graph=source.live,
+            initial=initial_state(source.live, {each.name for each in asked.variables}),
+            applied=applied,
+            for_gpus=self._for_gpus,
+        )
+
+    def _for_gpus(self, gpus: int) -> BuiltProgram | Missing:
+        if not self._program.takes_num_gpus:
+            return Missing("its builder takes no num_gpus")
+        try:
+            return self.built(gpus)
+        except InputError as error:
+            number = "one GPU" if gpus == 1 else f"{gpus} GPUs"
+            return Missing(f"built for {number}, {error.message}")

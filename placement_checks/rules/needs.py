@@ -1,0 +1,135 @@
+"""What rules need, and why a program may lack it: such a rule is not checked, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+
+from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing, OneTower
+
+
+class Need(Enum):
+    """What a rule needs, in the order in which reasons are given."""
+
+    PLACER = auto()  # the placer's own word: devices, or what it refuses
+    ASSIGNED = auto()  # the device of every op
+    REQUESTED = auto()  # what ops ask for and read, which a log does not tell
+    GPUS = auto()  # no log of a machine without any
+    VARIABLES = auto()
+    CLUSTER = auto()  # tasks, and not one host
+    TWO_TOWERS = auto()  # and so REQUESTED and VARIABLES
+    LOSSES = auto()  # of each tower its own
+    LOSSES_APART = auto()  # none of which contains another tower's
+    SESSION_CONFIG = auto()
+    MEASUREMENT = auto()
+    TRAJECTORY = auto()  # some steps of the measurement
+    TRACE = auto()
+
+    def missing(self, evidence: Evidence) -> Missing | None:
+        """Why the evidence has not what a rule needs; None if it has."""
+        return _MISSING[self](evidence)
+
+
+def _missing(part: object) -> Missing | None:
+    """A part of the evidence, if it is missing."""
+    return part if isinstance(part, Missing) else None
+
+
+def _placer(evidence: Evidence) -> Missing | None:
+    placement = evidence.placement
+    if not placement.refusals and isinstance(placement.assigned, Missing):
+        return placement.assigned
+    if evidence.placer != "log":
+        return None
+    return Missing(
+        "a log has what was placed, not what the placer would refuse; verify the program"
+    )
+
+
+def _gpus(evidence: Evidence) -> Missing | None:
+    if evidence.placer != "log" or (evidence.machine and evidence.machine.gpus):
+        return None
+    return Missing(
+        "the log comes from a machine without GPUs, on which every op is on a CPU whatever it "
+        "asks for; verify the program itself, on GPUs that need not exist"
+    )
+
+
+def _variables(evidence: Evidence) -> Missing | None:
+    return None if evidence.variables else Missing("the graph has no variables")
+
+
+def _cluster(evidence: Evidence) -> Missing | None:
+    if evidence.machine is None or evidence.machine.is_local:
+        return Missing("the machine is one host, without parameter servers")
+    return None
+
+
+def _two_towers(evidence: Evidence) -> Missing | None:
+    for need in (Need.REQUESTED, Need.VARIABLES):
+        if (missing := need.missing(evidence)) is not None:
+            return missing
+    placement = evidence.placement
+    towers = wiring(placement).towers
+    if len(towers) > 1:
+        return None
+    if not towers:
+        return Missing(
+            "no op that is asked for on a GPU reads a variable, so there are no towers; build "
+            "each under its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
+        )
+    losses = len(set(placement.step.objectives or placement.step.losses))
+    if losses > 1:
+        return Missing(
+            f"the towers cannot be told apart: there are {losses} losses, and all ops that "
+            f"read variables on a GPU are asked for on {towers[0]}"
+        )
+    return OneTower(f"there is one tower, on {towers[0]}")
+
+
+def _losses(evidence: Evidence) -> Missing | None:
+    unknown = wiring(evidence.placement).losses.unknown
+    return Missing(unknown) if unknown else None
+
+
+def _losses_apart(evidence: Evidence) -> Missing | None:
+    known = wiring(evidence.placement)
+    if not known.blended:
+        return None
+    tower = known.towers[known.blended[0].tower]
+    return Missing(
+        f"the loss of the tower on {tower} contains another tower's; mend losses-apart first"
+    )
+
+
+def _session_config(evidence: Evidence) -> Missing | None:
+    if evidence.placement.step.session is not None:
+        return None
+    return Missing(
+        "no session configuration is known; return it from the function that builds the graph: "
+        "{'config': config}"
+    )
+
+
+def _trajectory(evidence: Evidence) -> Missing | None:
+    measurement = evidence.measurement
+    return _missing(measurement.trajectory if measurement else measurement)
+
+
+_MISSING: Mapping[Need, Callable[[Evidence], Missing | None]] = {
+    Need.PLACER: _placer,
+    Need.ASSIGNED: lambda evidence: _missing(evidence.placement.assigned),
+    Need.REQUESTED: lambda evidence: _missing(evidence.placement.requested),
+    Need.GPUS: _gpus,
+    Need.VARIABLES: _variables,
+    Need.CLUSTER: _cluster,
+    Need.TWO_TOWERS: _two_towers,
+    Need.LOSSES: _losses,
+    Need.LOSSES_APART: _losses_apart,
+    Need.SESSION_CONFIG: _session_config,
+    Need.MEASUREMENT: lambda evidence: _missing(evidence.measurement),
+    Need.TRAJECTORY: _trajectory,
+    Need.TRACE: lambda evidence: _missing(evidence.trace),
+}
