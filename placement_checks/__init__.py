@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from placement_checks.logs import Log as Log
     from placement_checks.logs import read_logs as read_logs
     from placement_checks.logs.live import catch_log as catch_log
-    from placement_checks.rules import RULES as RULES
-    from placement_checks.rules import Rule as Rule
+    from placement_checks.rules.base import Rule as Rule
+    from placement_checks.rules.registry import RULES as RULES
     from placement_checks.run.averaging import average_gradients as average_gradients
     from placement_checks.run.averaging import mean_of_stacked as mean_of_stacked
     from placement_checks.run.cluster import Cluster as Cluster
@@ -91,8 +91,8 @@ _HOMES = {
     "Placement": "core.placement",
     "PlacementError": "core.errors",
     "Program": "core.program",
-    "RULES": "rules",
-    "Rule": "rules",
+    "RULES": "rules.registry",
+    "Rule": "rules.base",
     "Step": "core.program",
     "Variable": "core.placement",
     "Verdict": "core.results",

@@ -11,7 +11,7 @@ from graphs import op, placement
 from placement_checks import Op, Placement
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import StepOps, producer_of
-from placement_checks.rules import Rule
+from placement_checks.rules.base import Rule
 
 UNKNOWN_LOSSES = (
     "which ops are the losses is not known; verify the function that builds the graph, which may "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from placement_checks.rules import RULES
+from placement_checks.rules.registry import RULES
 
 
 @click.command("rules")

@@ -11,7 +11,8 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import NOT_ASKED, Placement
 from placement_checks.core.results import Report, Verdict
 from placement_checks.report.finding_lines import finding_lines
-from placement_checks.rules import RULES, Rule
+from placement_checks.rules.base import Rule
+from placement_checks.rules.registry import RULES
 from placement_checks.util.printable import printable
 from placement_checks.util.text import counted
 from placement_checks.verification.judging import verify

@@ -8,7 +8,7 @@ from placement_checks.core.errors import as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report, Verdict
-from placement_checks.rules import Rule
+from placement_checks.rules.base import Rule
 from placement_checks.util.garbage import left_alone
 from placement_checks.verification.policy import Policy, policy_errors, rules_for
 

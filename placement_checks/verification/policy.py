@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from placement_checks.core.errors import ConfigError, PlacementError, UsageError
-from placement_checks.rules import RULES, Rule
+from placement_checks.rules.base import Rule
+from placement_checks.rules.registry import RULES
 
 Policy = Mapping[str, Mapping[str, Any]]
 

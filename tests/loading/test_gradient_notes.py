@@ -12,7 +12,7 @@ from placement_checks import Program, place
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.placement import StepOps
 from placement_checks.loading import gradient_notes
-from placement_checks.rules import RULES
+from placement_checks.rules.registry import RULES
 
 tf1 = tf.compat.v1
 

@@ -11,8 +11,10 @@ from towers import program
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details, Frame
 from placement_checks.core.results import Verdict
-from placement_checks.rules import RULES, NoFallback, Rule, TowersAlike
-from placement_checks.rules.base import built_at
+from placement_checks.rules.base import Rule, built_at
+from placement_checks.rules.devices.no_fallback import NoFallback
+from placement_checks.rules.registry import RULES
+from placement_checks.rules.towers.towers_alike import TowersAlike
 
 
 def test_an_explanation_is_the_docstring_and_the_parameters() -> None:

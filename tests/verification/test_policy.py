@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from placement_checks import RULES
 from placement_checks.core.errors import ConfigError, UsageError
-from placement_checks.rules import NoFallback, SessionMemory, VariablesOnHost, VariablesShared
+from placement_checks.rules.devices.no_fallback import NoFallback
+from placement_checks.rules.devices.session_memory import SessionMemory
+from placement_checks.rules.devices.variables_on_host import VariablesOnHost
+from placement_checks.rules.towers.variables_shared import VariablesShared
 from placement_checks.verification.policy import (
     known_rule,
     made,

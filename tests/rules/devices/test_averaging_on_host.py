@@ -22,7 +22,7 @@ from towers import (
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
-from placement_checks.rules import AveragingOnHost
+from placement_checks.rules.devices.averaging_on_host import AveragingOnHost
 from placement_checks.util.text import listed
 
 

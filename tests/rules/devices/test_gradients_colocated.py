@@ -19,7 +19,7 @@ from towers import (
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details
-from placement_checks.rules import GradientsColocated
+from placement_checks.rules.devices.gradients_colocated import GradientsColocated
 
 CURE = (
     "take the gradients inside the tower's tf.device scope, or with "

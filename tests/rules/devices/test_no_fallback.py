@@ -8,7 +8,7 @@ from graphs import op, placement
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.rules import NoFallback
+from placement_checks.rules.devices.no_fallback import NoFallback
 
 NO_KERNEL = "Print has no GPU kernel"
 BOUND = "bound to another op, by colocation or by a reference"

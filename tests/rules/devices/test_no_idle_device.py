@@ -8,7 +8,7 @@ from graphs import op, placement
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.rules import NoIdleDevice
+from placement_checks.rules.devices.no_idle_device import NoIdleDevice
 
 
 def busy(*gpus: str, machine: str | None = "gpu*2") -> Placement:

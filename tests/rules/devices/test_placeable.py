@@ -8,7 +8,7 @@ from graphs import op, placement
 from placement_checks import Finding, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import MOST_REFUSALS, NOT_ASKED, Refusal
-from placement_checks.rules import Placeable
+from placement_checks.rules.devices.placeable import Placeable
 
 # As TensorFlow's placer words it.
 BOUND = "\n".join(

@@ -11,7 +11,7 @@ from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import StepOps
-from placement_checks.rules import SessionMemory
+from placement_checks.rules.devices.session_memory import SessionMemory
 
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 CURE = "set config.gpu_options.allow_growth = True, or per_process_gpu_memory_fraction to a share"

@@ -10,7 +10,7 @@ from towers import program
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.missing import Missing
-from placement_checks.rules import ShardsBalanced
+from placement_checks.rules.devices.shards_balanced import ShardsBalanced
 
 CLUSTER = "ps*2; worker*2: gpu*1"
 DEAL = "make all variables under one replica_device_setter, which deals them out, and pin none"

@@ -17,7 +17,7 @@ from towers import (
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.rules import SlotsWithVariables
+from placement_checks.rules.devices.slots_with_variables import SlotsWithVariables
 
 CURE = "make it under tf.compat.v1.colocate_with(variable), or where the variable is made"
 

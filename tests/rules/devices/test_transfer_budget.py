@@ -12,7 +12,7 @@ from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details, StepOps, Tensor
-from placement_checks.rules import TransferBudget
+from placement_checks.rules.devices.transfer_budget import TransferBudget
 
 CURE = "keep what is large where it is computed with, and feed each tower its part alone"
 NO_BUDGET = "no budget is set (--set transfer-budget.bytes=N)"

@@ -9,7 +9,7 @@ from graphs import op, placement
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
-from placement_checks.rules import VariablesOnHost
+from placement_checks.rules.devices.variables_on_host import VariablesOnHost
 
 CLUSTER = "ps*2; worker*2: gpu*2"
 

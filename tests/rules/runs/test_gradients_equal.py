@@ -17,7 +17,7 @@ from placement_checks import Finding, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.measurement import Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
-from placement_checks.rules import GradientsEqual
+from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.verification.policy import policy_errors
 
 SPLIT = runs(6, 6)

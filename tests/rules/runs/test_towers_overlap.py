@@ -15,7 +15,7 @@ from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
-from placement_checks.rules import TowersOverlap
+from placement_checks.rules.runs.towers_overlap import TowersOverlap
 from placement_checks.verification.policy import policy_errors
 
 HOST, *GPUS = (

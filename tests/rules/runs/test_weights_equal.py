@@ -15,7 +15,7 @@ from placement_checks import Finding, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.measurement import Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
-from placement_checks.rules import WeightsEqual
+from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.verification.policy import policy_errors
 
 FOLLOW = "mend that first"

@@ -21,7 +21,7 @@ from towers import (
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.rules import EveryTowerCounts
+from placement_checks.rules.towers.every_tower_counts import EveryTowerCounts
 from placement_checks.util.text import listed
 
 CURE = (

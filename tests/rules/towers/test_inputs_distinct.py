@@ -17,7 +17,7 @@ from towers import (
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Body
-from placement_checks.rules import InputsDistinct
+from placement_checks.rules.towers.inputs_distinct import InputsDistinct
 
 OWN_PART = (
     "give each tower its own part: tf.split(batch, num_gpus)[i], a placeholder, or a get_next() "

@@ -17,7 +17,7 @@ from towers import (
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.rules import LossOfAllTowers
+from placement_checks.rules.towers.loss_of_all_towers import LossOfAllTowers
 from placement_checks.util.text import listed
 
 MEAN = "report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0"

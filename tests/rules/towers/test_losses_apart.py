@@ -19,7 +19,7 @@ from towers import (
 
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.rules import LossesApart
+from placement_checks.rules.towers.losses_apart import LossesApart
 
 CURE = (
     "add up the losses of this tower only: get_collection(key, scope) with the tower's name "

@@ -16,7 +16,7 @@ from towers import (
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.rules import NamesPortable
+from placement_checks.rules.towers.names_portable import NamesPortable
 
 CURE = "open the tower's scope with tf.name_scope, which get_variable does not add to names"
 

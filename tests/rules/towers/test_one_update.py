@@ -18,7 +18,7 @@ from towers import (
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.rules import OneUpdate
+from placement_checks.rules.towers.one_update import OneUpdate
 
 ONCE = (
     "average the gradients of all towers and call apply_gradients once, with all variables of the "

@@ -16,7 +16,7 @@ from towers import (
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.rules import RandomnessApart
+from placement_checks.rules.towers.randomness_apart import RandomnessApart
 
 CURE = "leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number to it"
 NONE = "no tower draws random numbers"

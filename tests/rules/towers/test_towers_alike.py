@@ -22,7 +22,7 @@ from towers import (
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Body
-from placement_checks.rules import TowersAlike
+from placement_checks.rules.towers.towers_alike import TowersAlike
 
 CURE = (
     "build all towers by one function with the same arguments; what only one tower needs must "

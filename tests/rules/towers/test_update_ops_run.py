@@ -19,7 +19,7 @@ from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
-from placement_checks.rules import UpdateOpsRun
+from placement_checks.rules.towers.update_ops_run import UpdateOpsRun
 
 GROUP = (
     "group it with the train op: tf.group(train_op, *get_collection(UPDATE_OPS)), or build that "

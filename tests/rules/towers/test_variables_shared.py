@@ -10,7 +10,7 @@ from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
-from placement_checks.rules import VariablesShared
+from placement_checks.rules.towers.variables_shared import VariablesShared
 
 CURE = (
     "make it once and let every tower read it: tf.compat.v1.get_variable in a variable scope with "

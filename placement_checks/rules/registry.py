@@ -1,0 +1,66 @@
+"""The rules by name, in the order of reports; a class is loaded when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from placement_checks.rules.base import Rule
+
+# A rule is a file, and a line here; its name and its class are named as the file.
+_FILES: Final = (
+    "devices.placeable",
+    "devices.no_fallback",
+    "devices.variables_on_host",
+    "towers.variables_shared",
+    "devices.slots_with_variables",
+    "devices.no_idle_device",
+    "towers.towers_alike",
+    "towers.inputs_distinct",
+    "towers.losses_apart",
+    "devices.gradients_colocated",
+    "devices.averaging_on_host",
+    "towers.every_tower_counts",
+    "towers.one_update",
+    "towers.loss_of_all_towers",
+    "towers.randomness_apart",
+    "towers.names_portable",
+    "towers.update_ops_run",
+    "devices.transfer_budget",
+    "devices.shards_balanced",
+    "devices.session_memory",
+    "runs.gradients_equal",
+    "runs.weights_equal",
+    "runs.towers_overlap",
+)
+_FILE_OF: Final = {file.rpartition(".")[2].replace("_", "-"): file for file in _FILES}
+NAMES: Final = tuple(_FILE_OF)
+
+
+def rule(name: str) -> type[Rule]:
+    """The class of a rule; that of no-fallback is NoFallback in no_fallback.py.
+
+    Raises:
+        KeyError: there is no such rule.
+    """
+    module = import_module(f"placement_checks.rules.{_FILE_OF[name]}")
+    found: type[Rule] = getattr(module, name.title().replace("-", ""))
+    return found
+
+
+class _Rules(Mapping[str, "type[Rule]"]):
+    """The classes of the rules by name, in the order of reports."""
+
+    def __getitem__(self, name: str) -> type[Rule]:
+        return rule(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+RULES: Final[Mapping[str, type[Rule]]] = _Rules()

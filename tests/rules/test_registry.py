@@ -1,0 +1,62 @@
+"""A rule is a file, and a line of the registry."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from placement_checks.rules import registry
+from placement_checks.rules.base import Rule
+from placement_checks.rules.registry import NAMES, RULES
+
+_ROOM = Path(registry.__file__).parent
+_NOTHING_LOADED = """
+import sys
+from placement_checks.rules.registry import NAMES, RULES, rule
+assert list(RULES) == list(NAMES) and len(RULES) == len(NAMES)
+assert not [name for name in sys.modules if name.startswith("placement_checks.rules.") and
+            name != "placement_checks.rules.registry"]
+rule("no-fallback")
+assert "placement_checks.rules.devices.no_fallback" in sys.modules
+assert "placement_checks.rules.devices.placeable" not in sys.modules
+"""
+
+
+def test_every_file_of_a_group_is_registered_once() -> None:
+    files = sorted(
+        f"{path.parent.name}.{path.stem}"
+        for path in _ROOM.glob("*/*.py")
+        if path.stem != "__init__"
+    )
+
+    assert sorted(registry._FILES) == files
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_name_file_and_class_of_a_rule_agree(name: str) -> None:
+    rule = RULES[name]
+
+    assert rule.name == name
+    assert rule.__module__.rpartition(".")[2] == name.replace("-", "_")
+    assert rule.__name__.lower() == name.replace("-", "")
+    assert issubclass(rule, Rule)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rule_has_a_test_of_its_own(name: str) -> None:
+    group = RULES[name].__module__.split(".")[-2]
+
+    assert Path(__file__).with_name(group).joinpath(f"test_{name.replace('-', '_')}.py").is_file()
+
+
+def test_names_are_known_without_loading_a_rule() -> None:
+    subprocess.run([sys.executable, "-c", _NOTHING_LOADED], check=True)
+
+
+def test_no_such_rule() -> None:
+    assert "no-fallbacks" not in RULES
+    with pytest.raises(KeyError, match="no-fallbacks"):
+        RULES["no-fallbacks"]
