@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import ast
+import inspect
 import subprocess
 import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 import placement_checks
+from placement_checks.rules.registry import NAMES
 
 _WITHOUT_TENSORFLOW = """
 import sys
@@ -24,9 +30,42 @@ def test_loading_the_names_loads_no_tensorflow_but_for_what_runs_it() -> None:
 
 
 def test_public_names_are_listed() -> None:
-    assert set(placement_checks.__all__) <= set(dir(placement_checks))
+    assert {*placement_checks.__all__, "__version__"} <= set(dir(placement_checks))
+
+
+def test_type_checkers_and_python_see_the_same_names() -> None:
+    stub = ast.parse(Path(placement_checks.__file__).with_suffix(".pyi").read_text())
+    homes = {
+        name.name: str(statement.module)
+        for statement in stub.body
+        if isinstance(statement, ast.ImportFrom)
+        for name in statement.names
+    }
+
+    assert homes.keys() == set(placement_checks.__all__)
+    for name, home in homes.items():
+        assert getattr(placement_checks, name) is getattr(import_module(home), name)
+
+
+def test_every_rule_has_a_public_assertion_of_its_name() -> None:
+    for name in NAMES:
+        function = f"assert_{name.replace('-', '_')}"
+        assert getattr(placement_checks, function).__name__ == function
+        assert function in placement_checks.__all__
+
+
+def test_training_takes_the_fields_of_both_its_rules() -> None:
+    taken = inspect.signature(placement_checks.assert_training_equal).parameters
+    gradients = inspect.signature(placement_checks.assert_gradients_equal).parameters
+    weights = inspect.signature(placement_checks.assert_weights_equal).parameters
+
+    assert taken.keys() == gradients.keys() | weights.keys()
+
+
+def test_version_is_that_of_the_installed_package() -> None:
+    assert placement_checks.__version__ == version("placement_checks")
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'placement_checks' has no attribute 'plcae'"):
-        placement_checks.plcae  # noqa: B018
+        placement_checks.plcae  # type: ignore[attr-defined]  # noqa: B018

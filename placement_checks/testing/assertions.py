@@ -1,173 +1,758 @@
-"""Assertions for tests: each lists every offender once, with its source line and the cure."""
+"""An assertion for each rule. Written by python -m tests.generate."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.placement import NOT_ASKED, Placement
-from placement_checks.core.results import Report, Verdict
-from placement_checks.report.finding_lines import finding_lines
-from placement_checks.rules.base import Rule
-from placement_checks.rules.registry import RULES
-from placement_checks.util.printable import printable
-from placement_checks.util.text import counted
-from placement_checks.verification.judging import verify
-
-# Told of every verdict; the pytest plugin listens, for its summary.
-observers: list[Callable[[Evidence, Verdict], None]] = []
-# Where programs are run whose numbers are compared; the plugin sets what its option says.
-devices = "auto"
+from placement_checks.core.placement import Placement
+from placement_checks.core.program import Batch, Target
+from placement_checks.testing.checking import check_rule
+from placement_checks.testing.runs import check_run
 
 
-def assert_rules(known: Evidence | Placement, *rules: str, alone: Collection[str] = ()) -> None:
-    """Assert that a placement keeps the named rules, or all of them that can be checked.
+def assert_placeable(
+    evidence: Evidence | Placement,
+) -> None:
+    """Assert `placeable`.
 
-    The program's own policy counts. A rule that is named and cannot be checked fails.
+    The placer can place every op where the program asks for it.
 
-    Args:
-        known: what `place` found out, or a placement alone.
-        rules: their names.
-        alone: those of them that compare towers, and need not where there is one on purpose.
-
-    Raises:
-        AssertionError: a rule is broken, or a named one could not be checked.
-        UsageError: there is no such rule.
-        ConfigError: the program's policy is wrong.
+    Without soft placement TensorFlow refuses a graph with an op that has no kernel for the device
+    it is pinned to, that asks for a device the machine lacks, or that is bound to an op elsewhere.
+    The reason given is the placer's own. With soft placement only what cannot be placed anywhere
+    is refused; what was moved then is reported by no-fallback.
     """
     __tracebackhide__ = True
-    evidence = Evidence.of(known)
-    verdicts = _verdicts(verify(evidence, only=rules))
-    broken = [_message(evidence, each) for each in verdicts if each.state == "broken"]
-    if broken:
-        raise AssertionError("\n\n".join(broken))
-    unchecked = [
-        each
-        for each in verdicts
-        if each.state == "not-checked" and not (each.alone and each.rule in alone)
-    ]
-    for verdict in unchecked:
-        if verdict.rule in rules or len(unchecked) == len(verdicts):
-            _refuse(evidence, verdict)
+    check_rule(evidence, "placeable")
 
 
-def _assertion(rule: type[Rule]) -> Callable[..., None]:
-    """An assertion of one rule: ``assert_RULE(placement, field=value, …)``.
+def assert_no_fallback(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `no-fallback`.
+
+    No op that asks for a GPU ends on a CPU, or on another GPU because its own does not exist.
+
+    Soft placement moves such ops without a word. Each finding says why: the op has no GPU kernel,
+    its GPU kernel does not take the type, or there is no such device. Ops that are bound to one
+    that fell, by colocation or by a reference, are named with it.
+
+    Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
+    resource to the host it was asked for, such as its reads and its initialisation test.
+
+    `allow` lists op types or op names that may fall back.
+
+    Parameters and their defaults:
+      no-fallback.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
-    names = [field.name for field in dataclasses.fields(rule)]
-
-    def assertion(placement: Placement, *args: Any, **kwargs: Any) -> None:
-        __tracebackhide__ = True
-        given = signature.bind(placement, *args, **kwargs).arguments
-        del given["placement"]
-        _assert(placement, rule.name, **given)
-
-    parameter = inspect.Parameter
-    signature = inspect.Signature(
-        [
-            parameter("placement", parameter.POSITIONAL_OR_KEYWORD, annotation=Evidence),
-            *(parameter(name, parameter.POSITIONAL_OR_KEYWORD, default=None) for name in names),
-        ]
-    )
-    assertion.__signature__ = signature  # type: ignore[attr-defined]
-    assertion.__name__ = assertion.__qualname__ = f"assert_{rule.name.replace('-', '_')}"
-    assertion.__doc__ = f"""Assert `{rule.name}`.
-
-{rule.explanation()}
-
-Raises:
-    AssertionError: the rule is broken, or could not be checked; the message lists every finding.
-    ConfigError: a field that does not fit.
-"""
-    return assertion
-
-
-assert_placeable = _assertion(RULES["placeable"])
-assert_no_fallback = _assertion(RULES["no-fallback"])
-assert_variables_on_host = _assertion(RULES["variables-on-host"])
-assert_variables_shared = _assertion(RULES["variables-shared"])
-assert_slots_with_variables = _assertion(RULES["slots-with-variables"])
-assert_no_idle_device = _assertion(RULES["no-idle-device"])
-assert_towers_alike = _assertion(RULES["towers-alike"])
-assert_inputs_distinct = _assertion(RULES["inputs-distinct"])
-assert_losses_apart = _assertion(RULES["losses-apart"])
-assert_gradients_colocated = _assertion(RULES["gradients-colocated"])
-assert_averaging_on_host = _assertion(RULES["averaging-on-host"])
-assert_every_tower_counts = _assertion(RULES["every-tower-counts"])
-assert_one_update = _assertion(RULES["one-update"])
-assert_loss_of_all_towers = _assertion(RULES["loss-of-all-towers"])
-assert_randomness_apart = _assertion(RULES["randomness-apart"])
-assert_names_portable = _assertion(RULES["names-portable"])
-assert_update_ops_run = _assertion(RULES["update-ops-run"])
-assert_transfer_budget = _assertion(RULES["transfer-budget"])
-assert_shards_balanced = _assertion(RULES["shards-balanced"])
-assert_session_memory = _assertion(RULES["session-memory"])
-
-
-def _assert(known: Evidence | Placement, rule: str, **parameters: Any) -> None:
-    """Assert one rule; parameters that are not given are those of the program's policy."""
     __tracebackhide__ = True
-    given = {name: value for name, value in parameters.items() if value is not None}
-    evidence = Evidence.of(known)
-    (verdict,) = _verdicts(verify(evidence, [{rule: given}], only=[rule]))
-    if verdict.state == "not-checked":
-        _refuse(evidence, verdict)
-    if verdict.state == "broken":
-        raise AssertionError(_message(evidence, verdict))
+    check_rule(evidence, "no-fallback", allow=allow)
 
 
-def _verdicts(report: Report) -> Sequence[Verdict]:
-    """The verdicts, which observers are told; a rule that failed is no breach of the program's.
+def assert_variables_on_host(
+    evidence: Evidence | Placement,
+    device: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `variables-on-host`.
 
-    Raises:
-        PlacementError: a rule failed; what others say is broken is added.
+    Every variable sits on the device named, /cpu:0 unless told otherwise.
+
+    Towers that share variables read them from the host; a variable on one GPU is copied from that
+    GPU to all others in every step, and fills its memory. The usual causes are a variable made
+    inside a tower's device scope, a layer that ignores the scope around it, and a device function
+    that knows only the ref variable ops (Variable, VariableV2) and not VarHandleOp.
+
+    A variable that asks for no device is a finding too, wherever it ends: the next machine may put
+    it elsewhere. One that asks only for a job is judged by where it was put.
+
+    `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
+    matches any task. In a cluster /job:ps/cpu:0 says more than /cpu:0, which every task has.
+    `allow` lists variables that may sit anywhere.
+
+    Parameters and their defaults:
+      variables-on-host.device = '/cpu:0'
+      variables-on-host.allow = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    for verdict in report.verdicts:
-        for observer in observers:
-            observer(report.evidence, verdict)
-    if not report.errors:
-        return report.verdicts
-    error, *others = report.errors
-    for other in others:
-        error.add_note(str(other))
-    for verdict in report.verdicts:
-        if verdict.state == "broken":
-            error.add_note(_message(report.evidence, verdict))
-    raise error
+    check_rule(evidence, "variables-on-host", device=device, allow=allow)
 
 
-def _refuse(evidence: Evidence, verdict: Verdict) -> NoReturn:
-    """Nothing was looked at: that is no pass. Where no placer can answer here, it is a skip."""
+def assert_variables_shared(
+    evidence: Evidence | Placement,
+    private: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `variables-shared`.
+
+    All towers read the same variables.
+
+    A tower that has weights of its own trains them alone: nothing fails, and the gradients that
+    are averaged belong to different weights. The usual causes are tf.Variable instead of
+    get_variable, a variable scope that is not reused (or is named after the tower), and a layer
+    that is built anew for each tower.
+
+    Two ways lead to a finding. By data flow: two variables of the same shape, dtype and use are
+    each read on another GPU, and these GPUs do not hold parts of one model: nothing that is
+    computed on one has a part in what is computed on the other before gradients meet. By
+    collections: the program is built with 1 and with N towers, and TRAINABLE_VARIABLES and
+    GLOBAL_VARIABLES must not grow. An optimiser slot may only be added along with its variable.
+
+    What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
+    trained, but global_variables_initializer() does not set it and a Saver does not save it.
+
+    `private` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
+    purpose.
+
+    Parameters and their defaults:
+      variables-shared.private = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
     __tracebackhide__ = True
-    message = printable(
-        f"{verdict.rule} could not be checked on {evidence.placement.program}: {verdict.reason}"
+    check_rule(evidence, "variables-shared", private=private)
+
+
+def assert_slots_with_variables(
+    evidence: Evidence | Placement,
+    apart: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `slots-with-variables`.
+
+    Optimiser slots and moving averages sit with their variable.
+
+    A slot on another device is sent there and back in every step. TensorFlow's own optimisers
+    bind their slots to the variable; hand-made momenta and averages, and optimisers that build
+    their slots under another device, do not.
+
+    A slot is known by what binds it to a variable (`_class`), by the update op that takes both,
+    or by data flow: it has the variable's shape, no tower reads it, and the update of one is
+    computed with the other.
+
+    `apart` lists slots, or patterns such as */ExponentialMovingAverage, that are elsewhere on
+    purpose.
+
+    Parameters and their defaults:
+      slots-with-variables.apart = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "slots-with-variables", apart=apart)
+
+
+def assert_no_idle_device(
+    evidence: Evidence | Placement,
+    idle: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `no-idle-device`.
+
+    Every GPU of the machine computes.
+
+    A GPU on which only constants, placeholders, variables and copies sit does nothing in a step:
+    the towers were all built for another one, or nothing was pinned and everything went to GPU 0.
+
+    Where workers train between graphs, each builds a graph for itself: if variables are on another
+    job, such as ps, and the ops on GPUs name one task of their job, the GPUs of its other tasks
+    are left to the graphs of those. Ops that leave the task open all go to the first one, and that
+    is a finding.
+
+    `idle` lists the GPUs that may do nothing; a partial name such as /job:evaluator matches any of
+    its devices.
+
+    Parameters and their defaults:
+      no-idle-device.idle = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "no-idle-device", idle=idle)
+
+
+def assert_towers_alike(
+    evidence: Evidence | Placement,
+    differ: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `towers-alike`.
+
+    The towers are the same computation, devices apart.
+
+    The loss of each tower is followed back beside that of the first, op by op, and each place
+    where they part is a finding: another op, another attribute, another constant. The usual cause
+    is an `if` on the number of the tower, or an argument that only one of them gets.
+
+    Not findings: the sizes with which towers cut their slices, seeds, a factor of a whole loss
+    (towers of unequal size), a regularisation that one tower adds for all, and what a tower
+    computes beside its loss, such as an accuracy.
+
+    `differ` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
+
+    Parameters and their defaults:
+      towers-alike.differ = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "towers-alike", differ=differ)
+
+
+def assert_inputs_distinct(
+    evidence: Evidence | Placement,
+    shared: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `inputs-distinct`.
+
+    No two towers read the same slice; input ops are on the CPU and built once.
+
+    Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
+    the batch is a part of what it should be. A slice is followed from placeholders, iterators and
+    queues into the towers; two are the same if they are cut from one tensor in the same way.
+    Scalars, and vectors of fixed length, are no examples.
+
+    Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
+    batch twice; made anew in the loop over towers they read the same files N times. What fetches
+    batches ahead for a GPU, from a pipeline on the CPU, belongs there.
+
+    `shared` lists inputs, or patterns, that all towers read whole on purpose.
+
+    Parameters and their defaults:
+      inputs-distinct.shared = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "inputs-distinct", shared=shared)
+
+
+def assert_losses_apart(
+    evidence: Evidence | Placement,
+    together: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `losses-apart`.
+
+    No tower's loss depends on another tower.
+
+    The usual cause is a collection of losses that is added up in every tower without its scope:
+    the second tower's loss then contains the first one's, whose examples count twice, and
+    regularisation counts once more with every tower.
+
+    A loss depends on another tower if it contains what that tower computes with a variable that
+    its own tower reads as well. Layers that one GPU computes for all towers are no breach.
+
+    `together` lists losses, or patterns, that read other towers on purpose, such as by moments of
+    batch normalisation that all towers share.
+
+    Parameters and their defaults:
+      losses-apart.together = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "losses-apart", together=together)
+
+
+def assert_gradients_colocated(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `gradients-colocated`.
+
+    Each backward op sits with its forward op.
+
+    Gradients that are taken outside the towers' device scopes ask for no device, and the placer
+    puts the backward pass of every tower on the first GPU, which computes most of the step and
+    holds all activations. Nothing says so.
+
+    TensorFlow notes for each backward op whose gradient it computes; in a saved graph without
+    that, the name of the op tells, and the finding says so. A backward op on a GPU may have a
+    forward op on the host, such as a lookup in a table that the host holds.
+
+    `allow` lists op types, op names or patterns of names that may sit elsewhere.
+
+    Parameters and their defaults:
+      gradients-colocated.allow = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "gradients-colocated", allow=allow)
+
+
+def assert_averaging_on_host(
+    evidence: Evidence | Placement,
+    device: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `averaging-on-host`.
+
+    The gradients of the towers are brought together on the device named.
+
+    Averaged on one tower's GPU, all gradients travel to it and that GPU does the work of all,
+    while the variables wait on the host.
+
+    Gradients are brought together by the ops that first depend on more than one tower's. Where
+    the gradients are taken of one loss of all towers, TensorFlow adds them up in the backward
+    pass, on the first tower's GPU unless told otherwise.
+
+    `device` is a name or a list of names; a partial one such as /job:ps matches any task.
+
+    Parameters and their defaults:
+      averaging-on-host.device = '/cpu:0'
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "averaging-on-host", device=device)
+
+
+def assert_every_tower_counts(
+    evidence: Evidence | Placement,
+    alone: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `every-tower-counts`.
+
+    Each variable's update depends on every tower's loss.
+
+    A tower whose gradients are not part of the update has computed for nothing: the last tower's
+    gradients are applied alone, one tower's are taken twice, or one variable's gradient is lost
+    behind a tf.stop_gradient.
+
+    Judged for each variable by the towers that read it. Gradients that are summed up over steps,
+    in variables or accumulators, count.
+
+    `alone` lists variables, or patterns, that not all towers train, on purpose.
+
+    Parameters and their defaults:
+      every-tower-counts.alone = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "every-tower-counts", alone=alone)
+
+
+def assert_one_update(
+    evidence: Evidence | Placement,
+    several: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `one-update`.
+
+    One update per variable and step; the step counter moves by one.
+
+    Several updates of one variable in one step race: apply_gradients in the loop over towers
+    makes N steps of one, each with a part of the batch. An optimiser that is applied to two groups
+    of variables moves its own scalars, such as Adam's powers of beta, twice. A counter that moves
+    by two, or not at all, makes the learning rate decay at the wrong time.
+
+    Updates in branches of which one is taken count once; updates without a gradient, such as
+    clipped weights or a decay, do not count.
+
+    `several` lists variables, or patterns, that are updated more often on purpose.
+
+    Parameters and their defaults:
+      one-update.several = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "one-update", several=several)
+
+
+def assert_loss_of_all_towers(
+    evidence: Evidence | Placement,
+    one_tower: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `loss-of-all-towers`.
+
+    The loss a program reports reads every tower, and summaries are not written once a tower.
+
+    The variable that the loop over towers leaves behind is the last tower's: its loss is what
+    gets printed, and it looks right, with the noise of a smaller batch. What is looked at: the
+    `loss` of the Step (a list counts as one), and scalar summaries of losses.
+
+    Summaries that one line of the program builds in every tower are N curves of one quantity.
+
+    `one_tower` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
+
+    Parameters and their defaults:
+      loss-of-all-towers.one_tower = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "loss-of-all-towers", one_tower=one_tower)
+
+
+def assert_randomness_apart(
+    evidence: Evidence | Placement,
+    same: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `randomness-apart`.
+
+    No two towers draw the same random numbers.
+
+    A seed written into the loop over towers gives each the same dropout mask and the same noise
+    in every step, which N towers were to average away. So does one state of a generator that all
+    towers read, as Keras 3's Dropout does in a graph.
+
+    Ops that keep their own state have the same seed and second seed; without either they draw
+    anew. Stateless ones have equal seeds, by construction.
+
+    `same` lists ops, or patterns, that draw alike on purpose.
+
+    Parameters and their defaults:
+      randomness-apart.same = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "randomness-apart", same=same)
+
+
+def assert_names_portable(
+    evidence: Evidence | Placement,
+    keep: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `names-portable`.
+
+    Variables are named so that a checkpoint moves between one GPU and many.
+
+    With a reference, the program for one GPU, that is told by its variables: each must be here,
+    of the same name and shape, and what is trained here must be there. Otherwise no variable may
+    be named after a tower or device.
+
+    A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program
+    for one GPU, nor, if the scope is changed, by anybody later.
+
+    A part of a variable's name counts as that of a tower if it has a number, only one tower's ops
+    are in a scope of that name, and each other tower has one scope of the same name with another
+    number: tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
+    variables and go with them.
+
+    `keep` lists variables, or patterns, that are named so on purpose.
+
+    Parameters and their defaults:
+      names-portable.keep = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "names-portable", keep=keep)
+
+
+def assert_update_ops_run(
+    evidence: Evidence | Placement,
+    tower: str | None = None,
+    apart: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `update-ops-run`.
+
+    The statistics updates are part of the step, of every tower or of the declared one.
+
+    Batch normalisation keeps the moments that evaluation uses by ops that the step must run:
+    those of the collection UPDATE_OPS, and those that assign what a tower computes of its examples
+    to a variable that is not trained. Left out of the train op they never run, and evaluation uses
+    the moments of the first minute.
+
+    `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0; those of
+    the others may be left out. `apart` lists updates, or patterns, that are run by themselves.
+
+    Parameters and their defaults:
+      update-ops-run.tower = ''
+      update-ops-run.apart = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "update-ops-run", tower=tower, apart=apart)
+
+
+def assert_transfer_budget(
+    evidence: Evidence | Placement,
+    bytes: int | None = None,
+    copies: int | None = None,
+    link_bytes: int | None = None,
+    link_copies: int | None = None,
+    constant_bytes: int | None = None,
+    rows: int | None = None,
+) -> None:
+    """Assert `transfer-budget`.
+
+    Bytes and copies between devices per step stay under the budget.
+
+    Weights that live on the host travel to every tower, and gradients back, in each step: that is
+    the price of towers. What comes on top of it, an activation that changes devices or an input
+    that is copied whole to every tower, makes N GPUs slower than one.
+
+    Counted from the placed graph: shape times dtype of every tensor that an op of the step takes
+    from another device; the same tensor to the same device once, loops as one turn.
+
+    In a cluster the links between tasks count most: a variable on a parameter server goes to each
+    GPU of a worker by itself, and a large constant travels in every step, though it could be made
+    where it is read.
+
+    `bytes` and `copies` are the budget of one step, `link_bytes` and `link_copies` that of what
+    one task sends to another, `constant_bytes` the largest constant that may go from task to
+    task. `rows` are the rows of the global batch, for tensors whose first dimension the graph
+    leaves open. Without a budget nothing but constants is judged, and the transfers are shown all
+    the same.
+
+    Parameters and their defaults:
+      transfer-budget.bytes = None
+      transfer-budget.copies = None
+      transfer-budget.link_bytes = None
+      transfer-budget.link_copies = None
+      transfer-budget.constant_bytes = 1048576
+      transfer-budget.rows = None
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(
+        evidence,
+        "transfer-budget",
+        bytes=bytes,
+        copies=copies,
+        link_bytes=link_bytes,
+        link_copies=link_copies,
+        constant_bytes=constant_bytes,
+        rows=rows,
     )
-    if _cannot_be_placed(evidence.placement):
-        import pytest
-
-        pytest.skip(message)
-    raise AssertionError(message)
 
 
-def _cannot_be_placed(placement: Placement) -> bool:
-    """Whether a placer was asked and none can answer here."""
-    return not placement.assigned and placement.assigned != NOT_ASKED and not placement.refusals
+def assert_shards_balanced(
+    evidence: Evidence | Placement,
+    by: str | None = None,
+    most: float | None = None,
+    job: str | None = None,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `shards-balanced`.
+
+    Variables are spread over the parameter servers as declared.
+
+    Every worker fetches every variable in each step, so the server that holds most sets the pace.
+    `replica_device_setter` deals variables out in turn, whatever their size: with weights and
+    biases made one after the other and two servers, one server gets all weights.
+
+    What is bound to another variable, as slots are, goes with that one and is not counted.
+
+    `by` says how they are meant to be spread: "round-robin", each variable on the next server in
+    the order of building, or "bytes", no server with more than `most` times its even share, which
+    is no less than the largest variable. Without it, either will do, as long as no server is
+    empty that could hold something. `job` names the servers; by default they are the job ps, or
+    the one that holds variables and has no tower. `allow` lists variables, or patterns such as
+    table/part_*, that are where they are on purpose.
+
+    Parameters and their defaults:
+      shards-balanced.by = ''
+      shards-balanced.most = 1.5
+      shards-balanced.job = ''
+      shards-balanced.allow = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "shards-balanced", by=by, most=most, job=job, allow=allow)
 
 
-def _message(evidence: Evidence, verdict: Verdict) -> str:
-    placement, measurement = evidence.placement, evidence.measurement
-    machine = f" on {placement.machine}" if placement.machine else ""
-    headline = (
-        f"{verdict.rule} is broken by {placement.program}{machine}: "
-        f"{counted(len(verdict.findings), 'finding')}"
+def assert_session_memory(
+    evidence: Evidence | Placement,
+    fraction: float | None = None,
+    others: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Assert `session-memory`.
+
+    The session does not take all of every GPU's memory.
+
+    TensorFlow 1 takes nearly all memory of every visible GPU when the session starts: a second
+    program on the same machine fails, or runs on the CPU. `gpu_options.allow_growth`,
+    `per_process_gpu_memory_fraction`, and `visible_device_list`, which leaves the other GPUs
+    alone, say otherwise; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
+
+    `fraction` is the largest share of a GPU's memory that may be taken. `others` are the programs
+    that run on the same machine, each by its gpu_options: what they and this one take of a GPU is
+    added up. What grows as it is needed adds nothing, and fails beside one that takes all. Of the
+    programs beside it, TF_FORCE_GPU_ALLOW_GROWTH is not known.
+
+    Parameters and their defaults:
+      session-memory.fraction = 0.95
+      session-memory.others = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "session-memory", fraction=fraction, others=others)
+
+
+def assert_gradients_equal(
+    towers: Target,
+    single: Target,
+    batch: Batch = None,
+    *,
+    gpus: int = 2,
+    tolerance: float | None = None,
+    noise: float | None = None,
+    scale: float | None = None,
+    shares: Sequence[int] | None = None,
+    statistics: str | None = None,
+    leave_out: str | Sequence[str] | None = None,
+    rows: int | None = None,
+    seconds: float | None = None,
+) -> None:
+    """Assert `gradients-equal` by running a program beside the same for one GPU.
+
+    `towers` and `single` are the functions that build the two, with the same names of variables,
+    or targets that name them. `batch(rng, n)` gives arrays of n rows by the names of the inputs;
+    a target or a saved case will do as well, and without it rows are made up. `gpus` is how many
+    the towers are built for.
+
+    The gradient that each variable receives is that of the program for one GPU.
+
+    Both programs run, on GPUs or on CPU devices in their place, from equal variables and on the
+    same rows. Compared is what the optimiser is given, not what it makes of it: Adam hides a sum
+    taken for a mean. The error of a variable is its largest difference over its largest expected
+    value, in eps of the dtype that it is computed in (float32: 1.2e-7); 32 is no difference, and
+    neither is 8 times its noise, which is measured by giving the reference its rows in three other
+    orders. A gradient that is zero in truth is what rounding makes of the largest, and is said to
+    be too noisy to compare; where the dtype hides a hundredth, nothing is checked.
+
+    A finding says what explains the difference: the gradients are added up, a tower or the last
+    rows are left out, unequal towers are averaged as if equal, labels of other rows, ...
+
+    What is meant is declared: `scale` if the gradients are so many times the reference's (a sum,
+    with a rate that is divided by the towers; a loss scale); `shares` if towers have parts of
+    different size, such as [3, 1]; `statistics` = "tower" if batch normalisation or clipping
+    looks at the rows of each tower alone; `rows`, the size of the global batch, if batches are
+    always divided evenly (0: a few, and one more). `leave_out` lists variables, or patterns, and
+    `seconds` is what one run may take.
+
+    Parameters and their defaults:
+      gradients-equal.tolerance = 32.0
+      gradients-equal.noise = 8.0
+      gradients-equal.scale = 1.0
+      gradients-equal.shares = ()
+      gradients-equal.statistics = 'batch'
+      gradients-equal.leave_out = ()
+      gradients-equal.rows = 0
+      gradients-equal.seconds = 60.0
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_run(
+        "gradients-equal",
+        towers,
+        single,
+        batch,
+        gpus,
+        tolerance=tolerance,
+        noise=noise,
+        scale=scale,
+        shares=shares,
+        statistics=statistics,
+        leave_out=leave_out,
+        rows=rows,
+        seconds=seconds,
     )
-    lines = [headline, *finding_lines(verdict.findings)]
-    if verdict.evidence == "executed" and measurement and measurement.saved:
-        lines.append(f"  the rows and first values are kept: batch='{measurement.saved}'")
-    return "\n".join(map(printable, lines))
+
+
+def assert_weights_equal(
+    towers: Target,
+    single: Target,
+    batch: Batch = None,
+    *,
+    gpus: int = 2,
+    steps: int | None = None,
+    tolerance: float | None = None,
+    noise: float | None = None,
+    leave_out: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `weights-equal` by running a program beside the same for one GPU.
+
+    `towers` and `single` are the functions that build the two, with the same names of variables,
+    or targets that name them. `batch(rng, n)` gives arrays of n rows by the names of the inputs;
+    a target or a saved case will do as well, and without it rows are made up. `gpus` is how many
+    the towers are built for.
+
+    After some training steps all variables have the values that the reference gives them.
+
+    Weights, slots, statistics and the step counter start equal, and both programs take the same
+    steps. That shows what one gradient does not: towers that train copies of their own, updates
+    that are made twice, averages that move once a tower, counters that jump.
+
+    Integers are equal or not. Other variables are compared as in gradients-equal; their noise is
+    that of the reference with its rows in three other orders. Optimisers such as Adam, which
+    divide the gradient by its size, let rounding decide the way of elements whose gradient is next
+    to zero: those are left out, and a fiftieth of what a variable moves is no difference. After
+    the last step both programs are given the reference's variables, and the gradients are compared
+    once more: copies that no step refreshes show there, whatever the optimiser hides.
+
+    With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
+
+    `steps` is how many are taken, at least 3; `leave_out` lists variables, or patterns. What is
+    declared for gradients-equal holds here too.
+
+    Parameters and their defaults:
+      weights-equal.steps = 3
+      weights-equal.tolerance = 32.0
+      weights-equal.noise = 8.0
+      weights-equal.leave_out = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_run(
+        "weights-equal",
+        towers,
+        single,
+        batch,
+        gpus,
+        steps=steps,
+        tolerance=tolerance,
+        noise=noise,
+        leave_out=leave_out,
+    )
+
+
+def assert_towers_overlap(
+    towers: Target,
+    single: Target,
+    batch: Batch = None,
+    *,
+    gpus: int = 2,
+    least: float | None = None,
+) -> None:
+    """Assert `towers-overlap` by running a program beside the same for one GPU.
+
+    `towers` and `single` are the functions that build the two, with the same names of variables,
+    or targets that name them. `batch(rng, n)` gives arrays of n rows by the names of the inputs;
+    a target or a saved case will do as well, and without it rows are made up. `gpus` is how many
+    the towers are built for.
+
+    No tower waits for another: all of them compute at once.
+
+    Some steps are run and traced. The time that each op took, and what it waits for in the graphs
+    that ran, give a schedule in which every GPU does one op at a time and nothing else holds it
+    up. Of the two towers that compute at once least, the share is told: 1 if one of them never
+    computes without the other, 0 if they take turns. It does not depend on how busy the machine
+    is, nor on how many cores it has. The share in the run itself is shown beside it; a few rows
+    or a busy machine make that smaller, and where it is large enough, that will do.
+
+    Two towers are a breach where the share is small and one waits for the other: a control
+    dependency or a value leads from one to the next. So are all towers on one GPU. Towers that
+    only the host holds up, each with work of its own, are none. `least` is the smallest share
+    that is no breach.
+
+    Parameters and their defaults:
+      towers-overlap.least = 0.5
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_run("towers-overlap", towers, single, batch, gpus, least=least)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from placement_checks.core.results import Verdict
     from placement_checks.logs.live import CaughtLog
     from placement_checks.testing.isolation import State
+    from placement_checks.testing.place import Place
     from placement_checks.testing.tower_benchmark import TowerBenchmark
 
 _PROPERTY = "placement"
@@ -137,7 +138,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Record the verdicts of a test, and keep what it does to TensorFlow from the next one."""
-    from placement_checks.testing import assertions
+    from placement_checks.testing import checking
 
     def record(evidence: Evidence, verdict: Verdict) -> None:
         facts = {
@@ -148,15 +149,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         }
         item.user_properties.append((_PROPERTY, json.dumps(facts)))
 
-    assertions.observers.append(record)
-    assertions.devices = _devices(item.config)
+    checking.observers.append(record)
+    checking.devices = _devices(item.config)
     before = _tensorflow_state()
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
     try:
         with caught or contextlib.nullcontext():
             return (yield)
     finally:
-        assertions.observers.remove(record)
+        checking.observers.remove(record)
         for leak in _restored(before):
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 
@@ -213,7 +214,7 @@ class _Summary:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest) -> Callable[..., Evidence]:
+def place(request: pytest.FixtureRequest) -> Place:
     """Place a program or graph on GPUs that need not exist: ``place(build, gpus=2)``.
 
     The call takes a builder, a ``tf.Graph``, a target such as ``train.py:build_towers`` or the
@@ -222,7 +223,7 @@ def place(request: pytest.FixtureRequest) -> Callable[..., Evidence]:
     are run, for the rules on numbers. It returns `Evidence` for the ``assert_*`` functions.
     What the call leaves open, the marks of the test say, and then ``[tool.placement_checks]``.
     """
-    from placement_checks.testing.assertions import assert_rules
+    from placement_checks.testing.checking import assert_rules
     from placement_checks.verification import configuration, gathering
 
     item = request.node

@@ -21,7 +21,7 @@ from placement_checks.core.errors import ConfigError, PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Refusal
-from placement_checks.testing import assertions
+from placement_checks.testing import checking
 
 ALL = [
     assert_placeable,
@@ -220,7 +220,7 @@ def test_observers_are_told_of_every_verdict(
     told = []
     asserted = request.getfixturevalue(case)
     with monkeypatch.context() as patch:
-        patch.setattr(assertions, "observers", [lambda *each: told.append(each)])
+        patch.setattr(checking, "observers", [lambda *each: told.append(each)])
         with nullcontext() if case == "sound" else pytest.raises(AssertionError):
             assertion(asserted)
     assert [(each, verdict.rule) for each, verdict in told] == [

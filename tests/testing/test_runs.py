@@ -13,6 +13,7 @@ from placement_checks import (
     assert_gradients_equal,
     assert_towers_overlap,
     assert_training_equal,
+    assert_weights_equal,
     verify,
     with_numbers,
 )
@@ -126,6 +127,19 @@ def test_training_finds_what_the_gradients_do_not_show() -> None:
     ) in str(error.value)
 
 
+def test_weights_are_compared_by_themselves() -> None:
+    def forgetful(num_gpus: int = 2) -> dict[str, object]:
+        made = pairs.towers(num_gpus)
+        with tf.control_dependencies([made["train_op"]]), tf.device("/cpu:0"):
+            (weights, *_) = tf1.trainable_variables()
+            return {**made, "train_op": weights.assign(tf.zeros_like(weights))}
+
+    assert_weights_equal(pairs.towers, pairs.single, pairs.batch, steps=4)
+    with pytest.raises(AssertionError, match="weights-equal is broken by"):
+        assert_weights_equal(partial(forgetful, 2), pairs.single, pairs.batch)
+    assert_weights_equal(partial(forgetful, 2), partial(forgetful, 1), pairs.batch)
+
+
 def test_nothing_to_compare_is_no_pass() -> None:
     def silent(num_gpus: int = 2) -> dict[str, object]:
         return {"train_op": pairs.towers(num_gpus)["train_op"]}
@@ -135,8 +149,10 @@ def test_nothing_to_compare_is_no_pass() -> None:
 
 
 def test_bad_calls() -> None:
-    with pytest.raises(ConfigError, match=r"gradients-equal\.scael: .*did you mean 'scale'"):
-        assert_gradients_equal(pairs.towers, pairs.single, pairs.batch, scael=2)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'scael'"):
+        assert_gradients_equal(pairs.towers, pairs.single, pairs.batch, scael=2)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"gradients-equal\.scale: 'two' does not fit"):
+        assert_gradients_equal(pairs.towers, pairs.single, pairs.batch, scale="two")  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match="2 steps do not show what goes wrong late; give 3 or more"
     ):

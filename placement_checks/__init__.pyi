@@ -1,0 +1,108 @@
+"""The public names, as type checkers read them. Written by python -m tests.generate."""
+
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import PlacementError
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.machines import Machine
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import Op, Placement, Variable
+from placement_checks.core.program import Program, Step
+from placement_checks.core.results import Finding, Report, Verdict
+from placement_checks.core.timing import Timing
+from placement_checks.logs import Log, read_logs
+from placement_checks.logs.live import CaughtLog, catch_log
+from placement_checks.rules.base import Rule
+from placement_checks.rules.registry import RULES
+from placement_checks.run.averaging import average_gradients, mean_of_stacked
+from placement_checks.run.cluster import Cluster, LocalCluster, local_cluster
+from placement_checks.run.eager import simulated_gpus
+from placement_checks.testing.assertions import (
+    assert_averaging_on_host,
+    assert_every_tower_counts,
+    assert_gradients_colocated,
+    assert_gradients_equal,
+    assert_inputs_distinct,
+    assert_loss_of_all_towers,
+    assert_losses_apart,
+    assert_names_portable,
+    assert_no_fallback,
+    assert_no_idle_device,
+    assert_one_update,
+    assert_placeable,
+    assert_randomness_apart,
+    assert_session_memory,
+    assert_shards_balanced,
+    assert_slots_with_variables,
+    assert_towers_alike,
+    assert_towers_overlap,
+    assert_transfer_budget,
+    assert_update_ops_run,
+    assert_variables_on_host,
+    assert_variables_shared,
+    assert_weights_equal,
+)
+from placement_checks.testing.checking import assert_rules
+from placement_checks.testing.place import Place
+from placement_checks.testing.runs import assert_training_equal
+from placement_checks.verification.gathering import place, with_numbers
+from placement_checks.verification.judging import verify
+
+__all__ = [
+    "RULES",
+    "CaughtLog",
+    "Cluster",
+    "Device",
+    "Evidence",
+    "Finding",
+    "LocalCluster",
+    "Log",
+    "Machine",
+    "Missing",
+    "Op",
+    "Place",
+    "Placement",
+    "PlacementError",
+    "Program",
+    "Report",
+    "Rule",
+    "Step",
+    "Timing",
+    "Variable",
+    "Verdict",
+    "assert_averaging_on_host",
+    "assert_every_tower_counts",
+    "assert_gradients_colocated",
+    "assert_gradients_equal",
+    "assert_inputs_distinct",
+    "assert_loss_of_all_towers",
+    "assert_losses_apart",
+    "assert_names_portable",
+    "assert_no_fallback",
+    "assert_no_idle_device",
+    "assert_one_update",
+    "assert_placeable",
+    "assert_randomness_apart",
+    "assert_rules",
+    "assert_session_memory",
+    "assert_shards_balanced",
+    "assert_slots_with_variables",
+    "assert_towers_alike",
+    "assert_towers_overlap",
+    "assert_training_equal",
+    "assert_transfer_budget",
+    "assert_update_ops_run",
+    "assert_variables_on_host",
+    "assert_variables_shared",
+    "assert_weights_equal",
+    "average_gradients",
+    "catch_log",
+    "local_cluster",
+    "mean_of_stacked",
+    "place",
+    "read_logs",
+    "simulated_gpus",
+    "verify",
+    "with_numbers",
+]
+
+__version__: str

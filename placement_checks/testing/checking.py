@@ -1,0 +1,125 @@
+"""What assertions have in common: they list every offender once, with its line and the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.placement import NOT_ASKED, Placement
+from placement_checks.core.results import Report, Verdict
+from placement_checks.report.finding_lines import finding_lines
+from placement_checks.util.printable import printable
+from placement_checks.util.text import counted
+from placement_checks.verification.judging import verify
+
+# Told of every verdict; the pytest plugin listens, for its summary.
+observers: list[Callable[[Evidence, Verdict], None]] = []
+# Where programs are run whose numbers are compared; the plugin sets what its option says.
+devices = "auto"
+
+
+def assert_rules(known: Evidence | Placement, *rules: str, alone: Collection[str] = ()) -> None:
+    """Assert that a placement keeps the named rules, or all of them that can be checked.
+
+    The program's own policy counts. A rule that is named and cannot be checked fails.
+
+    Args:
+        known: what `place` found out, or a placement alone.
+        rules: their names.
+        alone: those of them that compare towers, and need not where there is one on purpose.
+
+    Raises:
+        AssertionError: a rule is broken, or a named one could not be checked.
+        UsageError: there is no such rule.
+        ConfigError: the program's policy is wrong.
+    """
+    __tracebackhide__ = True
+    evidence = Evidence.of(known)
+    verdicts = _verdicts(verify(evidence, only=rules))
+    broken = [_message(evidence, each) for each in verdicts if each.state == "broken"]
+    if broken:
+        raise AssertionError("\n\n".join(broken))
+    unchecked = [
+        each
+        for each in verdicts
+        if each.state == "not-checked" and not (each.alone and each.rule in alone)
+    ]
+    for verdict in unchecked:
+        if verdict.rule in rules or len(unchecked) == len(verdicts):
+            _refuse(evidence, verdict)
+
+
+def check_rule(known: Evidence | Placement, rule: str, /, **fields: Any) -> None:
+    """Assert one rule; a field that is None is that of the program's policy, else the rule's own.
+
+    Raises:
+        AssertionError: the rule is broken, or could not be checked; the message lists every
+            finding.
+        ConfigError: a field that does not fit.
+    """
+    __tracebackhide__ = True
+    policy = {rule: given(fields)}
+    evidence = Evidence.of(known)
+    (verdict,) = _verdicts(verify(evidence, [policy], only=[rule]))
+    if verdict.state == "not-checked":
+        _refuse(evidence, verdict)
+    if verdict.state == "broken":
+        raise AssertionError(_message(evidence, verdict))
+
+
+def given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a call names; None is no value of any."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _verdicts(report: Report) -> Sequence[Verdict]:
+    """The verdicts, which observers are told; a rule that failed is no breach of the program's.
+
+    Raises:
+        PlacementError: a rule failed; what others say is broken is added.
+    """
+    __tracebackhide__ = True
+    for verdict in report.verdicts:
+        for observer in observers:
+            observer(report.evidence, verdict)
+    if not report.errors:
+        return report.verdicts
+    error, *others = report.errors
+    for other in others:
+        error.add_note(str(other))
+    for verdict in report.verdicts:
+        if verdict.state == "broken":
+            error.add_note(_message(report.evidence, verdict))
+    raise error
+
+
+def _refuse(evidence: Evidence, verdict: Verdict) -> NoReturn:
+    """Nothing was looked at: that is no pass. Where no placer can answer here, it is a skip."""
+    __tracebackhide__ = True
+    message = printable(
+        f"{verdict.rule} could not be checked on {evidence.placement.program}: {verdict.reason}"
+    )
+    if _cannot_be_placed(evidence.placement):
+        import pytest
+
+        pytest.skip(message)
+    raise AssertionError(message)
+
+
+def _cannot_be_placed(placement: Placement) -> bool:
+    """Whether a placer was asked and none can answer here."""
+    return not placement.assigned and placement.assigned != NOT_ASKED and not placement.refusals
+
+
+def _message(evidence: Evidence, verdict: Verdict) -> str:
+    placement, measurement = evidence.placement, evidence.measurement
+    machine = f" on {placement.machine}" if placement.machine else ""
+    headline = (
+        f"{verdict.rule} is broken by {placement.program}{machine}: "
+        f"{counted(len(verdict.findings), 'finding')}"
+    )
+    lines = [headline, *finding_lines(verdict.findings)]
+    if verdict.evidence == "executed" and measurement and measurement.saved:
+        lines.append(f"  the rows and first values are kept: batch='{measurement.saved}'")
+    return "\n".join(map(printable, lines))

@@ -1,0 +1,27 @@
+"""The type of the fixture ``place``, for tests that have types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from placement_checks.core.evidence import Evidence
+    from placement_checks.core.machines import Machine
+    from placement_checks.core.program import Batch
+    from placement_checks.verification.gathering import Target
+
+
+class Place(Protocol):
+    """What the fixture ``place`` gives: ``def test_towers(place: Place) -> None``."""
+
+    def __call__(
+        self,
+        target: Target,
+        *,
+        gpus: int = ...,
+        machine: Machine | str | None = ...,
+        soft: bool | None = ...,
+        reference: Target | None = ...,
+        batch: Batch = ...,
+    ) -> Evidence:
+        """Place a program or graph; what is not given, marks and the configuration say."""
