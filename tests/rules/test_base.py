@@ -13,7 +13,6 @@ from placement_checks.core.placement import Details, Frame
 from placement_checks.core.results import Verdict
 from placement_checks.rules.base import Rule, built_at
 from placement_checks.rules.devices.no_fallback import NoFallback
-from placement_checks.rules.registry import RULES
 from placement_checks.rules.towers.towers_alike import TowersAlike
 
 
@@ -79,62 +78,6 @@ def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
     graph = replace(placement(op("a", "MatMul")), details=Called())
 
     assert built_at(graph, "a") == " (built at a.py:3 > b.py:5)"
-
-
-def test_the_parameters_and_their_defaults() -> None:
-    """What a configuration relies on: another default is another verdict."""
-    parameters = {
-        line.strip()
-        for rule in RULES.values()
-        for line in rule.explanation().rpartition("\n\n")[2].splitlines()
-        if " = " in line and line.startswith("  ")
-    }
-
-    assert parameters == {
-        "averaging-on-host.device = '/cpu:0'",
-        "every-tower-counts.alone = ()",
-        "gradients-colocated.allow = ()",
-        "gradients-equal.leave_out = ()",
-        "gradients-equal.noise = 8.0",
-        "gradients-equal.rows = 0",
-        "gradients-equal.scale = 1.0",
-        "gradients-equal.seconds = 60.0",
-        "gradients-equal.shares = ()",
-        "gradients-equal.statistics = 'batch'",
-        "gradients-equal.tolerance = 32.0",
-        "inputs-distinct.shared = ()",
-        "loss-of-all-towers.one_tower = ()",
-        "losses-apart.together = ()",
-        "names-portable.keep = ()",
-        "no-fallback.allow = ()",
-        "no-idle-device.idle = ()",
-        "one-update.several = ()",
-        "randomness-apart.same = ()",
-        "session-memory.fraction = 0.95",
-        "session-memory.others = ()",
-        "shards-balanced.allow = ()",
-        "shards-balanced.by = ''",
-        "shards-balanced.job = ''",
-        "shards-balanced.most = 1.5",
-        "slots-with-variables.apart = ()",
-        "towers-alike.differ = ()",
-        "towers-overlap.least = 0.5",
-        "transfer-budget.bytes = None",
-        "transfer-budget.constant_bytes = 1048576",
-        "transfer-budget.copies = None",
-        "transfer-budget.link_bytes = None",
-        "transfer-budget.link_copies = None",
-        "transfer-budget.rows = None",
-        "update-ops-run.apart = ()",
-        "update-ops-run.tower = ''",
-        "variables-on-host.allow = ()",
-        "variables-on-host.device = '/cpu:0'",
-        "variables-shared.private = ()",
-        "weights-equal.leave_out = ()",
-        "weights-equal.noise = 8.0",
-        "weights-equal.steps = 3",
-        "weights-equal.tolerance = 32.0",
-    }
 
 
 def test_towers_on_one_gpu_are_told_by_the_losses_that_are_reported_too() -> None:
