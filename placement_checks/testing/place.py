@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.machines import Machine
-    from placement_checks.core.program import Batch
-    from placement_checks.verification.gathering import Target
+    from placement_checks.core.program import Batch, Target
 
 
 class Place(Protocol):

@@ -80,9 +80,9 @@ FAULTS = [RuntimeError("a fault\nof ours"), MemoryError(), RecursionError("too d
 # Where each stage is; if the program is reported all the same, a rule that rests on the stage.
 STAGES = {
     "placement_checks.loading.targets._load_file": None,
-    "placement_checks.loading.building.build": None,
+    "placement_checks.loading.programs.build": None,
     "placement_checks.placer.placing.place": "placeable",
-    "placement_checks.verification.gathering._watched": "towers-overlap",
+    "placement_checks.verification.gathering._traced": "towers-overlap",
     "placement_checks.run.measuring.measure": "weights-equal",
     "placement_checks.run.pair.runnable": "gradients-equal",
 }

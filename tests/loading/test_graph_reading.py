@@ -143,7 +143,7 @@ def test_equal_keras_programs_have_equal_names_however_often_they_are_built() ->
 
     assert [each.name for each in first.variables] == [each.name for each in second.variables]
     assert first.single_gpu is not None
-    assert first.single_gpu.placement.collections == first.placement.collections
+    assert first.single_gpu.collections == first.placement.collections
 
 
 def test_a_builder_that_fails_for_one_gpu_is_judged_without_it() -> None:

@@ -14,10 +14,10 @@ import placement_checks
 from placement_checks import (
     RULES,
     CaughtLog,
+    Evidence,
     Finding,
     Machine,
     Place,
-    Placement,
     PlacementError,
     Program,
     Report,
@@ -53,7 +53,7 @@ def batch(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
 
 
 def test_what_is_placed(place: Place) -> None:
-    placement: Placement = place(build_towers, gpus=4, soft=True)
+    placement: Evidence = place(build_towers, gpus=4, soft=True)
 
     assert_placeable(placement)
     assert_no_fallback(placement, allow="MatMul")
@@ -79,12 +79,12 @@ def test_what_runs() -> None:
 
 
 def test_without_fixtures() -> None:
-    placement = placement_checks.place(build_towers, gpus=2, devices="simulated")
-    report: Report = verify(with_numbers(placement, build_towers, build_towers, batch))
+    evidence = placement_checks.place(build_towers, gpus=2, devices="simulated")
+    report: Report = verify(with_numbers(evidence, build_towers, batch))
     verdict: Verdict = report.verdicts[0]
     finding: Finding = verdict.findings[0]
     state: str = verdict.state
-    ops = {name: op.type for name, op in placement.ops.items()}
+    ops = {name: op.type for name, op in evidence.ops.items()}
     named: set[str] = set(RULES) | {finding.object, state, *ops}
     assert RULES["no-fallback"].name in named
     assert placement_checks.__version__.count(".") == 2
