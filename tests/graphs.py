@@ -24,7 +24,7 @@ class Known(Details):
     """The details of ops, written by hand."""
 
     lines: Mapping[str, str]
-    shapes: Mapping[str, tuple[int | None, ...]]
+    shapes: Mapping[str, tuple[int | None, ...] | None]
     known: Mapping[str, Mapping[str, Any]]
     values: Mapping[str, Any]
 
@@ -50,7 +50,7 @@ def placement(
     machine: str | None = "gpu*2",
     lines: Mapping[str, str] | None = None,
     shapes: Mapping[str, tuple[int | None, ...] | None] | None = None,
-    outputs: Mapping[str, tuple[int | None, ...]] | None = None,
+    outputs: Mapping[str, tuple[int | None, ...] | None] | None = None,
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
     values: Mapping[str, Any] | None = None,
     **more: Any,

@@ -53,7 +53,7 @@ class Problem:
         """A batch of all rows; `found` takes the place of what the reference gives."""
         expected = self.of(range(self.rows))
         rng = np.random.default_rng(0)
-        others = [self.of(rng.permutation(self.rows)) for _ in range(3)]
+        others = [self.of(rng.permutation(self.rows).tolist()) for _ in range(3)]
         values: dict[str, Any] = {
             "noise": {
                 name: max(float(np.max(np.abs(other[name] - value))) for other in others)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks import Program
+from placement_checks.core.measurement import Measurement
 from placement_checks.loading.programs import load
 from placement_checks.run.measuring import Conditions, measure
 from placement_checks.run.pair import ProgramPair
@@ -81,7 +82,7 @@ def measured(
     gpus: int = 2,
     devices: str = "auto",
     **conditions: Any,
-) -> Any:
+) -> Measurement:
     """What running two builders gives."""
     pair = ProgramPair.of(
         load(Program("towers", towers), gpus), load(Program("single", single), 1), devices

@@ -9,6 +9,7 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Op, Placement
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.rules.base import Rule
@@ -39,7 +40,7 @@ def program(
     gpus: Sequence[int] = (0, 1),
     variables: Sequence[str] = ("w",),
     step: Mapping[str, Any] | None = None,
-    outputs: Mapping[str, tuple[int | None, ...]] | None = None,
+    outputs: Mapping[str, tuple[int | None, ...] | None] | None = None,
     values: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Placement:
@@ -113,7 +114,7 @@ def _tower(i: int, gpu: str, variables: Sequence[str]) -> Iterator[Op]:
         before = f"tower_{i}/{name}/MatMul"
 
 
-def objects_of(rule: Rule, graph: Placement) -> list[str]:
+def objects_of(rule: Rule, graph: Evidence | Placement) -> list[str]:
     """The objects of what a rule finds; one that was not checked finds nothing by chance."""
     verdict = rule.judge(graph)
     assert verdict.state != "not-checked", verdict.reason

@@ -46,8 +46,9 @@ def test_a_host_does_not_keep_towers_apart() -> None:
     trace = Trace(16, [], tasks)
 
     assert possible_overlap(trace, TOWERS[:2]) == [(0, 1, 1.0)]
-    assert simulated(trace.ops) is not None
-    assert simulated(trace.ops).seconds == 57
+    timeline = simulated(trace.ops)
+    assert timeline is not None
+    assert timeline.seconds == 57
 
 
 def test_towers_of_which_one_waits_for_the_other_cannot_compute_at_once() -> None:

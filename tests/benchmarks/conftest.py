@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -21,8 +22,7 @@ published, of GPUs, whose copies and kernels cost what no CPU device shows:
 @pytest.fixture(scope="module")
 def mnist(fixtures: Path) -> ModuleType:
     with as_script(fixtures / "mnist.py"):
-        import mnist
-    return mnist
+        return import_module("mnist")
 
 
 def pytest_terminal_summary(

@@ -32,7 +32,8 @@ Rows = Mapping[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def examples(mnist: ModuleType) -> Rows:
-    return mnist.batch(np.random.default_rng(0), EXAMPLES)
+    rows: Rows = mnist.batch(np.random.default_rng(0), EXAMPLES)
+    return rows
 
 
 def drawn(examples: Rows, rows: int) -> Iterator[list[np.ndarray]]:

@@ -11,18 +11,22 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import pytest
 import tensorflow as tf
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from placement_checks import Placement, Program, place, verify
+from placement_checks import Program, place, verify
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 
 tf1 = tf.compat.v1
 PAIRS = 5
 OPS_A_LAYER = 75
+
+T = TypeVar("T")
 
 
 def towers(ops: int) -> Callable[..., object]:
@@ -56,7 +60,7 @@ def towers(ops: int) -> Callable[..., object]:
     return build
 
 
-def timed(call: Callable[[], object]) -> tuple[float, object]:
+def timed(call: Callable[[], T]) -> tuple[float, T]:
     gc.collect()
     begin = time.perf_counter()
     result = call()
@@ -83,12 +87,11 @@ def test_placing_and_judging_against_building(benchmark: BenchmarkFixture, ops: 
     ratios, rules = [], []
     for _ in range(PAIRS if benchmark.enabled else 1):
         building, graph = timed(lambda: built(build))
-        placing, placement = timed(lambda graph=graph: place(graph))
-        judging, report = timed(lambda placement=placement: verify(placement))
+        placing, placement = timed(partial(place, graph))
+        judging, report = timed(partial(verify, placement))
         ratios.append((placing + judging) / building)
         rules.append(judging / building)
 
-    assert isinstance(placement, Placement)
     assert report.count("broken") == 0
     assert ops / 2 < len(placement.ops) < ops * 2
     assert statistics.median(ratios) < 0.5  # the figure to reach is 0.15, on a quiet machine

@@ -107,7 +107,7 @@ def test_memory_does_not_grow_with_the_file(fixtures: Path, tmp_path: Path) -> N
     for lines in (180_000, 600_000):  # 26 and 88 MB
         log = tmp_path / f"{lines}.log"
         write_log(log, fixtures, lines, 4096)
-        command = [sys.executable, "-c", PEAK, *COMMANDS["placement-checks"], log]
+        command = [sys.executable, "-c", PEAK, *COMMANDS["placement-checks"], str(log)]
         ran = subprocess.run(command, capture_output=True, check=True)
         peaks.append(int(ran.stdout) / 1024)
 

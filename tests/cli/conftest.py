@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
+from commands import Ran, Run
 
 from placement_checks import cli
-
-
-class Ran(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ran]
 
 
 @pytest.fixture
@@ -27,6 +17,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
         with pytest.raises(SystemExit) as exited:
             cli.main()
         captured = capfd.readouterr()
+        assert isinstance(exited.value.code, int)
         return Ran(exited.value.code, captured.out, captured.err)
 
     return call

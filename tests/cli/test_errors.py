@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-Run = Callable[..., Any]
+from commands import Run
 
 BUILDERS = """
 import tensorflow as tf

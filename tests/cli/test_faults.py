@@ -7,15 +7,14 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
+from commands import Ran, Run
 
 from placement_checks.analysis.tower_analysis import Wiring
 from placement_checks.core.errors import PlacerError
 from placement_checks.rules.towers.losses_apart import LossesApart
-
-Run = Callable[..., Any]
 
 PROGRAM = """
 import sys
@@ -102,7 +101,8 @@ def folder(tmp_path: Path, fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(params=FAULTS, ids=lambda fault: type(fault).__name__)
 def fault(request: pytest.FixtureRequest) -> Exception:
-    return request.param
+    error: Exception = request.param
+    return error
 
 
 def said(fault: Exception) -> str:
@@ -110,7 +110,7 @@ def said(fault: Exception) -> str:
     return f"{type(fault).__name__}{told}"
 
 
-def told(ran: Any) -> list[str]:
+def told(ran: Ran) -> list[str]:
     """The lines on stderr without those of TensorFlow's C++, such as that there is no GPU."""
     return [line for line in ran.err.splitlines() if not re.search(r"\.cc:\d+\] ", line)]
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cli.conftest import Run
+from commands import Run
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
@@ -252,7 +252,7 @@ def test_output_that_cannot_show_a_name_shows_it_all_the_same(
 ) -> None:
     log = tmp_path / "h\udce9.log"
     log.write_bytes(session.read_bytes())
-    command = [sys.executable, "-m", "placement_checks", "log", log, "--format", form]
+    command = [sys.executable, "-m", "placement_checks", "log", str(log), "--format", form]
     ran = subprocess.run(
         command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
     )

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-Run = Callable[..., Any]
+from commands import Run
 
 NUMERIC = ("--rule", "gradients-equal", "--rule", "weights-equal")
 

@@ -7,11 +7,11 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Run
 from timings import loop, timing
 
 from placement_checks.cli import time as command
@@ -19,7 +19,6 @@ from placement_checks.report.timing import render
 from placement_checks.run import timing as execute_timing
 from placement_checks.run.threads import POOL
 
-Run = Callable[..., Any]
 DROPPED = "fixtures/defects/tail_dropped.py"  # small, and as fast as if it were right
 FIT = ("time", f"{DROPPED}:build_towers", "--rounds", 3)
 PAIR = ("--reference", f"{DROPPED}:build_single", "--batch", f"{DROPPED}:batch")

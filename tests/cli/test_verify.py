@@ -6,15 +6,12 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from commands import Run
 
 from placement_checks import RULES
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture
@@ -96,7 +93,7 @@ def test_every_doubled_variable_of_the_autoencoder_is_paired_with_its_tower(run:
     pairs = {(f["object"], f["expected"], f["found"]) for f in rule["findings"]}
     assert len(pairs) == 64
     for copy, expected, found in pairs:
-        tower = re.match(r"tower_(\d)/", copy)[1]
+        tower = copy.partition("/")[0].removeprefix("tower_")
         original = copy.replace(f"tower_{tower}", "tower_0")
         assert expected == f"{original}, which the tower on /device:GPU:0 reads"
         assert found == f"a variable of its own for the tower on /device:GPU:{tower}"

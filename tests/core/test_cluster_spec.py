@@ -23,7 +23,7 @@ class Spec:
     def __init__(self, jobs: Mapping[str, Any] | None) -> None:
         self.jobs = jobs
 
-    def as_dict(self) -> dict[str, Any] | None:
+    def as_dict(self) -> Mapping[str, Any] | None:
         return self.jobs
 
 

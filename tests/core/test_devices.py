@@ -3,6 +3,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import fields
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -136,7 +137,7 @@ def test_matches_is_transitive(pattern: Device, more: Device, most: Device) -> N
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("other", [None, "other"])
 def test_does_not_match_where_one_part_differs_or_is_open(part: str, other: str | None) -> None:
-    whole = dict(zip(PARTS, ("ps", 0, 1, "CPU", 0), strict=True))
+    whole: dict[str, Any] = dict(zip(PARTS, ("ps", 0, 1, "CPU", 0), strict=True))
     assert not Device(**{**whole, part: other}).matches(Device(**whole))
     assert not Device(**{**whole, part: other}).matches(Device(**{part: whole[part]}))
 

@@ -41,7 +41,7 @@ def clusters(draw: st.DrawFn) -> Machine | None:
             max_size=4,
         )
     )
-    following = Counter()
+    following: Counter[str] = Counter()
     tasks = []
     for job, before, cpus, gpus in groups:
         for gap in before:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from graphs import op, placement
 
@@ -64,6 +62,6 @@ def test_where_is_the_outermost_line() -> None:
     ],
 )
 def test_the_size_of_a_tensor(
-    dtype: str, shape: Sequence[int | None] | None, size: int | None
+    dtype: str, shape: tuple[int | None, ...] | None, size: int | None
 ) -> None:
     assert Tensor(dtype, shape).bytes == size

@@ -31,8 +31,8 @@ SEEDS = st.integers(0, 1 << 32)
 
 def content(message: Any, suffix: str) -> bytes:
     if suffix == ".pbtxt":
-        return text_format.MessageToString(message).encode()
-    return message.SerializeToString()  # type: ignore[no-any-return]
+        return str(text_format.MessageToString(message)).encode()
+    return bytes(message.SerializeToString())
 
 
 def judge(data: bytes, suffix: str, *, placed: bool = False) -> None:

@@ -9,16 +9,13 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import place
-from placement_checks.core.placement import Body, Tensor
-from placement_checks.loading.details import GraphDetails
+from placement_checks.core.placement import Body, Details, Tensor
 
 tf1 = tf.compat.v1
 
 
 @pytest.fixture(scope="module", params=["live", "file"])
-def details(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> GraphDetails:
+def details(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Details:
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [None, 8, 8, 3], name="x")
         kernel = tf.constant(0.5, shape=[3, 3, 3, 2], name="kernel")
@@ -40,13 +37,13 @@ def details(
     return place(folder / "graph.pb", gpus=1).placement.details
 
 
-def test_outputs_have_dtype_and_shape(details: GraphDetails) -> None:
+def test_outputs_have_dtype_and_shape(details: Details) -> None:
     assert details.outputs("conv") == [Tensor("float32", (None, 4, 4, 2))]
     assert details.outputs("parts") == [Tensor("float32", (None, 4, 8, 3))] * 2
     assert list(details.outputs("nowhere")) == []
 
 
-def test_constants_have_values_unless_they_are_large(details: GraphDetails) -> None:
+def test_constants_have_values_unless_they_are_large(details: Details) -> None:
     assert details.value("small") == ("int32", (3,), 0, 1, 2)
     assert details.value("kernel") == ("float32", (3, 3, 3, 2), *[0.5] * 54)
     assert details.value("ones") == ("float32", (4096,), *[1.0] * 4096)
@@ -55,7 +52,7 @@ def test_constants_have_values_unless_they_are_large(details: GraphDetails) -> N
     assert details.value("nowhere") is None
 
 
-def test_attributes_are_plain(details: GraphDetails) -> None:
+def test_attributes_are_plain(details: Details) -> None:
     known = details.attributes("conv")
 
     assert known["strides"] == (1, 2, 2, 1)
@@ -71,7 +68,8 @@ def dataset_op(limit: int, scope: str) -> Body:
         tf1.data.make_one_shot_iterator(dataset).get_next()
     placement = place(graph, gpus=1)
     (iterator,) = (op for op in placement.ops.values() if op.type == "OneShotIterator")
-    return placement.placement.details.attributes(iterator.name)["dataset_factory"]
+    body: Body = placement.placement.details.attributes(iterator.name)["dataset_factory"]
+    return body
 
 
 def test_functions_are_equal_if_their_bodies_are_whatever_the_names() -> None:

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
-from placement_checks import Machine, Placement, place
+from placement_checks import Machine, place
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.loading.targets import resolve
 
@@ -24,7 +25,7 @@ def build(use_resource: bool) -> tf.Tensor:
         return tf.matmul(tf1.placeholder(tf.float32, [None, 4], name="x"), w, name="product")
 
 
-def devices(placement: Placement) -> dict[str, str]:
+def devices(placement: Evidence) -> dict[str, str]:
     return {op.name: str(op.assigned) for op in placement.ops.values()}
 
 

@@ -142,7 +142,7 @@ def test_equal_keras_programs_have_equal_names_however_often_they_are_built() ->
     first, second = place(build), place(build)
 
     assert [each.name for each in first.variables] == [each.name for each in second.variables]
-    assert first.single_gpu is not None
+    assert first.single_gpu
     assert first.single_gpu.collections == first.placement.collections
 
 

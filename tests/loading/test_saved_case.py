@@ -44,9 +44,13 @@ class Harmful:
         return (Path.touch, (Path("harmed"),))
 
 
+def save(file: str | io.BytesIO, arrays: dict[str, Any]) -> None:
+    np.savez(file, **arrays)
+
+
 def pickled() -> bytes:
     file = io.BytesIO()
-    np.savez(file, **{"0/x": np.array([Harmful()], dtype=object)})
+    save(file, {"0/x": np.array([Harmful()], dtype=object)})
     return file.getvalue()
 
 
@@ -116,14 +120,14 @@ def test_a_path_that_is_no_file(make: Any, reason: str) -> None:
 
 
 def test_a_case_without_a_batch() -> None:
-    np.savez("no.npz", **{"start/w": np.ones(3)})
+    save("no.npz", {"start/w": np.ones(3)})
 
     with pytest.raises(InputError, match="holds no batch"):
         Case.load(Path("no.npz"))
 
 
 def test_what_is_saved_is_read_again() -> None:
-    batch = {
+    batch: dict[str, Any] = {
         "x": np.arange(6.0).reshape(3, 2),
         "turned": np.arange(6).reshape(2, 3).T,
         "half": np.array([1, 2, 3], ml_dtypes.bfloat16),
@@ -131,7 +135,10 @@ def test_what_is_saved_is_read_again() -> None:
         "rate": np.float32(0.5),
         "none": np.zeros((3, 0), np.int32),
     }
-    start = {"scope/w": np.array([True]), "names": np.array([b"a", b"b"], dtype=object)}
+    start: dict[str, Any] = {
+        "scope/w": np.array([True]),
+        "names": np.array([b"a", b"b"], dtype=object),
+    }
 
     case = Case.load(Path(Case([batch, batch], start).save("train.py:build")))
 
@@ -162,7 +169,7 @@ def test_the_first_values_fit_the_program() -> None:
 
 def saved() -> bytes:
     file = io.BytesIO()
-    np.savez(file, **{"start/w": np.ones(3), "0/x": np.ones((4, 2)), "1/x": np.array(["a"])})
+    save(file, {"start/w": np.ones(3), "0/x": np.ones((4, 2)), "1/x": np.array(["a"])})
     return file.getvalue()
 
 

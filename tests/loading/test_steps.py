@@ -15,7 +15,7 @@ from placement_checks.core.placement import StepOps
 tf1 = tf.compat.v1
 
 
-def said(**returned: Any) -> StepOps | None:
+def said(**returned: Any) -> StepOps:
     """The training of a program that returns this; texts are called with the graph's ops."""
 
     def build() -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -60,7 +62,7 @@ def test_a_module_of_the_tests_does_not_hide_a_neighbour(
 ) -> None:
     (tmp_path / "model.py").write_text("NAME = 'another'")
     monkeypatch.syspath_prepend(tmp_path)
-    import model
+    model = import_module("model")
 
     placement = place(f"{folders[0]}/train.py:build")
 
@@ -73,7 +75,7 @@ def test_the_command_line_is_the_files_own(folders: list[Path]) -> None:
     program = resolve(f"{folders[0]}/train.py:build")
 
     assert isinstance(program, Program)
-    assert program.build.__wrapped__.__globals__["flags"] == [str(folders[0] / "train.py")]
+    assert inspect.unwrap(program.build).__globals__["flags"] == [str(folders[0] / "train.py")]
 
 
 def test_a_function_may_be_an_attribute_of_a_class(folders: list[Path]) -> None:

@@ -35,7 +35,9 @@ def test_both_streams_are_one_log() -> None:
     log = caught.log()
 
     assert (log.counts, log.records, log.reason) == ({Record("x", "Add", DEVICE): 1}, 2, None)
-    assert caught.placement().ops["x"].assigned.short == "/device:GPU:0"
+    assigned = caught.placement().ops["x"].assigned
+    assert assigned is not None
+    assert assigned.short == "/device:GPU:0"
 
 
 def test_it_can_be_read_while_it_runs() -> None:

@@ -29,7 +29,9 @@ def test_a_session_is_caught() -> None:
 
     assert [each.name for each in placement.variables] == ["w"]
     assert {"w", "read"} <= placement.ops.keys()
-    assert placement.ops["w"].assigned.short == "/device:CPU:0"
+    assigned = placement.ops["w"].assigned
+    assert assigned is not None
+    assert assigned.short == "/device:CPU:0"
 
 
 def test_a_session_that_does_not_log_says_how_to() -> None:

@@ -29,8 +29,8 @@ def read(text: str) -> Log:
     return tally.log("a.log")
 
 
-def states(log: Log, *arguments: object) -> dict[str, str]:
-    return {each.rule: each.state for each in verify(log.placement(*arguments)).verdicts}
+def states(log: Log, machine: Machine | None = None) -> dict[str, str]:
+    return {each.rule: each.state for each in verify(log.placement(machine)).verdicts}
 
 
 def test_doubled_records_are_one_placement_and_repeats_are_kept() -> None:
@@ -105,6 +105,7 @@ def test_a_node_of_two_types_on_one_device_was_not_moved() -> None:
 def test_a_log_without_records_has_a_reason(text: str, reason: str) -> None:
     log = read(text)
 
+    assert log.reason is not None
     assert log.reason.startswith(reason)
     assert (log.counts, log.records) == ({}, 0)
     with pytest.raises(InputError, match=r"a\.log: has no placements"):
@@ -180,7 +181,7 @@ def test_a_log_of_a_machine_without_gpus_is_no_pass(machine: Machine | None) -> 
     log = read(f"w: (VarHandleOp): {CPU}\na: (MatMul): {CPU}\n")
 
     assert set(states(log, machine).values()) == {"not-checked"}
-    reasons = {each.rule: each.reason for each in verify(log.placement(machine)).verdicts}
+    reasons = {each.rule: str(each.reason) for each in verify(log.placement(machine)).verdicts}
     assert reasons["variables-on-host"].startswith("the log comes from a machine without GPUs")
 
 
@@ -197,7 +198,7 @@ def test_a_log_before_0_12_has_no_types() -> None:
     log = read("w: /job:localhost/replica:0/task:0/gpu:0\n")
 
     assert log.placement().ops["w"].type == ""
-    reasons = {each.rule: each.reason for each in verify(log.placement()).verdicts}
+    reasons = {each.rule: str(each.reason) for each in verify(log.placement()).verdicts}
 
     assert reasons["variables-on-host"].startswith("logs of TensorFlow before 0.12 have no op typ")
 

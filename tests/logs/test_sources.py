@@ -157,7 +157,9 @@ def test_so_they_are_where_only_one_part_has_some(
 def test_text_in_utf_16_is_not_binary(log: Path, encoding: str) -> None:
     log.write_bytes("step 1, loss 0.3\n".encode(encoding) * 99)
 
-    assert read_logs([str(log)]).reason.startswith("nothing in it comes from TensorFlow's runtime")
+    reason = read_logs([str(log)]).reason
+    assert reason is not None
+    assert reason.startswith("nothing in it comes from TensorFlow's runtime")
 
 
 @pytest.mark.parametrize("number", [b"\1\0\0\0", b"\0\0\0\1"])

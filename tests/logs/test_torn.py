@@ -163,6 +163,7 @@ def test_only_torn_records_are_a_reason() -> None:
     log = read(f"ok{DATED.replace(': I ', ': W ')}a warning\nconv/w: (VarHandleOp): {HOST}:CPU:0")
 
     assert (log.counts, log.torn) == ({}, 1)
+    assert log.reason is not None
     assert log.reason.startswith("of the records in it, 1 in all, each is torn")
 
 

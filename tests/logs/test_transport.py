@@ -24,7 +24,8 @@ def printed(request: pytest.FixtureRequest, fixtures: Path) -> bytes:
     """A real log of both streams, line by line; a form for each age."""
     folder = fixtures / "logs" / request.param
     name = "session.tty.log" if request.param != "1.3.0" else "session.stderr.log"
-    return (folder / name).read_bytes().replace(b"\r\n", b"\n")
+    content: bytes = (folder / name).read_bytes()
+    return content.replace(b"\r\n", b"\n")
 
 
 def read(folder: Path, text: bytes) -> Log:
@@ -96,7 +97,7 @@ CARRIERS: dict[str, Callable[[bytes], bytes]] = {
     "UTF-16, big end first": lambda text: codecs.BOM_UTF16_BE + text.decode().encode("utf-16-be"),
     "UTF-8 with a BOM": lambda text: codecs.BOM_UTF8 + text,
     "NUL bytes of a file cut while it was written": lambda text: b"\0" * 5000 + text,
-    "bytes that are no UTF-8": each_line("\u2588 ").__call__,
+    "bytes that are no UTF-8": each_line("\u2588 "),
     "invalid bytes": lambda text: text.replace(b"\n", b"\n\xff\xfe\x80 "),
     "colours": coloured,
     "colours through syslog": each_line("#033[1;32m"),
@@ -214,7 +215,10 @@ def test_numbers_may_be_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("carry", [docker_json, cri], ids=["docker", "CRI"])
 def test_pieces_at_the_border_of_parts(
-    carry: Callable[..., Any], fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    carry: Callable[[bytes], bytes],
+    fixtures: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 500)
     log = tmp_path / "a.log"
@@ -240,7 +244,7 @@ RECORD = f"x: (Add): {DEVICE}"
 @pytest.mark.parametrize(
     "carry", [docker_json, cri, fluent_json], ids=["docker", "CRI", "Fluent Bit"]
 )
-def test_every_line_ends_where_it_ended(carry: Callable[..., Any]) -> None:
+def test_every_line_ends_where_it_ended(carry: Callable[[bytes], bytes]) -> None:
     lines = [f"x_{n}: (Add): {DEVICE}" for n in range(4)]
     unwrapper = Unwrapper()
 
@@ -286,7 +290,7 @@ def test_json_of_any_form(line: Mapping[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("carry", [docker_json, cri], ids=["docker", "CRI"])
 def test_so_it_is_where_no_record_has_a_copy(
-    carry: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    carry: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 500)
     log = tmp_path / "a.log"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def test_equal_arrays_are_equal(pairs: list[tuple[float, float]], dtype: str) ->
 
 @given(pairs, faults, st.randoms())
 def test_the_order_of_elements_does_not_matter(
-    pairs: list[tuple[float, float]], noise: float, random: Any
+    pairs: list[tuple[float, float]], noise: float, random: Random
 ) -> None:
     shuffled = random.sample(pairs, len(pairs))
 
@@ -140,7 +141,7 @@ def test_no_other_ratio_is_nearer(pairs: list[tuple[float, float]]) -> None:
         (91, {"allowed": 90 * ONE}, "differs"),
     ],
 )
-def test_states_at_the_limits(off: int, more: dict[str, float], state: str) -> None:
+def test_states_at_the_limits(off: int, more: dict[str, Any], state: str) -> None:
     """Of the small element; the eps is that of the large one."""
     assert compare([1, 2**-12], [1, 2**-12 + off * ONE], **more).state == state
 
@@ -200,7 +201,7 @@ def test_integers_are_equal_or_not(dtype: str) -> None:
 @pytest.mark.parametrize("more", [{}, {"noise": 100.0}, {"allowed": 100.0}, {"tolerance": 1e9}])
 @pytest.mark.parametrize("expected", [[1.0, 2.0], [0.0, 0.0]])
 def test_what_is_no_number_differs(
-    stray: float, more: dict[str, float], expected: list[float]
+    stray: float, more: dict[str, Any], expected: list[float]
 ) -> None:
     each = compare(expected, [expected[0], stray], **more)
 
@@ -316,7 +317,7 @@ def test_gradients_are_compared_as_told() -> None:
     ],
 )
 def test_zeros_are_rounded_as_the_largest_gradient_is(
-    off: float, more: dict[str, float], dtype: str, state: str
+    off: float, more: dict[str, Any], dtype: str, state: str
 ) -> None:
     """In eps of it; a bias before a normalisation, in one order of the rows and in another."""
     expected = {"bias": np.full(2, 1e-9), "w": np.array([-1000.0, 1.0]), "v": np.ones(2)}
@@ -350,8 +351,9 @@ def test_sound_towers_do_not_differ(seed: int, rows: int, towers: int, is_sum: b
     parts = [given.of(range(tower, rows, towers)) for tower in range(towers) if tower < rows]
     share = [1.0 if is_sum else len(range(k, rows, towers)) / rows for k in range(len(parts))]
     found = {
-        name: np.float32(
-            sum(np.float32(w * part[name]) for w, part in zip(share, parts, strict=True))
+        name: np.asarray(
+            sum(np.float32(w * part[name]) for w, part in zip(share, parts, strict=True)),
+            np.float32,
         ).astype(np.float64)
         for name in given.slopes
     }

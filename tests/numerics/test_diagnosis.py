@@ -962,7 +962,7 @@ def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
 
     parts = on(whole.parts)
     found = {
-        name: sum(len(part.rows) / given.rows * part.gradients[name] for part in parts)
+        name: np.sum([len(part.rows) / given.rows * part.gradients[name] for part in parts], 0)
         for name in given.slopes
     }
     return replace(

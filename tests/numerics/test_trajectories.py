@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measurements import measurement, trajectory
 
-from placement_checks.core.measurement import Array, Measurement, Trajectory, Trial
+from placement_checks.core.measurement import NO_STEPS, Array, Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
 from placement_checks.numerics.trajectories import (
     Departure,
@@ -383,10 +383,10 @@ def test_descent_by_hand(seed: int, towers: int, rate: float) -> None:
     y = rng.normal(0, 1, 4 * towers).astype(np.float32)
     start = rng.normal(0, 1, 3).astype(np.float32)
 
-    def slope(w: Array, rows: slice) -> Any:
+    def slope(w: Any, rows: slice) -> Any:
         return x[rows].T @ (x[rows] @ w - y[rows]) / np.float32(len(y[rows]))
 
-    def steps(parts: Sequence[slice], by: float) -> list[Array]:
+    def steps(parts: Sequence[slice], by: float) -> list[Any]:
         w, all_steps = start, []
         for _ in range(3):
             mean = sum(slope(w, rows) for rows in parts) / np.float32(len(parts))
@@ -559,7 +559,7 @@ def test_gradients_that_differ_after_the_steps_alone(
 
 
 def test_without_steps_nothing_is_stale_or_made_up_for() -> None:
-    numbers = walked(batch({"w": 2, "v": 2}), trajectory=None)
+    numbers = walked(batch({"w": 2, "v": 2}), trajectory=NO_STEPS)
 
     assert stale(numbers) == set()
     assert made_up_for(numbers) == 1

@@ -37,7 +37,7 @@ def placed(data: bytes, soft: bool) -> dict[str, str] | str:
         try:
             session.run(probe)
         except tf.errors.OpError as error:
-            return error.message
+            return str(error.message)
     (dump,) = (
         each
         for each in (folder / "dumps").glob("placer_output*")

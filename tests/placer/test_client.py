@@ -16,11 +16,12 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import PlacementError, place
+from placement_checks.core import machines
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import Placement
 from placement_checks.placer import placing
 from placement_checks.placer.worker import client as module
-from placement_checks.placer.worker.client import PlacerProcess, Unusable
+from placement_checks.placer.worker.client import PlacerProcess, Unusable, phantom
 
 
 def build() -> None:
@@ -28,7 +29,7 @@ def build() -> None:
         tf.matmul(tf.ones([2, 2]), tf.ones([2, 2]), name="product")
 
 
-def devices(placement: Placement) -> set[str]:
+def devices(placement: Evidence) -> set[str]:
     return {op.assigned.short for op in placement.ops.values() if op.assigned}
 
 
@@ -39,15 +40,15 @@ def child_of(process: PlacerProcess) -> subprocess.Popen[bytes]:
 
 def test_one_process_serves_all_placements() -> None:
     place(build)
-    first = child_of(placing.phantom).pid
+    first = child_of(phantom).pid
     place(build)
 
-    assert child_of(placing.phantom).pid == first
+    assert child_of(phantom).pid == first
 
 
 def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -> None:
     place(build)
-    os.kill(child_of(placing.phantom).pid, signal.SIGKILL)
+    os.kill(child_of(phantom).pid, signal.SIGKILL)
 
     with pytest.raises(PlacementError) as caught:
         place(build)
@@ -61,7 +62,7 @@ def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -
 
 def test_a_process_that_hangs_is_ended_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     place(build)
-    pid = child_of(placing.phantom).pid
+    pid = child_of(phantom).pid
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(module, "PLACE_LIMIT", -9.0)  # plus 10 s for the pipe
     begin = time.monotonic()
@@ -76,13 +77,13 @@ def test_a_process_that_hangs_is_ended_after_the_limit(monkeypatch: pytest.Monke
 
 def test_a_forked_child_starts_a_process_of_its_own() -> None:
     place(build)
-    pid = child_of(placing.phantom).pid
+    pid = child_of(phantom).pid
     reader, writer = os.pipe()
     forked = os.fork()
     if forked == 0:
-        placing.phantom.start()
-        os.write(writer, str(child_of(placing.phantom).pid).encode())
-        placing.phantom.stop()
+        phantom.start()
+        os.write(writer, str(child_of(phantom).pid).encode())
+        phantom.stop()
         os._exit(0)
     os.waitpid(forked, 0)
 
@@ -153,7 +154,7 @@ def test_the_devices_of_this_machine_answer_for_themselves(
             asked.append(tasks)
             return ["/job:localhost/replica:0/task:0/device:GPU:1"] * len([*targets, *nested])
 
-    monkeypatch.setattr(placing.machines, "local_gpus", lambda: (0, 1))
+    monkeypatch.setattr(machines, "local_gpus", lambda: (0, 1))
     monkeypatch.setattr(placing, "session", Session("session", {}))
 
     assert place(build, gpus=2).placer == "session"
@@ -167,9 +168,9 @@ def test_the_devices_of_this_machine_answer_for_themselves(
 
 def test_a_hundred_placements_leak_neither_memory_nor_files(fixtures: Path) -> None:
     def used() -> tuple[int, int]:
-        pid = child_of(placing.phantom).pid
+        pid = child_of(phantom).pid
         status = Path(f"/proc/{pid}/status").read_text()
-        resident = int(re.search(r"VmRSS:\s+(\d+)", status)[1])
+        resident = int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
         return resident, len(os.listdir(f"/proc/{pid}/fd")) + len(os.listdir("/proc/self/fd"))
 
     for _ in range(30):  # memory settles

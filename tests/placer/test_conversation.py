@@ -20,7 +20,9 @@ import pytest
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer.worker import client as module
-from placement_checks.placer.worker.client import PlacerProcess, Refused
+from placement_checks.placer.worker import messages
+from placement_checks.placer.worker.client import PlacerProcess
+from placement_checks.placer.worker.refused import Refused
 
 NAMES = ["a", "b", "c"]
 # Places every op where the text of the "graph" says.
@@ -117,7 +119,7 @@ def test_a_request_that_is_interrupted_ends_its_process(
     ask(placer, "GPU:0")
     pid = placer.pid
     with monkeypatch.context() as patch:
-        patch.setattr(module.messages, "read", interrupt)
+        patch.setattr(messages, "read", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ask(placer, "GPU:1")
 

@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import psutil
 import pytest
@@ -133,10 +134,10 @@ def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    with process.stdin, process.stdout:
-        messages.read(process.stdout)
+    with process.stdin as requests, process.stdout as replies:
+        messages.read(cast(BinaryIO, replies))
         header = {"number": 1, "targets": 1, "tasks": [], "soft": False, "limit": 0.0}
-        messages.write(process.stdin, header, b"", b"a")
+        messages.write(cast(BinaryIO, requests), header, b"", b"a")
 
         assert process.wait(timeout=PATIENCE) == -signal.SIGALRM
 

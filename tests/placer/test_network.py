@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -19,6 +20,7 @@ from placement_checks.core.errors import PlacerError
 from placement_checks.placer import placing
 from placement_checks.placer.worker import main, network, phantom
 from placement_checks.placer.worker.client import PlacerProcess
+from placement_checks.util import loopback
 
 
 def build() -> None:
@@ -31,11 +33,18 @@ def placed() -> set[str]:
     return {op.assigned.short for op in place(build).ops.values() if op.assigned}
 
 
+def placer_process() -> PlacerProcess:
+    """The one that places, which a fixture may have replaced."""
+    current: PlacerProcess = vars(placing)["phantom"]
+    return current
+
+
 def pid() -> int:
     """The placer's process."""
     place(build)
-    assert placing.phantom.pid is not None
-    return placing.phantom.pid
+    number = placer_process().pid
+    assert number is not None
+    return number
 
 
 def leaves_the_shared_network() -> bool:
@@ -58,11 +67,11 @@ def test_the_process_has_a_network_of_its_own() -> None:
 @pytest.fixture(scope="module")
 def _shared_network() -> Iterator[None]:
     """A placer as on a system that allows no other network."""
-    environment = {**placing.phantom._environment, main.SHARED_NETWORK: "1"}
+    environment = {**placer_process()._environment, main.SHARED_NETWORK: "1"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placing, "phantom", PlacerProcess("phantom", environment))
         yield
-        placing.phantom.stop()
+        placer_process().stop()
 
 
 @pytest.mark.usefixtures("_shared_network")
@@ -82,7 +91,7 @@ def test_nobody_can_connect_to_the_master_in_a_shared_network() -> None:
 def test_another_user_can_connect_to_no_more_than_a_worker_in_a_shared_network() -> None:
     ports = ports_of(ESTABLISHED) | ports_of(LISTENING)
 
-    reached = {port for port in ports if as_nobody(lambda port=port: answers("127.0.0.1", port))}
+    reached = {port for port in ports if as_nobody(partial(answers, "127.0.0.1", port))}
 
     assert reached == ports_of(LISTENING)
     assert len(reached) == 1
@@ -118,7 +127,7 @@ def test_the_master_answers_nobody_before_its_port_is_ours(
         refused.append(caught.value.code())
         raise OSError("somebody was quicker")
 
-    monkeypatch.setattr(phantom.loopback, "take", take)
+    monkeypatch.setattr(loopback, "take", take)
     with pytest.raises(OSError, match="somebody was quicker"):
         phantom.Phantom()
 

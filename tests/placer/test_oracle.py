@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from builders import builder_of
 from placer.zoo import GRAPHS, PROGRAMS
 
 from placement_checks import Machine, place
-from placement_checks.loading.targets import resolve
 from placement_checks.placer import placing
 from placement_checks.run.devices import running_on
 
@@ -28,7 +28,7 @@ def graphs(fixtures: Path) -> dict[str, tf.Graph]:
     builders = dict(
         zip(
             NAMES,
-            [*GRAPHS, *(resolve(f"{fixtures}/{each}").build for each in PROGRAMS)],
+            [*GRAPHS, *(builder_of(f"{fixtures}/{each}") for each in PROGRAMS)],
             strict=True,
         )
     )
@@ -48,7 +48,9 @@ def answers(
         (folder / f"{name}.pb").write_bytes(graph.as_graph_def().SerializeToString())
     script = Path(__file__).parent / "oracle.py"
     subprocess.run([sys.executable, script, folder, str(CPUS)], check=True, capture_output=True)
-    return json.loads((folder / "answers.json").read_text())
+    found: dict[str, dict[str, str] | str]
+    found = json.loads((folder / "answers.json").read_text())
+    return found
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["strict", "soft"])

@@ -4,12 +4,11 @@ import json
 import subprocess
 import sys
 from importlib import metadata
-from typing import Any
 
 import pytest
 from graphs import op, placement
 
-from placement_checks import verify
+from placement_checks import PlacementError, verify
 from placement_checks.core.errors import ConfigError, InputError, PlacerError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
@@ -164,7 +163,7 @@ def test_tensorflow_comes_under_several_names(
         (PlacerError, "internal"),
     ],
 )
-def test_error(error: type[Any], kind: str) -> None:
+def test_error(error: type[PlacementError], kind: str) -> None:
     raised = error("train.py", "is not there", "name another", details="not for programs")
     assert json.loads(render([], [raised])) == {
         "schema": 1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from io import StringIO
-from typing import Any
 
 import pytest
 from graphs import op, placement
@@ -34,10 +33,10 @@ def graph(device: str, program: str = "train.py:\x1b[2Jbuild") -> Placement:
     )
 
 
-def console_text(write: Callable[..., Any]) -> str:
-    console = Console(file=StringIO())
-    write(console)
-    return console.file.getvalue()
+def console_text(write: Callable[[Console], None]) -> str:
+    file = StringIO()
+    write(Console(file=file))
+    return file.getvalue()
 
 
 def drawn() -> str:
@@ -52,7 +51,7 @@ def of_logs() -> str:
     return log.render_lines(told) + log.render_text(told) + moved
 
 
-FORMS = {
+FORMS: dict[str, Callable[[], str]] = {
     "text": lambda: console_text(lambda to: text.write([verify(graph("GPU:0"))], to)),
     "diff": lambda: diff.render_text(compare(graph("GPU:0", "a\rb"), graph("CPU:0"))),
     "log": of_logs,
@@ -79,10 +78,11 @@ def test_names_are_shown_and_do_nothing(form: str) -> None:
 
 
 def test_a_line_with_a_name_of_ours_keeps_its_colours() -> None:
-    console = Console(file=StringIO(), force_terminal=True)
+    file = StringIO()
+    console = Console(file=file, force_terminal=True)
     text.write([verify(graph("GPU:0", "train.py:build"), only=["variables-on-host"])], console)
 
-    lines = console.file.getvalue().splitlines()
+    lines = file.getvalue().splitlines()
     assert any("BROKEN" in line and "\x1b[1;31m" in line for line in lines)
     assert any(r"w\x1b[31mX sits on" in line and "\x1b" not in line for line in lines)
 

@@ -19,9 +19,9 @@ from placement_checks.util.text import counted
 
 def written(*reports: Report, width: int = 40) -> str:
     """Narrower than the lines, which must not be broken: a terminal does that better."""
-    console = Console(file=StringIO(), width=width)
-    write(reports, console)
-    return console.file.getvalue()
+    file = StringIO()
+    write(reports, Console(file=file, width=width))
+    return file.getvalue()
 
 
 def finding(object: str, **more: Any) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,9 +98,14 @@ def tensor(dtype: tf.DType) -> Callable[[int], Any]:
     return lambda number: tf.constant(number, dtype)
 
 
-FORMS = st.sampled_from(
-    [int, float, np.int64, np.float32, *map(tensor, [tf.int32, tf.int64, tf.float32, tf.float64])]
-)
+NUMBERS: list[Callable[[int], Any]] = [
+    int,
+    float,
+    np.int64,
+    np.float32,
+    *map(tensor, [tf.int32, tf.int64, tf.float32, tf.float64]),
+]
+FORMS = st.sampled_from(NUMBERS)
 
 
 @VARIANTS
@@ -201,8 +206,9 @@ def test_a_tower_without_rows_does_not_count(zero: Callable[..., Any], sparse: b
     assert densified(mean).tolist() == [1.0, 2.0]
 
 
-def loss_of(table: Any, kernel: Any, bias: Any, rows: Any, labels: Any) -> Any:
+def loss_of(variables: Sequence[Any], batch: Sequence[Any]) -> Any:
     """The mean loss of a small model; the gradient of its table is sparse."""
+    (table, kernel, bias), (rows, labels) = variables, batch
     hidden = tf.tanh(tf.gather(table, rows))
     return tf.reduce_mean((tf.linalg.matvec(hidden, kernel) + bias - labels) ** 2)
 
@@ -226,7 +232,7 @@ def test_parts_weighted_by_their_rows_give_the_gradient_of_the_batch(split: list
 
     def gradients(part: slice) -> list[tuple[Any, Any]]:
         with tf.GradientTape() as tape:
-            loss = loss_of(*variables, *(each[part] for each in batch))
+            loss = loss_of(variables, [each[part] for each in batch])
         return list(zip(tape.gradient(loss, variables), variables, strict=True))
 
     ends = np.cumsum(split)
@@ -255,7 +261,7 @@ def test_towers_in_a_v1_graph_train_as_one_device_does(use_resource: bool) -> No
                 with tf.device(f"/gpu:{number}"):
                     rows = tf1.placeholder(tf.int64, [None])
                     labels = tf1.placeholder(tf.float64, [None])
-                    loss = loss_of(*variables, rows, labels)
+                    loss = loss_of(variables, (rows, labels))
                     tower_grads.append(optimizer.compute_gradients(loss))
                     feeds.append((rows, labels))
             with tf.device("/cpu:0"):
@@ -276,7 +282,8 @@ def test_towers_in_a_v1_graph_train_as_one_device_does(use_resource: bool) -> No
                             for placeholder, each in zip(fed, batch, strict=True)
                         },
                     )
-                return session.run(variables)
+                trained: list[np.ndarray] = session.run(variables)
+        return trained
 
     for found, expected in zip(train(2), train(1), strict=True):
         assert np.abs(found - expected).max() <= 32 * 2.0**-52 * np.abs(expected).max()

@@ -35,7 +35,7 @@ def refused(
     return f"{type(error.value).__name__}: {error.value}"
 
 
-def with_loss(loss: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def with_loss(loss: Callable[[Any, Any], Any]) -> Callable[..., dict[str, Any]]:
     return partial(pairs.towers, loss=lambda x, y: loss(pairs.predicted(x), y))
 
 
@@ -263,7 +263,7 @@ class Unreadable:
 @pytest.mark.parametrize(
     ("batch", "deed"),
     [
-        (lambda _rng, _n: {}["x"], "raised KeyError: 'x'"),
+        (lambda _rng, _n: dict[str, Any]()["x"], "raised KeyError: 'x'"),
         (lambda _rng, _n: {"x": Unreadable()}, "raised RuntimeError: on another device"),
         (lambda _rng, _n: sys.exit(0), "called sys.exit(0)"),
     ],

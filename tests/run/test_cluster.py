@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,7 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
 
     sys.path.insert(0, str(fixtures))
     try:
-        from worker_strategies import train_alone
+        train_alone = import_module("worker_strategies").train_alone
     finally:
         sys.path.remove(str(fixtures))
     for one in said:

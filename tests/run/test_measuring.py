@@ -15,13 +15,14 @@ import tensorflow as tf
 
 from placement_checks.core import machines
 from placement_checks.core.errors import CannotRun
-from placement_checks.core.measurement import Measurement
+from placement_checks.core.measurement import Measurement, Trajectory
 from placement_checks.core.missing import Missing
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.trajectories import compared
 
 tf1 = tf.compat.v1
+GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +42,15 @@ def run(
     return pairs.measured(towers, single, batch, gpus, **conditions)
 
 
-def sound(measured: Measurement) -> bool:
+def trajectory_of(measured: Measurement) -> Trajectory:
     assert measured.trajectory
+    return measured.trajectory
+
+
+def sound(measured: Measurement) -> bool:
     return (
         not any(differing(trial, measured.precisions) for trial in measured.trials)
-        and not compared(measured, measured.trajectory)[1]
+        and not compared(measured, trajectory_of(measured))[1]
         and not measured.missing
         and not measured.saved
     )
@@ -61,8 +66,9 @@ def test_sound_towers_have_the_gradients_and_weights_of_one_gpu(gpus: int) -> No
     assert [len(rows) for rows in measured.trials[0].split] == (
         [] if gpus == 1 else [measured.trials[0].rows // gpus] * gpus
     )
-    assert len(measured.trajectory.found) == 3
-    assert not np.array_equal(measured.trajectory.found[0]["w"], measured.trajectory.found[2]["w"])
+    found = trajectory_of(measured).found
+    assert len(found) == 3
+    assert not np.array_equal(found[0]["w"], found[2]["w"])
 
 
 @pytest.mark.parametrize(
@@ -126,7 +132,7 @@ def test_gradients_that_no_op_shows_are_those_that_the_builder_returns() -> None
         said = {"gradients": Noted.mean} if say else {}
         return {**step, "train_op": tf.group(*descent), **said}
 
-    class Noted(tf1.train.GradientDescentOptimizer):
+    class Noted(GradientDescentOptimizer):
         """Applies nothing."""
 
         mean: list[Any] = []  # noqa: RUF012
@@ -146,7 +152,7 @@ def test_gradients_that_no_op_shows_are_those_that_the_builder_returns() -> None
     assert not silent.trials[0].found
     assert silent.unread["w"].startswith("AssignSubVariableOp")
     assert "return {'gradients': [(gradient, variable), …]}" in silent.unread["w"]
-    assert not compared(silent, silent.trajectory)[1]
+    assert not compared(silent, trajectory_of(silent))[1]
 
 
 @pytest.mark.parametrize("shape", [[6, 4], [None, 4], None], ids=str)
@@ -206,13 +212,13 @@ def test_every_precision_is_compared_in_its_own_eps(dtype: str) -> None:
 
 
 def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
-    start = run(pairs.towers, gpus=2).trajectory.start
+    start = trajectory_of(run(pairs.towers, gpus=2)).start
 
     assert start["b"].shape == (1,)  # of one number, nothing can differ
     wide = partial(
         pairs.towers, loss=lambda x, y: tf.reduce_mean((pairs.predicted(x, width=3) - y) ** 2)
     )
-    start = run(wide, partial(wide, 1)).trajectory.start
+    start = trajectory_of(run(wide, partial(wide, 1))).start
     assert len(set(start["b"])) == 3
     assert np.all(start["b"] > 0)
 
@@ -220,7 +226,7 @@ def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
 def test_two_runs_give_the_same_numbers() -> None:
     first, second = run(pairs.towers), run(pairs.towers)
 
-    for one, other in zip(first.trajectory.found, second.trajectory.found, strict=True):
+    for one, other in zip(trajectory_of(first).found, trajectory_of(second).found, strict=True):
         assert {name: value.tolist() for name, value in one.items()} == {
             name: value.tolist() for name, value in other.items()
         }
@@ -236,7 +242,7 @@ def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
     assert (Path(first.saved).parent / ".gitignore").read_text() == "*\n"
     for name, value in first.trials[0].found.items():
         assert np.array_equal(value, again.trials[0].found[name])
-    for one, other in zip(first.trajectory.found, again.trajectory.found, strict=True):
+    for one, other in zip(trajectory_of(first).found, trajectory_of(again).found, strict=True):
         assert all(np.array_equal(value, other[name]) for name, value in one.items())
 
 
@@ -364,7 +370,7 @@ def test_hidden_copies_show_after_the_first_step() -> None:
     measured = run(towers, single)
 
     assert not differing(measured.trials[0], measured.precisions)
-    (departure,) = compared(measured, measured.trajectory)[1]
+    (departure,) = compared(measured, trajectory_of(measured))[1]
     assert (departure.difference.variable, departure.step) == ("w", 2)
 
 
@@ -404,7 +410,7 @@ def test_local_variables_such_as_those_of_metrics_are_not_compared() -> None:
     measured = run(towers, partial(towers, 1))
 
     assert sound(measured)
-    assert measured.trajectory.start.keys() == {"w", "b"}
+    assert trajectory_of(measured).start.keys() == {"w", "b"}
 
 
 def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> None:

@@ -15,6 +15,7 @@ from placement_checks.run.precision import changed
 from placement_checks.run.runnable import runnable
 
 tf1 = tf.compat.v1
+GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
 
 
 def masked(gradients: list[Any]) -> list[Any]:
@@ -45,7 +46,7 @@ def masked(gradients: list[Any]) -> list[Any]:
 def test_gradients_are_changed_by_what_depends_on_them(
     change: Callable[[list[Any]], list[Any]], names: set[str]
 ) -> None:
-    class Changing(tf1.train.GradientDescentOptimizer):
+    class Changing(GradientDescentOptimizer):
         def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> Any:
             gradients, variables = zip(*pairs, strict=True)
             changed_pairs = zip(change(list(gradients)), variables, strict=True)

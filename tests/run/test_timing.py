@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The sessions that are opened: of which program, on how many threads."""
     found = []
     whole = Running.__init__
@@ -72,7 +73,7 @@ def test_every_loop_takes_a_step_a_round_and_what_warms_up_does_not_count() -> N
 def test_each_loop_has_the_threads_that_make_it_comparable(
     opened: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing.os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
 
     with Race(pair(gpus=3), pairs.batch):
         pass
@@ -83,7 +84,7 @@ def test_each_loop_has_the_threads_that_make_it_comparable(
 def test_no_company_where_there_are_fewer_cores_than_towers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timing.os, "sched_getaffinity", lambda _: range(2))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
 
     with Race(pair(gpus=4), pairs.batch) as race:
         race.others()
@@ -160,5 +161,5 @@ def test_what_is_settled_once_tensorflow_is_loaded(monkeypatch: pytest.MonkeyPat
 
     settle()
 
-    assert timing.os.environ[POOL] == "1"
-    assert ONEDNN not in timing.os.environ  # too late: TensorFlow has chosen
+    assert os.environ[POOL] == "1"
+    assert ONEDNN not in os.environ  # too late: TensorFlow has chosen

@@ -150,7 +150,7 @@ def test_rules_heed_the_policy_of_the_program() -> None:
     [(["no-fallbacks"], {}, UsageError), ([], {"no-fallback": {"alow": []}}, ConfigError)],
 )
 def test_rules_refuse_names_that_do_not_exist(
-    rules: Sequence[str], policy: Mapping[str, Mapping[str, Sequence[Any]]], error: type[Any]
+    rules: Sequence[str], policy: Mapping[str, Mapping[str, Sequence[Any]]], error: type[Exception]
 ) -> None:
     with pytest.raises(error, match="did you mean"):
         assert_rules(Evidence(placement(op("a", "NoOp")), policy=policy), *rules)
@@ -242,7 +242,7 @@ def test_a_broken_rule_is_not_hidden_by_one_that_no_placer_answered_for() -> Non
         assert_rules(graph, "placeable", "variables-shared")
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, rule: str, error: Any) -> None:
+def failing(monkeypatch: pytest.MonkeyPatch, rule: str, error: Exception) -> None:
     def fail(*_: object) -> None:
         raise error
 
@@ -251,7 +251,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, rule: str, error: Any) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("a fault"), MemoryError(), RecursionError("deep")])
 def test_a_rule_that_fails_neither_passes_nor_breaks(
-    monkeypatch: pytest.MonkeyPatch, sound: Placement, error: Any
+    monkeypatch: pytest.MonkeyPatch, sound: Placement, error: Exception
 ) -> None:
     failing(monkeypatch, "placeable", error)
 

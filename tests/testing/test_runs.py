@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pairs
 import pytest
@@ -29,7 +31,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def twice(num_gpus: int = 2, **options: object) -> dict[str, object]:
+def twice(num_gpus: int = 2, **options: Any) -> dict[str, object]:
     """Towers whose gradients are twice what they should be."""
     return pairs.towers(num_gpus, loss=lambda x, y: 2 * pairs.squared_error(x, y), **options)
 
@@ -38,11 +40,12 @@ def hidden(num_gpus: int = 2) -> dict[str, object]:
     return twice(num_gpus, optimizer=lambda: tf1.train.AdamOptimizer(0.1))
 
 
+Batch = Callable[..., Any]
 adam = partial(pairs.towers, 1, optimizer=lambda: tf1.train.AdamOptimizer(0.1))
 
 
 @pytest.mark.parametrize("batch", [pairs.batch, None])
-def test_sound_towers_pass(batch: object) -> None:
+def test_sound_towers_pass(batch: Batch | None) -> None:
     assert_gradients_equal(pairs.towers, pairs.single, batch, gpus=3)
     assert_training_equal(pairs.towers, pairs.single, batch, steps=4)
 

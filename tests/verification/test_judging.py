@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Final
 
 import pytest
 from graphs import op, placement
@@ -11,12 +11,14 @@ from placement_checks import RULES, Verdict, verify
 from placement_checks.core.errors import ConfigError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.results import Report
+from placement_checks.core.results import Report, State
 
-KEPT, BROKEN, NOT_CHECKED = "kept", "broken", "not-checked"
+KEPT: Final = "kept"
+BROKEN: Final = "broken"
+NOT_CHECKED: Final = "not-checked"
 
 
-def report(**states: Any) -> Report:
+def report(**states: State) -> Report:
     return Report(
         Evidence(placement()), [Verdict(rule, state, None) for rule, state in states.items()]
     )
@@ -40,14 +42,14 @@ def report(**states: Any) -> Report:
     ],
 )
 def test_status(
-    states: Mapping[str, str], asked: Sequence[str], require_all: bool, status: int
+    states: Mapping[str, State], asked: Sequence[str], require_all: bool, status: int
 ) -> None:
     assert report(**states).status(asked=asked, require_all=require_all) == status
 
 
 @pytest.mark.parametrize("other", [KEPT, BROKEN, NOT_CHECKED])
 @pytest.mark.parametrize("require_all", [False, True])
-def test_a_rule_that_an_error_ended_is_the_worst(other: str, require_all: bool) -> None:
+def test_a_rule_that_an_error_ended_is_the_worst(other: State, require_all: bool) -> None:
     error = as_error("train.py:build", RuntimeError("a fault"))
     verdicts = [Verdict("a", other, None), Verdict("b", NOT_CHECKED, None, error=error)]
 
@@ -70,7 +72,7 @@ def test_errors_are_told_once_with_the_rules_that_they_ended() -> None:
 
 
 @pytest.mark.parametrize(("state", "count"), [(KEPT, 2), (BROKEN, 1), (NOT_CHECKED, 0)])
-def test_count(state: str, count: int) -> None:
+def test_count(state: State, count: int) -> None:
     assert report(a=KEPT, b=BROKEN, c=KEPT).count(state) == count
 
 

@@ -44,7 +44,7 @@ def test_rules_for_chooses_in_the_order_of_the_reports(
 
 
 def test_rules_for_takes_each_field_from_the_first_policy_that_has_it() -> None:
-    policies = [
+    policies: list[Mapping[str, Any]] = [
         {"variables-on-host": {"device": "/gpu:0"}},
         {"variables-on-host": {"device": "/gpu:1", "allow": ["v"]}, "no-fallback": {"allow": ()}},
     ]
@@ -183,7 +183,7 @@ def test_policy_errors_find_what_is_no_device(device: str | Sequence[str]) -> No
 
 
 def test_policy_errors_are_all_found_and_say_where_the_policy_stands() -> None:
-    policy = {"placeable": {"a": 1, "b": 2}, "zzz": {}, "no-fallback": 3}
+    policy: Mapping[str, Any] = {"placeable": {"a": 1, "b": 2}, "zzz": {}, "no-fallback": 3}
     errors = policy_errors(policy, "--set ")
     assert all(isinstance(each, ConfigError) for each in errors)
     assert [each.object for each in errors] == [
@@ -253,7 +253,7 @@ def test_parse_setting_reads_lists_of_names(names: Sequence[str]) -> None:
     ],
 )
 def test_others_are_set_as_a_list_of_tables(
-    value: str, others: Sequence[Mapping[str, str | float]]
+    value: str, others: tuple[Mapping[str, Any], ...]
 ) -> None:
     rule, field, parsed = parse_setting(f"session-memory.others={value}")
     policy = {rule: {field: parsed}}

@@ -101,7 +101,7 @@ def gpu(job: str, index: int) -> str:
         (("/cpu:0",), [gpu(job, index) for job in ("eval", "worker") for index in (0, 1)]),
     ],
 )
-def test_idle_excuses_what_its_patterns_match(idle: Sequence[str], found: Sequence[str]) -> None:
+def test_idle_excuses_what_its_patterns_match(idle: tuple[str, ...], found: Sequence[str]) -> None:
     graph = busy("/cpu:0", machine="eval*1: gpu*2; worker*1: gpu*2")
     assert [each.object for each in NoIdleDevice(idle).judge(graph).findings] == found
 
@@ -146,7 +146,7 @@ def test_the_note_has_four_gpus_one_by_one(work: Sequence[int], note: str) -> No
         (busy("/gpu:0", machine=None), (), "no GPU of the machine has to compute"),
     ],
 )
-def test_not_checked(graph: Placement, idle: Sequence[str], reason: str) -> None:
+def test_not_checked(graph: Placement, idle: tuple[str, ...], reason: str) -> None:
     assert NoIdleDevice(idle).judge(graph) == Verdict(
         "no-idle-device", "not-checked", None, reason
     )
@@ -203,6 +203,7 @@ def test_an_idle_gpu_of_the_own_task_is_a_finding() -> None:
     assert [each.message for each in verdict.findings] == [
         f"{worker(1, 0)} computes nothing, {worker(1, 1)} has 1"
     ]
+    assert verdict.note is not None
     assert verdict.note.endswith("; other tasks have 4 GPUs for graphs of their own")
 
 
@@ -246,6 +247,7 @@ def test_a_graph_for_two_tasks_is_judged_on_all() -> None:
     verdict = NoIdleDevice().judge(between(*of_task(0, 0, 1), *of_task(1, 0, 1)))
 
     assert [each.object for each in verdict.findings] == [worker(2, 0), worker(2, 1)]
+    assert verdict.note is not None
     assert "other tasks" not in verdict.note
 
 
@@ -259,6 +261,7 @@ def test_every_job_has_its_own_task() -> None:
     assert [each.object for each in verdict.findings] == [
         "/job:chief/replica:0/task:1/device:GPU:0"
     ]
+    assert verdict.note is not None
     assert verdict.note.endswith("; other tasks have 1 GPU for graphs of their own")
 
 

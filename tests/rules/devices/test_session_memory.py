@@ -205,7 +205,7 @@ def beside(*others: Mapping[str, Any], fraction: float = 0.95, **fields: Any) ->
 GROWS = {"allow_growth": True}
 
 
-def share(fraction: float, gpus: str | None = None) -> dict[str, str | float]:
+def share(fraction: float, gpus: str | None = None) -> dict[str, Any]:
     more = {} if gpus is None else {"visible_device_list": gpus}
     return {"per_process_gpu_memory_fraction": fraction, **more}
 
@@ -410,7 +410,7 @@ def test_growth_beside_nearly_all_goes_where_the_fraction_says_so() -> None:
     ],
 )
 def test_too_large_a_share_is_found_whatever_is_beside_it(
-    own: Mapping[str, str | float], others: Sequence[Mapping[str, Any]], takes: str
+    own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], takes: str
 ) -> None:
     alone = beside(**own)
 

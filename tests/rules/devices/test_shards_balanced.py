@@ -295,7 +295,7 @@ def test_what_is_bound_to_another_op_is_counted() -> None:
     ],
 )
 def test_allowed_variables_are_not_counted(
-    allow: Sequence[str], expected: Sequence[str] | None
+    allow: tuple[str, ...], expected: Sequence[str] | None
 ) -> None:
     verdict = ShardsBalanced(allow=allow).judge(dealt(0, 0, 0))
 
@@ -317,7 +317,7 @@ def test_allowed_variables_are_not_counted(
     ],
 )
 def test_an_allowed_variable_starts_the_turns_anew(
-    servers: Sequence[int], allow: Sequence[str], found: Sequence[str]
+    servers: Sequence[int], allow: tuple[str, ...], found: Sequence[str]
 ) -> None:
     verdict = ShardsBalanced(by="round-robin", allow=allow).judge(dealt(*servers))
     assert [each.object for each in verdict.findings] == found
@@ -384,6 +384,7 @@ def test_the_note_has_four_servers() -> None:
 
 def test_the_note_has_all_of_four_servers() -> None:
     verdict = ShardsBalanced().judge(dealt(*range(3), machine="ps*4; worker*1: gpu"))
+    assert verdict.note is not None
     assert verdict.note.endswith("; /job:ps/task:3 holds 0 variables, 0 bytes")
 
 
@@ -614,7 +615,7 @@ NOT_KNOWN = "the job of the parameter servers is not known: --set shards-balance
         ),
     ],
 )
-def test_not_checked(graph: Placement, fields: Mapping[str, str], reason: str) -> None:
+def test_not_checked(graph: Placement, fields: Mapping[str, Any], reason: str) -> None:
     assert ShardsBalanced(**fields).judge(graph) == Verdict(
         "shards-balanced", "not-checked", None, reason
     )
@@ -629,7 +630,7 @@ def test_not_checked(graph: Placement, fields: Mapping[str, str], reason: str) -
         ({"most": -1}, "most: -1 is below an even share; give 1 or more"),
     ],
 )
-def test_fields_that_make_no_sense(fields: Mapping[str, str | float], message: str) -> None:
+def test_fields_that_make_no_sense(fields: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         ShardsBalanced(**fields)
     assert str(refused.value) == message

@@ -72,7 +72,7 @@ WAYS = pytest.mark.parametrize(
 
 
 @WAYS
-def test_kept(made: Callable[..., Any], slot: str) -> None:
+def test_kept(made: Callable[..., Placement], slot: str) -> None:
     verdict = SlotsWithVariables().judge(made())
 
     assert verdict == Verdict(
@@ -102,7 +102,7 @@ def test_broken() -> None:
 
 
 @WAYS
-def test_slots_of_every_making_are_found(made: Callable[..., Any], slot: str) -> None:
+def test_slots_of_every_making_are_found(made: Callable[..., Placement], slot: str) -> None:
     (finding,) = SlotsWithVariables().judge(made("GPU:1")).findings
 
     assert (finding.object, finding.expected, finding.found) == (

@@ -24,7 +24,7 @@ def figure(source: str, to: str, copies: int, size: int, unknown: int = 0) -> di
 
 
 def sent(
-    shape: Sequence[int | None] | None = (4, 2),
+    shape: tuple[int | None, ...] | None = (4, 2),
     *,
     to: Sequence[str] = ("GPU:0", "GPU:1"),
     **more: Any,
@@ -149,6 +149,7 @@ def test_towers_take_the_weights_and_give_the_gradients() -> None:
         figure("/device:GPU:0", "/device:CPU:0", 1, 40),
         figure("/device:GPU:1", "/device:CPU:0", 1, 40),
     ]
+    assert verdict.note is not None
     assert verdict.note.count("->") == 4
     assert "more pairs" not in verdict.note
 
@@ -310,7 +311,7 @@ def test_other_dimensions_that_are_open_stay_unknown() -> None:
     assert [each["unknown"] for each in verdict.figures] == [1, 1]
 
 
-def towers(*ops: Op, outputs: Mapping[str, Sequence[int | None]], **more: Any) -> Placement:
+def towers(*ops: Op, outputs: Mapping[str, tuple[int | None, ...]], **more: Any) -> Placement:
     """Towers whose losses go to the host: the only copies are those of `outputs`."""
     return program(*ops, outputs=outputs, step={"train_op": ("loss",), **more})
 
@@ -471,7 +472,7 @@ def task(job: str, index: int) -> str:
 
 
 def linked(
-    *sends: tuple[str, Sequence[int | None] | None, Sequence[str]],
+    *sends: tuple[str, tuple[int | None, ...] | None, Sequence[str]],
     kind: str = "Placeholder",
     **more: Any,
 ) -> Placement:
@@ -738,6 +739,7 @@ def test_a_large_constant_goes_to_other_tasks(takers: Sequence[str], devices: st
             cure=MAKE,
         )
     ]
+    assert verdict.note is not None
     assert verdict.note.startswith("/job:ps/task:0 -> /job:worker/task:0: ")
 
 
@@ -863,7 +865,7 @@ def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first() -> Non
 
 @pytest.mark.parametrize(("shape", "size"), [((), 4), ((2,), 8), ((None,), 400)])
 def test_the_rows_are_those_of_an_unknown_first_dimension_alone(
-    shape: Sequence[int | None], size: int
+    shape: tuple[int | None, ...], size: int
 ) -> None:
     graph = placement(
         op("a", "Neg", "/cpu:0", "CPU:0"),

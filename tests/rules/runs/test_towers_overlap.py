@@ -55,7 +55,8 @@ def checked(
     least: float = 0.5,
 ) -> Verdict:
     """The verdict on a program whose step has those tasks, and ran as they would unless said."""
-    ran = steps or [simulated(tasks)]
+    alone = simulated(tasks)
+    ran = steps or ([alone] if alone else [])
     return TowersOverlap(least).judge(Evidence(graph, trace=Trace(rows, ran, tasks)))
 
 

@@ -487,13 +487,14 @@ def test_tolerance_and_noise() -> None:
     """After the last step w is off by 42 eps of its 6."""
     taken = steps({"w": [*STEPS[:2], [3, 6 * (1 + 42 * 2.0**-23)]]}, noise=2.0**-22)
 
-    for fields, is_kept in [
+    cases: list[tuple[dict[str, float], bool]] = [
         ({}, False),
         ({"tolerance": 41}, False),
         ({"tolerance": 43}, True),
         ({"noise": 125.0}, False),
         ({"noise": 127.0}, True),
-    ]:
+    ]
+    for fields, is_kept in cases:
         assert (checked(taken, fields=fields).state == "kept") == is_kept
 
 

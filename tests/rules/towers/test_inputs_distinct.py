@@ -288,7 +288,7 @@ def test_labels_are_inputs_too() -> None:
     [((), []), ((10,), []), ((None,), ["extra"]), ((10, 4), ["extra"]), ((None, 4), ["extra"])],
 )
 def test_scalars_and_vectors_of_fixed_length_are_no_examples(
-    shape: Sequence[int | None], found: Sequence[str]
+    shape: tuple[int | None, ...], found: Sequence[str]
 ) -> None:
     """A rate of dropout and weights of classes are fed to all towers."""
     ops = [host("extra", "PlaceholderWithDefault", "default")]

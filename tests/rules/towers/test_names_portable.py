@@ -21,7 +21,7 @@ from placement_checks.rules.towers.names_portable import NamesPortable
 CURE = "open the tower's scope with tf.name_scope, which get_variable does not add to names"
 
 
-def objects(graph: Placement, **parameters: Any) -> list[str]:
+def objects(graph: Evidence | Placement, **parameters: Any) -> list[str]:
     return objects_of(NamesPortable(**parameters), graph)
 
 

@@ -459,6 +459,7 @@ def test_two_spellings_of_one_gpu_are_one_tower() -> None:
     verdict = VariablesShared().judge(graph)
 
     assert verdict.state == "not-checked"
+    assert verdict.reason is not None
     assert verdict.reason.startswith("variables are read on /device:GPU:0 alone")
 
 
@@ -479,6 +480,7 @@ def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first() -
         ("two/a", "one/a, which the tower on /device:GPU:0 reads"),
         ("two/b", "one/b, which the tower on /device:GPU:1 reads"),
     ]
+    assert verdict.note is not None
     assert verdict.note.endswith("GPUs whose computations meet were taken for parts of one model")
 
 
@@ -527,6 +529,7 @@ def test_collections_that_hold_nothing_tell_nothing() -> None:
     verdict = VariablesShared().judge(graph)
 
     assert verdict.state == "not-checked"
+    assert verdict.reason is not None
     assert verdict.reason.endswith("no variable is in a collection")
 
 
