@@ -24,7 +24,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_the_same(run: Run, logs: None) -> None:
+def test_one_log_twice_has_no_difference(run: Run, logs: None) -> None:
     ran = run("diff", "old.log", "old.log")
 
     assert (ran.status, ran.err) == (0, "")

@@ -60,7 +60,7 @@ def test_the_names_of_a_graph(run: Run, hostile: str, form: str) -> None:
     assert "\nplacement-checks: all is well" not in ran.out + ran.err
 
 
-def test_placing(run: Run, hostile: str) -> None:
+def test_names_are_escaped_where_a_graph_is_placed(run: Run, hostile: str) -> None:
     ran = run("place", hostile)
 
     assert_printable(ran.out + ran.err)
@@ -80,7 +80,7 @@ def test_placing(run: Run, hostile: str) -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_errors(run: Run, arguments: tuple[str, ...], form: str) -> None:
+def test_names_are_escaped_in_errors(run: Run, arguments: tuple[str, ...], form: str) -> None:
     ran = run(*arguments, "--format", form)
 
     assert ran.status == 2

@@ -22,7 +22,7 @@ def session(fixtures: Path) -> Path:
     return fixtures / "logs" / "1.15.5" / "session.log"
 
 
-def test_text(run: Run, session: Path) -> None:
+def test_text_tells_the_placements_by_device(run: Run, session: Path) -> None:
     ran = run("log", session)
 
     assert (ran.status, ran.err) == (0, "")
@@ -150,7 +150,7 @@ def test_what_could_not_be_read_is_said_beside_the_rest(run: Run, tmp_path: Path
         ([], "Missing argument 'FILE... | -'; see placement-checks log --help"),
     ],
 )
-def test_bad_input(
+def test_files_that_cannot_be_read_are_errors(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], error: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -53,7 +53,7 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_full_disk(command: str) -> None:
+def test_a_full_disk_is_an_error(command: str) -> None:
     ran = shell(f"% {command} >/dev/full")
 
     assert ran.returncode == 2

@@ -51,7 +51,9 @@ def config(
         ({"ps": ["a:1"], "worker": ["a:2"]}, {"ps": {0: "a:1"}, "worker": {0: "a:2"}}),
     ],
 )
-def test_addresses(spec: Mapping[str, Any] | Spec, found: Mapping[str, Mapping[int, str]]) -> None:
+def test_addresses_of_every_form_of_a_spec(
+    spec: Mapping[str, Any] | Spec, found: Mapping[str, Mapping[int, str]]
+) -> None:
     assert cluster_spec.addresses(spec) == found
 
 
@@ -161,7 +163,7 @@ def test_an_index_that_is_none(index: str | float) -> None:
 
 
 @pytest.mark.parametrize("port", ["65536", "999999999"])
-def test_ports_end(port: str) -> None:
+def test_a_port_above_65535_is_refused(port: str) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": {"4": f"host:{port}"}})
     assert str(caught.value) == (
@@ -194,7 +196,7 @@ def test_messages_call_the_spec_what_they_are_told(spec: Mapping[str, Sequence[s
     assert caught.value.object == "cluster.json"
 
 
-def test_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_environment_reads_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
     config(monkeypatch, {"ps": ["a:1"], "worker": ["b:1", "c:1"]})
     cluster = {"ps": {0: "a:1"}, "worker": {0: "b:1", 1: "c:1"}}
     assert cluster_spec.from_environment() == (cluster, None)
@@ -377,7 +379,7 @@ def test_without_an_index_the_own_task_is_the_first(monkeypatch: pytest.MonkeyPa
         (range(0, 3000, 2), "tasks 0, 2, 4, 6, 8, 10, 12, 14 and others"),
     ],
 )
-def test_some_tasks(indices: Sequence[int] | range, words: str) -> None:
+def test_some_tasks_are_told_in_words(indices: Sequence[int] | range, words: str) -> None:
     assert cluster_spec.some_tasks(indices) == words
 
 

@@ -120,7 +120,7 @@ def test_indices_in_another_order_read_back(text: str) -> None:
         (f"w/task:{MOST_TASKS - 1}", [task("w", MOST_TASKS - 1)]),
     ],
 )
-def test_parse(text: str, tasks: Sequence[Task]) -> None:
+def test_parse_reads_every_form(text: str, tasks: Sequence[Task]) -> None:
     assert Machine.parse(text) == Machine(tuple(tasks))
 
 
@@ -389,7 +389,7 @@ def test_devices_are_whole_names_in_the_order_of_the_tasks() -> None:
         ("", True),
     ],
 )
-def test_has(pattern: str, expected: bool) -> None:
+def test_has_tells_whether_a_device_of_the_pattern_is_there(pattern: str, expected: bool) -> None:
     assert Machine.parse("ps*1; worker*2: gpu*2").has(Device.parse(pattern)) == expected
 
 
@@ -462,7 +462,7 @@ def test_a_program_builds_a_tower_for_each_gpu_of_a_task(machine: str, towers: i
         ("worker*1; master=worker/task:0", ("worker", 0)),
     ],
 )
-def test_master(text: str, master: tuple[str, int]) -> None:
+def test_which_task_is_the_master(text: str, master: tuple[str, int]) -> None:
     task = Machine.parse(text).master
     assert (task.job, task.index) == master
 
@@ -504,7 +504,7 @@ def test_the_master_is_the_own_task_of_tf_config(
         ("worker/task:3; ps/task:1; worker/task:7", {"worker": [3, 7], "ps": [1]}),
     ],
 )
-def test_jobs(text: str, jobs: Mapping[str, Sequence[int]]) -> None:
+def test_jobs_are_in_the_order_of_the_text(text: str, jobs: Mapping[str, Sequence[int]]) -> None:
     found = Machine.parse(text).jobs
     assert list(found.items()) == list(jobs.items())
 

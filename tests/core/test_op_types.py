@@ -36,7 +36,7 @@ from placement_checks.core.op_types import draws
         "UniformCandidateSampler",
     ],
 )
-def test_draws(kind: str) -> None:
+def test_ops_that_draw_numbers(kind: str) -> None:
     assert draws(kind)
 
 
@@ -52,5 +52,5 @@ def test_draws(kind: str) -> None:
         "StatelessRandomGetKeyCounter",
     ],
 )
-def test_draws_nothing(kind: str) -> None:
+def test_ops_that_draw_no_numbers(kind: str) -> None:
     assert not draws(kind)

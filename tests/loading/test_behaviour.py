@@ -107,7 +107,9 @@ def test_a_neighbour_that_is_imported_late(write: Write) -> None:
     assert [made(late), made(late)] == [REF, REF]
 
 
-def test_modules(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_set_the_behaviour_as_files_do(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write("turned_off_module.py", OFF + BUILD)
     write("left_on_module.py", EAGER + BUILD)

@@ -60,7 +60,7 @@ def test_what_is_whole_is_judged(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_shapes")
 @given(seed=SEEDS)
 @settings(max_examples=15, deadline=None)
-def test_fields(suffix: str, seed: int) -> None:
+def test_damaged_fields_are_judged_or_refused(suffix: str, seed: int) -> None:
     random = Random(seed)
     message = of_kind(META, suffix)
     damage_fields(message, random, random.randint(1, 8))
@@ -72,7 +72,7 @@ def test_fields(suffix: str, seed: int) -> None:
 @pytest.mark.usefixtures("no_shapes")
 @given(seed=SEEDS)
 @settings(max_examples=15, deadline=None)
-def test_bytes(suffix: str, seed: int) -> None:
+def test_damaged_bytes_are_judged_or_refused(suffix: str, seed: int) -> None:
     random = Random(seed)
 
     judge(damage_bytes(WHOLE[suffix], random, random.randint(1, 4)), suffix)

@@ -156,7 +156,7 @@ def test_recursion_that_nothing_calls_is_no_matter(graph: Any) -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["first to last", "last to first"])
-def test_calls_within_calls(graph: Any, order: int) -> None:
+def test_calls_nested_too_deep_are_refused(graph: Any, order: int) -> None:
     for level in range(DEEPEST):
         function(graph, f"f{level}", f"f{level + 1}")
     function(graph, f"f{DEEPEST}")

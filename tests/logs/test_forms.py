@@ -122,7 +122,9 @@ def found(line: str | bytes) -> list[Record]:
         ),
     ],
 )
-def test_forms(line: str, record: tuple[str | None, str | None, str], logged: bool) -> None:
+def test_a_record_of_every_form_is_read(
+    line: str, record: tuple[str | None, str | None, str], logged: bool
+) -> None:
     (reading,) = read(line.encode())
 
     assert (reading.record, reading.logged) == (Record(*record), logged)
@@ -319,7 +321,7 @@ def test_several_records_on_a_line() -> None:
         "",
     ],
 )
-def test_look_alikes(line: str) -> None:
+def test_look_alikes_are_no_records(line: str) -> None:
     assert found(line) == []
 
 
@@ -340,7 +342,7 @@ def test_look_alikes(line: str) -> None:
         (f"x: Add): {GPU}", False),
     ],
 )
-def test_the_quick_look(line: str, common: bool) -> None:
+def test_the_quick_look_tells_common_forms(line: str, common: bool) -> None:
     assert is_common(line.encode()) is common
 
 

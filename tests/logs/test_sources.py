@@ -99,7 +99,7 @@ def test_no_such_file(tmp_path: Path) -> None:
     assert str(error.value) == f"{tmp_path}/nope.log: there is no such file"
 
 
-def test_a_folder(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_logs([str(tmp_path)])
     assert str(error.value) == f"{tmp_path}: is a folder; name the log files in it"
@@ -163,7 +163,7 @@ def test_text_in_utf_16_is_not_binary(log: Path, encoding: str) -> None:
 
 
 @pytest.mark.parametrize("number", [b"\1\0\0\0", b"\0\0\0\1"])
-def test_numbers_are(log: Path, number: bytes) -> None:
+def test_numbers_are_binary(log: Path, number: bytes) -> None:
     log.write_bytes(number * 999)
 
     assert Source(str(log)).is_binary

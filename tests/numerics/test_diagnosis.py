@@ -70,7 +70,7 @@ def test_no_variable_has_no_cause() -> None:
 # One number.
 
 
-def test_summed() -> None:
+def test_a_sum_is_told_where_the_mean_is_meant() -> None:
     given = problem()
     cause = common(given.trial(given.times(np.full(12, 2.0)), runs(6, 6)))
 
@@ -82,7 +82,7 @@ def test_summed() -> None:
     assert cause.ratio == pytest.approx(2)
 
 
-def test_divided_twice() -> None:
+def test_a_division_too_many_is_told() -> None:
     given = problem()
     cause = common(given.trial(given.times(np.full(12, 0.25)), runs(3, 3, 3, 3)), 4)
 
@@ -95,7 +95,7 @@ def test_divided_twice() -> None:
     assert cause.ratio == pytest.approx(1 / 4)
 
 
-def test_another_factor() -> None:
+def test_a_factor_of_no_known_cause_is_told() -> None:
     given = problem()
     cause = common(given.trial(given.times(np.full(12, 128.0)), runs(6, 6)))
 
@@ -257,7 +257,7 @@ def test_the_scale_to_declare_makes_the_gradients_equal(ratio: float) -> None:
     assert explained(declared) == {}
 
 
-def test_nothing_arrives() -> None:
+def test_a_gradient_of_zeros_is_told() -> None:
     """A scale of 0 cannot be declared, so none is offered."""
     given = problem()
 
@@ -1040,7 +1040,7 @@ def test_only_the_gradients_that_differ_are_looked_at_for_changes() -> None:
 
 @SLOW
 @given(seeds, splits)
-def test_what_nothing_explains(seed: int, split: list[tuple[int, ...]]) -> None:
+def test_what_nothing_explains_has_no_cause(seed: int, split: list[tuple[int, ...]]) -> None:
     given = problem(seed, sum(map(len, split)))
     rng = np.random.default_rng(seed + 1)
     found = {name: rng.normal(0, 1, shape) for name, shape in SHAPES.items()}

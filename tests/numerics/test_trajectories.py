@@ -95,7 +95,7 @@ def test_slots_are_named_under_their_variable(name: str, of: str | None) -> None
     assert owner(name, steps) == of
 
 
-def test_equal() -> None:
+def test_equal_steps_do_not_differ() -> None:
     steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 3], [4, 5], [6, 7]])
 
     assert after(steps) == ({"w": "equal"}, {})
@@ -119,7 +119,7 @@ def test_variables_of_one_program_alone_are_not_compared() -> None:
     assert after(found) == ({"w": "equal"}, {})
 
 
-def test_tolerance_and_noise() -> None:
+def test_tolerance_and_noise_allow_more() -> None:
     steps = trajectory({"w": [1]}, {"w": [[1]]}, {"w": [[1 + 40 * ONE]]}, noise=2 * ONE)
 
     assert after(steps)[1]
@@ -327,7 +327,7 @@ def test_a_slot_of_another_shape_is_compared_whole() -> None:
     assert after(steps, optimizer=ADAM)[1].keys() == {"w/power"}
 
 
-def test_all_elements_unsure() -> None:
+def test_where_all_elements_are_unsure_adam_may_differ() -> None:
     steps = trajectory({"w": [0, 0]}, {"w": [[1, 1]]}, {"w": [[5, 5]]}, unsure={"w": [True, True]})
 
     assert after(steps, optimizer=ADAM) == ({"w": "equal"}, {})

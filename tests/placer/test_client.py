@@ -91,7 +91,7 @@ def test_a_forked_child_starts_a_process_of_its_own() -> None:
     assert devices(place(build)) == {"/device:GPU:1"}
 
 
-def test_threads_take_turns() -> None:
+def test_threads_that_place_at_once_take_turns() -> None:
     found: list[set[str]] = []
     threads = [
         threading.Thread(target=lambda: found.append(devices(place(build)))) for _ in range(4)

@@ -34,7 +34,7 @@ def bar(line: str) -> str:
     return line.removesuffix("  noise")[-BAR:]
 
 
-def test_picture() -> None:
+def test_a_picture_has_a_bar_for_each_variable() -> None:
     figures = [
         figure("fc1/biases", 0.5),
         figure("fc1/weights", 8388608.0, ratio=2.0),
@@ -222,7 +222,7 @@ def test_names_that_are_not_shown_take_no_room() -> None:
     assert drawn(*figures, figure("v" * 50, 1.0))[:-1] == drawn(*figures)
 
 
-def test_noise_says_so() -> None:
+def test_noise_is_named_behind_its_bar() -> None:
     lines = drawn(*(figure(state, 1.0, state=state) for state in ("noise", "equal", "blurred")))
 
     assert [line.split()[0] for line in lines if line.endswith("  noise")] == ["noise"]
@@ -232,7 +232,7 @@ def test_noise_says_so() -> None:
     ("state", "style"),
     [("equal", "green"), ("noise", "dim"), ("blurred", "yellow"), ("differs", "bold red")],
 )
-def test_colours(state: str, style: str) -> None:
+def test_each_state_has_its_colour(state: str, style: str) -> None:
     head, line, *_ = picture([figure("w", 100.0, state=state)])
 
     assert head.style == "dim"

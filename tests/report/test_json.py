@@ -53,7 +53,7 @@ def test_keys_are_those_of_the_schema(report: Report) -> None:
             assert all(finding.keys() == FINDING for finding in rule["findings"])
 
 
-def test_program(report: Report) -> None:
+def test_a_program_has_its_verdicts(report: Report) -> None:
     (program,) = json.loads(render([report], []))["programs"]
     rules = {each.pop("rule"): each for each in program.pop("rules")}
     assert program == {
@@ -163,7 +163,7 @@ def test_tensorflow_comes_under_several_names(
         (PlacerError, "internal"),
     ],
 )
-def test_error(error: type[PlacementError], kind: str) -> None:
+def test_an_error_has_its_kind_and_cure(error: type[PlacementError], kind: str) -> None:
     raised = error("train.py", "is not there", "name another", details="not for programs")
     assert json.loads(render([], [raised])) == {
         "schema": 1,

@@ -87,7 +87,7 @@ def test_a_line_with_a_name_of_ours_keeps_its_colours() -> None:
     assert any(r"w\x1b[31mX sits on" in line and "\x1b" not in line for line in lines)
 
 
-def test_assertions() -> None:
+def test_assertions_escape_names() -> None:
     for assertion in (assert_variables_on_host, assert_rules):
         with pytest.raises(AssertionError) as raised:
             assertion(graph("GPU:0"))

@@ -112,7 +112,7 @@ def test_task_of_a_running_cluster_that_goes_away_is_named() -> None:
     )
 
 
-def test_nobody_answers() -> None:
+def test_a_task_that_nobody_serves_is_an_error() -> None:
     with reserved_port() as silent:  # bound, and nobody listens
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         cluster = Cluster({"ps": {0: address}}, Machine.parse("ps*1"))

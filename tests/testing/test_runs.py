@@ -151,7 +151,7 @@ def test_nothing_to_compare_is_no_pass() -> None:
         assert_gradients_equal(silent, pairs.single, pairs.batch)
 
 
-def test_bad_calls() -> None:
+def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'scael'"):
         assert_gradients_equal(pairs.towers, pairs.single, pairs.batch, scael=2)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"gradients-equal\.scale: 'two' does not fit"):

@@ -17,7 +17,7 @@ HOST = "/job:localhost/replica:0/task:0/device"
 CPU, GPU = (Device.parse(name).over(LOCALHOST) for name in ("CPU:0", "GPU:0"))
 
 
-def test_equal() -> None:
+def test_a_graph_does_not_differ_from_itself() -> None:
     graph = placement(op("a", "Add", "", "CPU:0"), op("b", "Add"))
 
     difference = compare(graph, graph)

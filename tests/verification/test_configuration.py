@@ -227,7 +227,7 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
         ),
     ],
 )
-def test_wrong_field(
+def test_a_wrong_field_is_named_with_its_cure(
     project: Callable[..., Path], text: str, at: str, message: str, cure: str
 ) -> None:
     folder = project(text)
@@ -311,7 +311,9 @@ def test_no_text_of_a_pyproject_is_a_traceback(tmp_path: Path, text: str) -> Non
         ),
     ],
 )
-def test_within(inner: Settings, outer: Settings, merged: Settings) -> None:
+def test_inner_settings_go_before_outer_ones(
+    inner: Settings, outer: Settings, merged: Settings
+) -> None:
     assert inner.within(outer) == merged
 
 

@@ -41,7 +41,7 @@ def report(**states: State) -> Report:
         ({}, [], False, 2),
     ],
 )
-def test_status(
+def test_status_counts_what_was_asked_for(
     states: Mapping[str, State], asked: Sequence[str], require_all: bool, status: int
 ) -> None:
     assert report(**states).status(asked=asked, require_all=require_all) == status
@@ -72,7 +72,7 @@ def test_errors_are_told_once_with_the_rules_that_they_ended() -> None:
 
 
 @pytest.mark.parametrize(("state", "count"), [(KEPT, 2), (BROKEN, 1), (NOT_CHECKED, 0)])
-def test_count(state: State, count: int) -> None:
+def test_count_is_of_one_state(state: State, count: int) -> None:
     assert report(a=KEPT, b=BROKEN, c=KEPT).count(state) == count
 
 

@@ -170,7 +170,9 @@ def test_made_takes_lists_for_tuples() -> None:
         ),
     ],
 )
-def test_policy_errors(policy: Mapping[str, Any], errors: Sequence[str]) -> None:
+def test_policy_errors_name_the_wrong_fields(
+    policy: Mapping[str, Any], errors: Sequence[str]
+) -> None:
     assert [str(each) for each in policy_errors(policy)] == errors
 
 
@@ -208,7 +210,7 @@ def test_policy_errors_are_all_found_and_say_where_the_policy_stands() -> None:
         ("a.b=[", ("a", "b", "[")),
     ],
 )
-def test_parse_setting(text: str, setting: tuple[str, str, Any]) -> None:
+def test_parse_setting_reads_every_kind_of_value(text: str, setting: tuple[str, str, Any]) -> None:
     assert parse_setting(text) == setting
 
 

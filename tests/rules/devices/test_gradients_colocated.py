@@ -178,7 +178,7 @@ def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu() -> None:
         ),
     ],
 )
-def test_silent(ops: Sequence[Op]) -> None:
+def test_kept_by_backward_ops_that_may_be_elsewhere(ops: Sequence[Op]) -> None:
     assert GradientsColocated().judge(program(*ops)).state == "kept"
 
 

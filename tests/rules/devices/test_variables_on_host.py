@@ -115,7 +115,9 @@ def test_cure_tells_device_functions_of_resource_variables_only(type: str, told:
         ),
     ],
 )
-def test_silent(graph: Placement, device: str | tuple[str, str]) -> None:
+def test_kept_on_the_devices_that_are_allowed(
+    graph: Placement, device: str | tuple[str, str]
+) -> None:
     verdict = VariablesOnHost(device).judge(graph)
     assert (verdict.state, list(verdict.findings)) == ("kept", [])
 

@@ -171,7 +171,7 @@ def test_the_worst_is_in_the_note() -> None:
     assert verdict.note == "4 variables, at most 12.3 eps apart"
 
 
-def test_one_variable() -> None:
+def test_kept_by_one_variable() -> None:
     numbers = measurement(of_one(1, 1))
 
     assert checked(numbers).note == "1 variable, at most 0.0 eps apart"
@@ -180,7 +180,7 @@ def test_one_variable() -> None:
 # What is not checked, or said beside.
 
 
-def test_no_numbers() -> None:
+def test_not_checked_without_numbers() -> None:
     graph = Evidence(program(), measurement=Missing("no reference is given"))
 
     assert GradientsEqual().judge(graph) == Verdict(
@@ -188,7 +188,7 @@ def test_no_numbers() -> None:
     )
 
 
-def test_all_is_noise() -> None:
+def test_not_checked_where_all_is_noise() -> None:
     numbers = measurement(of_one(1e-9, 3e-9, noise=1e-8))
 
     verdict = checked(numbers)
@@ -202,7 +202,7 @@ def test_all_is_noise() -> None:
     assert figure["state"] == "noise"
 
 
-def test_some_is_noise() -> None:
+def test_kept_where_only_some_is_noise() -> None:
     given = problem()
     trial = batch({"b": -given.of(range(12))["b"]})
     loud = replace(trial, noise={**trial.noise, "b": float(np.max(np.abs(trial.expected["b"])))})
@@ -228,7 +228,7 @@ def test_many_names_are_cut() -> None:
     )
 
 
-def test_zero_in_both() -> None:
+def test_kept_where_a_gradient_is_zero_in_both() -> None:
     given = problem()
     zero = Problem({**given.slopes, "b": 0 * given.slopes["b"]}, given.start)
 
@@ -238,7 +238,7 @@ def test_zero_in_both() -> None:
     assert verdict.note == "3 variables, at most 0.0 eps apart; zero in the reference: b"
 
 
-def test_zero_in_all() -> None:
+def test_not_checked_where_every_gradient_is_zero() -> None:
     verdict = checked(measurement(of_one(0, 0)))
 
     assert (verdict.state, verdict.reason) == ("not-checked", "zero in the reference: w")
@@ -254,7 +254,7 @@ def test_zero_in_the_reference_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_too_coarse(dtype: str) -> None:
+def test_not_checked_where_gradients_are_too_coarse(dtype: str) -> None:
     numbers = measurement(of_one(1, 1), dtypes={"w": dtype})
 
     verdict = checked(numbers)
@@ -345,7 +345,7 @@ def test_no_gradient_can_be_read() -> None:
     assert (verdict.state, verdict.reason) == ("not-checked", "not read: w (it is in a loop)")
 
 
-def test_no_variable() -> None:
+def test_not_checked_without_a_variable() -> None:
     verdict = checked(measurement(Trial(4, (), {}, {}, {}), dtypes={"w": "float32"}))
 
     assert (verdict.state, verdict.reason) == ("not-checked", "no variable is left to compare")
@@ -425,7 +425,7 @@ def strayed(where: str | None, *more: str, stray: float = math.nan) -> Measureme
     return measurement(batch(found, stray={"b": ("tower_1/Log", where)}))
 
 
-def test_no_number() -> None:
+def test_broken_by_a_gradient_that_is_no_number() -> None:
     verdict = checked(strayed("net.py:12"), {"b": "main.py:9"})
 
     assert verdict.findings == [
@@ -629,7 +629,9 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share() -> No
         ),
     ],
 )
-def test_policy(values: Mapping[str, Any], errors: Sequence[str]) -> None:
+def test_policy_errors_name_the_wrong_fields(
+    values: Mapping[str, Any], errors: Sequence[str]
+) -> None:
     found = [str(each) for each in policy_errors({"gradients-equal": values})]
 
     assert found == [f"gradients-equal.{each}" for each in errors]

@@ -417,7 +417,7 @@ def test_silent_where_nothing_says_that_towers_share_a_gpu(
 # Not checked.
 
 
-def test_without_a_run() -> None:
+def test_not_checked_without_a_run() -> None:
     """The reason is that of the run."""
     for graph in (program(), placement()):
         assert TowersOverlap().judge(Evidence(graph, trace=Missing("it died"))) == Verdict(
@@ -429,7 +429,7 @@ def test_without_a_run() -> None:
 
 
 @without_two_towers
-def test_without_two_towers(graph: Placement, reason: str) -> None:
+def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     assert checked(graph, works(0), works(1)) == Verdict(
         "towers-overlap", "not-checked", None, reason
     )
@@ -526,7 +526,9 @@ def test_the_least_share_is_that_of_the_run_too(least: float, state: str) -> Non
         ),
     ],
 )
-def test_policy(least: str | bool | float, errors: Sequence[str]) -> None:
+def test_policy_errors_name_the_wrong_field(
+    least: str | bool | float, errors: Sequence[str]
+) -> None:
     found = [str(each) for each in policy_errors({"towers-overlap": {"least": least}})]
 
     assert found == [f"towers-overlap.{each}" for each in errors]

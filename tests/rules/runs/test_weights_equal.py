@@ -152,7 +152,7 @@ def test_where_no_update_is_known() -> None:
 # What is not checked.
 
 
-def test_no_numbers() -> None:
+def test_not_checked_without_numbers() -> None:
     graph = Evidence(program(), measurement=Missing("no reference is given"))
 
     assert WeightsEqual().judge(graph) == Verdict(
@@ -160,7 +160,7 @@ def test_no_numbers() -> None:
     )
 
 
-def test_no_steps() -> None:
+def test_not_checked_without_steps() -> None:
     why = "which op is one step is not said"
 
     assert checked(Missing(why)) == Verdict("weights-equal", "not-checked", None, why)
@@ -220,7 +220,7 @@ def test_variables_that_go_where_rounding_takes_them() -> None:
 
 
 @pytest.mark.parametrize("wrong", [["w"], ["w", "v"]])
-def test_the_gradient_differs(wrong: list[str]) -> None:
+def test_weights_of_a_wrong_gradient_refer_to_its_rule(wrong: list[str]) -> None:
     """That of the variable, or of the one whose slot it is; whatever comes first."""
     taken = steps({"w/Momentum": [[10, 2]] * 3, "w": [[1, 2], [2, 4], [3, 7]]})
 
@@ -257,7 +257,7 @@ def test_what_differs_after_a_gradient_that_differs_follows() -> None:
         ([-1, -2, -3], "a step moves it by -1, and the reference's by 1"),
     ],
 )
-def test_a_counter(dtype: str, counts: list[int], what: str) -> None:
+def test_a_counter_that_counts_otherwise_is_told(dtype: str, counts: list[int], what: str) -> None:
     dtypes = {**dict.fromkeys(NAMES, "float32"), "step": dtype}
     taken = steps({"step": counts})
 
@@ -407,14 +407,14 @@ def test_copies_are_told_once() -> None:
 
 
 @pytest.mark.parametrize("first", [[2, 1], [1.0005, 2.001]], ids=["elsewhere", "hardly further"])
-def test_something_else(first: Sequence[float]) -> None:
+def test_an_update_of_no_known_cause_is_told(first: Sequence[float]) -> None:
     taken = steps({"w": [first, [2, 4], [3, 6]]})
 
     assert messages(taken) == {"w": "1: the step does something else with it"}
     assert checked(taken).findings[0].cure == ("compare the ops that update it in both programs")
 
 
-def test_no_number() -> None:
+def test_broken_by_a_weight_that_is_no_number() -> None:
     assert messages(steps({"w": [[math.nan, 2]] * 3})) == {
         "w": "1: the step does something else with it"
     }
@@ -543,13 +543,15 @@ def test_elements_whose_way_is_rounding(optimizer: str) -> None:
         ),
     ],
 )
-def test_policy(values: Mapping[str, Any], errors: Sequence[str]) -> None:
+def test_policy_errors_name_the_wrong_fields(
+    values: Mapping[str, Any], errors: Sequence[str]
+) -> None:
     found = [str(each) for each in policy_errors({"weights-equal": values})]
 
     assert found == [f"weights-equal.{each}" for each in errors]
 
 
-def test_more_steps() -> None:
+def test_the_note_has_the_number_of_steps() -> None:
     taken = trajectory(
         {"w": START}, {"w": [[n, n] for n in range(1, 8)]}, {}, unsure={"w": [False, False]}
     )

@@ -339,7 +339,7 @@ def test_what_is_not_trained_may_be_the_towers_own() -> None:
     assert objects(beside(reference(), variables=["w", "v"], trained=["w"])) == []
 
 
-def test_another_shape() -> None:
+def test_broken_by_another_shape() -> None:
     other = reference(shapes={"w": (3, 4)})
     graph = beside(other, shapes={"w": (4, 3)}, lines={"w": "main.py:8"})
 

@@ -252,7 +252,7 @@ def test_each_place_is_a_finding() -> None:
     ]
 
 
-def test_an_attribute_differs() -> None:
+def test_broken_by_another_attribute() -> None:
     graph = program(
         attributes={
             "tower_0/w/MatMul": {"transpose_a": False, "transpose_b": False},
@@ -306,7 +306,7 @@ def test_a_large_constant_that_is_not_known_tells_nothing() -> None:
     assert objects(program(*ops, values={"tower_1/mask": 0.5})) == []
 
 
-def test_a_term_more() -> None:
+def test_broken_by_a_term_more() -> None:
     graph = program(
         on(0, "tower_0/loss", "AddN", "tower_0/w/MatMul"),
         on(1, "tower_1/l2", "L2Loss", "tower_1/w/MatMul"),
