@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute.values import DistributedValues, SyncOnReadVariable
 
 from placement_checks.core.program import InitialState
 from placement_checks.loading.graph_reading import name_of
@@ -52,11 +51,11 @@ def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
     for held in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
         first, *copies = (name_of(copy.name) for copy in _copies(held))
         mirrors |= dict.fromkeys(copies, first)
-        if isinstance(held, SyncOnReadVariable):
+        if copies and held.synchronization is tf.VariableSynchronization.ON_READ:
             unsynchronised.update(copies)
     return mirrors, frozenset(unsynchronised)
 
 
 def _copies(held: Any) -> Sequence[Any]:
     """The variables that one is made of: under ``MirroredStrategy`` one for each replica."""
-    return tuple(held.values) if isinstance(held, DistributedValues) else (held,)
+    return tuple(held.values) if isinstance(held, tf.distribute.DistributedValues) else (held,)

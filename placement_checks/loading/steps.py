@@ -33,8 +33,8 @@ def told(step: Step, source: Source) -> StepOps:
         named = value
         if isinstance(value, tf.Variable):  # also what an assignment yields, by its own op
             named = getattr(value, "op", None)
-        elif isinstance(value, tf.__internal__.CompositeTensor):  # such as a sparse placeholder
-            yield from names(key, tf.nest.flatten(value, expand_composites=True))
+        elif parts := components(value):
+            yield from names(key, parts)
             return
         name = named if isinstance(named, str) else getattr(named, "name", None)
         strange = getattr(named, "graph", source.live) is not source.live
@@ -56,6 +56,14 @@ def told(step: Step, source: Source) -> StepOps:
         ),
         session=_session(step.config),
     )
+
+
+def components(value: Any) -> list[Any]:
+    """The tensors of what is made of several, such as a sparse placeholder; else none."""
+    if tf.nest.is_nested(value):
+        return []
+    parts: list[Any] = tf.nest.flatten(value, expand_composites=True)
+    return [] if any(part is value for part in parts) else parts
 
 
 def _session(config: Any) -> Mapping[str, Any] | None:

@@ -15,6 +15,7 @@ from placement_checks.core.op_types import SEEDED
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import BuiltProgram, Step
 from placement_checks.loading.graph_def import keep_whole
+from placement_checks.loading.steps import components
 from placement_checks.run.channels_last import channels_last
 from placement_checks.run.devices import session_config, stand_in, stands_in
 from placement_checks.run.gradients import Received, received
@@ -153,7 +154,7 @@ def _tensor(value: Any, key: str, program: str) -> str:
         return value
     if isinstance(value, tf.Tensor):
         return str(value.name)
-    if isinstance(value, tf.__internal__.CompositeTensor):
+    if isinstance(value, tf.Variable) or components(value):
         raise CannotRun(
             f"the input '{key}' of {program} is a {type(value).__name__}; rows are given as arrays"
         )

@@ -275,7 +275,7 @@ class Running:
             for op in graph.get_operations()
             if op.name in wanted
             for tensor in op.outputs
-            if tensor.dtype.is_floating and not tensor.dtype._is_ref_dtype
+            if tensor.dtype.is_floating and tensor.dtype == tensor.dtype.base_dtype
         ]
 
     def _fetched(self, names: Sequence[str], feeds: Values) -> Sequence[Any]:

@@ -40,6 +40,12 @@ def test_ops_and_tensors_are_known_by_their_names() -> None:
     assert training.session is None
 
 
+def test_what_is_made_of_several_tensors_is_known_by_all_of_them() -> None:
+    inputs = said(inputs=lambda _: {"x": tf1.sparse_placeholder(tf.float32, name="s")}).inputs
+
+    assert [sorted(each) for each in inputs] == [["s/indices:0", "s/shape:0", "s/values:0"]]
+
+
 def test_one_mapping_of_inputs_is_that_of_all_towers() -> None:
     assert said(inputs=lambda known: {"x": known["x"]}).inputs == (("x:0",),)
 

@@ -382,6 +382,9 @@ def test_inputs_that_are_no_placeholders() -> None:
     assert refused(with_input(lambda: tf1.sparse_placeholder(tf.float32)), pairs.single) == (
         "CannotRun: the input 'x' of towers is a SparseTensor; rows are given as arrays"
     )
+    assert refused(with_input(lambda: tf.Variable(1.0)), pairs.single) == (
+        "CannotRun: the input 'x' of towers is a ResourceVariable; rows are given as arrays"
+    )
 
 
 @pytest.mark.parametrize(
