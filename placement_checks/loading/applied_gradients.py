@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.program import AppliedGradient
+from placement_checks.loading.tf_internals import trained_by
 
 _KERAS = ("keras", "tf_keras")
 
@@ -53,8 +54,7 @@ def _noting(
         pairs = given
         if apart:
             named: Any = args[0] if args else kwargs.get("trainable_variables")
-            built_for = getattr(self, "_trainable_variables", ())
-            pairs = list(zip(given, built_for if named is None else named, strict=False))
+            pairs = list(zip(given, trained_by(self) if named is None else named, strict=False))
         noted.extend(
             AppliedGradient(gradient, op_name(variable), type(self).__name__)
             for gradient, variable in pairs

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from placement_checks.loading import tf_internals
 from placement_checks.loading.source_lines import is_users
 
 
@@ -41,17 +42,14 @@ class Behaviour:
         if "tensorflow" not in sys.modules:
             return Behaviour()
         import tensorflow as tf
-        from tensorflow.python import tf2
-        from tensorflow.python.eager import context
-        from tensorflow.python.ops import control_flow_util
 
         return Behaviour(
-            tf2.enabled(),
-            context.default_execution_mode == context.EAGER_MODE,
+            tf_internals.is_v2_behavior(),
+            tf_internals.is_eager_by_default(),
             isinstance(tf.TensorShape([1])[0], int),
             tf.compat.v1.resource_variables_enabled(),
-            tf.Tensor._USE_EQUALITY,
-            control_flow_util.ENABLE_CONTROL_FLOW_V2,
+            tf_internals.is_tensor_equality(),
+            tf_internals.is_control_flow_v2(),
         )
 
     def changed(self) -> str:
@@ -81,18 +79,15 @@ _of_shared: dict[Hashable, Behaviour] = {}
 
 def _switch(name: str, *, on: bool) -> None:
     import tensorflow as tf
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import ops
 
-    local = context.context()._thread_local_data
-    in_graph, eager = bool(ops._default_graph_stack.stack), local.is_eager
+    in_graph, eager = tf_internals.open_graphs() > 0, tf_internals.is_eager()
     if on and name in ("v2_behavior", "eager_execution"):
         # By hand: its own function refuses as soon as there is a graph.
-        context.default_execution_mode = context.EAGER_MODE
-        local.is_eager = True
+        tf_internals.make_eager_by_default()
+        tf_internals.set_eager(True)
     getattr(tf.compat.v1, f"{'enable' if on else 'disable'}_{name}")()
     if in_graph:
-        local.is_eager = eager
+        tf_internals.set_eager(eager)
 
 
 @contextlib.contextmanager

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -17,6 +16,7 @@ from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.gradient_notes import noted
 from placement_checks.loading.graph_reading import Source, of_live
 from placement_checks.loading.steps import told
+from placement_checks.loading.tf_internals import names_of_keras
 from placement_checks.loading.users_code import users_code
 
 
@@ -68,7 +68,7 @@ def _undisturbed() -> Iterator[None]:
     """
     soft = tf.config.get_soft_device_placement()
     behaviour = Behaviour.now()
-    names = _keras_names()
+    names = names_of_keras()
     kept = dict(names) if names is not None else {}
     if names is not None:
         names.clear()
@@ -85,15 +85,3 @@ def _undisturbed() -> Iterator[None]:
         behaviour.restore()
         # Always: starting the eager runtime inside a graph turns it off, and the getter says on.
         tf.config.set_soft_device_placement(soft)
-
-
-def _keras_names() -> dict[str, Any] | None:
-    """Keras 3's counter of names; earlier versions keep one for each graph."""
-    state = sys.modules.get("keras.src.backend.common.global_state")
-    if state is None:
-        return None
-    names = state.get_global_attribute("object_name_uids", default=None)
-    if names is None:
-        names = defaultdict(int)
-        state.set_global_attribute("object_name_uids", names)
-    return cast(dict[str, Any], names)

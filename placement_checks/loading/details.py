@@ -16,6 +16,7 @@ from placement_checks.core.errors import PlacerError
 from placement_checks.core.placement import Body, Details, Frame, Tensor
 from placement_checks.loading.shapes import outputs_of
 from placement_checks.loading.source_lines import users_frames
+from placement_checks.loading.tf_internals import function_body, original_op
 
 _MOST_IMPORTED = 200_000  # ops of a file; a million would take 4 GB for their shapes
 _LARGE = 1024  # bytes; of larger constants the values are cut out before a graph is placed
@@ -112,11 +113,11 @@ class GraphDetails(Details):
         return (array.dtype.name, array.shape, *map(_comparable, array.ravel().tolist()))
 
     def forward(self, op: str) -> str:
+        if op in self.bodies:
+            return ""  # the name is that of another graph
         found = self._op(op)
-        original = getattr(found, "_original_op", None)
-        if original is None or op not in self.bodies:
-            return original.name if original is not None else ""
-        return ""  # the name is that of another graph
+        original = None if found is None else original_op(found)
+        return "" if original is None else str(original.name)
 
     @cached_property
     def _live_ops(self) -> dict[str, tf.Operation]:
@@ -160,7 +161,7 @@ class GraphDetails(Details):
             if op in self.bodies:
                 return _in_body(self._live, *self.bodies[op])
             return self._live_ops[op]
-        except (KeyError, AttributeError, ValueError):
+        except (KeyError, ValueError):
             return None
 
 
@@ -170,7 +171,9 @@ def _in_body(graph: tf.Graph, function: str, name: str) -> tf.Operation:
     Raises:
         KeyError: there is no such op.
     """
-    body = graph._get_function(function).graph
+    body = function_body(graph, function)
+    if body is None:
+        raise KeyError(function)
     try:
         return body.get_operation_by_name(name)
     except KeyError:

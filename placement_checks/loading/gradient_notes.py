@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import gradients_util
+
+from placement_checks.loading.tf_internals import around_gradients, patched
 
 
 class Gradients:
@@ -54,17 +56,15 @@ class Gradients:
 def noted(graph: tf.Graph) -> Iterator[Gradients]:
     """Note the gradients that are taken in ``graph``, by `tf.gradients`, optimisers and tapes."""
     notes = Gradients()
-    helper = gradients_util._GradientsHelper
-    tape = tf.GradientTape.gradient
 
-    def of_tape(self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any) -> Any:
-        taken = notes._noted(graph, lambda targets, *a, **k: tape(self, targets, *a, **k))
-        return taken(target, *args, **kwargs)
+    def of_tape(gradient: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any) -> Any:
+            return notes._noted(graph, partial(gradient, self))(target, *args, **kwargs)
 
-    gradients_util._GradientsHelper = notes._noted(graph, helper)
-    tf.GradientTape.gradient = of_tape
-    try:
+        return noting
+
+    with (
+        around_gradients(partial(notes._noted, graph)),
+        patched(tf.GradientTape, "gradient", of_tape),
+    ):
         yield notes
-    finally:
-        gradients_util._GradientsHelper = helper
-        tf.GradientTape.gradient = tape

@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Any
 
 from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import op_def_registry
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
+from placement_checks.loading.tf_internals import definition_of
 
 _RESOURCE: int = types_pb2.DT_RESOURCE
 _FIRST_REF: int = types_pb2.DT_FLOAT_REF
@@ -78,7 +78,7 @@ def _follows_resource(node: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def _has_resource(op_type: str) -> bool:
-    registered = op_def_registry.get(op_type)
+    registered = definition_of(op_type)
     return registered is not None and any(
         argument.is_ref or _is_resource(argument.type)
         for argument in (*registered.input_arg, *registered.output_arg)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from tensorflow.python.framework import dtypes, kernels
+import tensorflow as tf
 
 from placement_checks.core.devices import Device
 from placement_checks.core.machines import Machine
 from placement_checks.core.placement import Op
+from placement_checks.loading.tf_internals import kernels_of
 
 
 def why_not(op: Op, node: Any, machine: Machine) -> str:
@@ -37,7 +38,7 @@ BOUND = "bound to another op, by colocation or by a reference"
 
 @lru_cache(maxsize=4096)
 def _kernels(op_type: str) -> tuple[Any, ...]:
-    return tuple(kernels.get_registered_kernels_for_op(op_type).kernel)
+    return tuple(kernels_of(op_type))
 
 
 def _fits(kernel: Any, node: Any) -> bool:
@@ -66,6 +67,6 @@ def _shown(node: Any, attribute: str) -> str:
 
 def _name(dtype: int) -> str:
     try:
-        return str(dtypes.as_dtype(dtype).name)
+        return str(tf.dtypes.as_dtype(dtype).name)
     except TypeError:  # a file may have any number
         return f"dtype {dtype}"

@@ -13,12 +13,10 @@ from itertools import count
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import cross_device_utils, device_util, mirrored_strategy
-from tensorflow.python.eager import context
-from tensorflow.python.framework import ops
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import UsageError
+from placement_checks.loading import tf_internals
 from placement_checks.run.devices import stand_in, stands_in
 
 # Where the numbers of the groups of devices begin that strategies add up in, of each strategy.
@@ -54,32 +52,32 @@ def simulated_gpus(gpus: int, *, devices: str = "auto") -> Iterator[None]:
     try:
         with contextlib.ExitStack() as patched:
             if simulated:
-                for owner, name, instead in _patches(gpus):
-                    patched.callback(setattr, owner, name, getattr(owner, name))
-                    setattr(owner, name, instead)
+                for patch in _patches(gpus):
+                    patched.enter_context(patch)
             yield
     finally:
         tf.config.set_soft_device_placement(soft)
 
 
-def _patches(gpus: int) -> Iterator[tuple[Any, str, Any]]:
-    """What takes the place of TensorFlow's own: the owner, the name and the function."""
-    of_context, of_graph = context.Context.device, ops.Graph.device
-    yield context.Context, "device", lambda self, name: of_context(self, _instead(name))
-    yield ops.Graph, "device", lambda self, name: of_graph(self, _instead(name))
+def _patches(gpus: int) -> Iterator[tf_internals.Patched]:
+    """What leads elsewhere: device scopes, and what strategies take for the GPUs there are."""
+    yield tf_internals.around_eager_devices(_led_elsewhere)
+    yield tf_internals.patched(tf.Graph, "device", _led_elsewhere)
 
-    of_local = device_util.local_devices_from_num_gpus
-    devices = of_local(gpus)
-    yield mirrored_strategy, "all_local_devices", lambda num_gpus=None: devices[:num_gpus]
-    yield device_util, "local_devices_from_num_gpus", lambda found: of_local(found or gpus)
+    devices = tuple(f"/device:GPU:{index}" for index in range(gpus)) or ("/device:CPU:0",)
+    yield tf_internals.around_all_local_devices(lambda _: lambda num_gpus=None: devices[:num_gpus])
+    yield tf_internals.around_local_devices(lambda of: lambda found: of(found or gpus))
 
     # Keys begin at 1 in every strategy, and a group that has met before expects the same shapes.
-    of_keys = cross_device_utils.CollectiveKeys.__init__
-    yield (
-        cross_device_utils.CollectiveKeys,
-        "__init__",
-        lambda self, group_key_start=1: of_keys(self, group_key_start + next(_group_keys)),
+    yield tf_internals.around_collective_keys(
+        lambda init: (
+            lambda self, group_key_start=1: init(self, group_key_start + next(_group_keys))
+        )
     )
+
+
+def _led_elsewhere(scope: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, name: scope(self, _instead(name))
 
 
 def ask_for_cpus(count: int) -> None:
@@ -88,7 +86,15 @@ def ask_for_cpus(count: int) -> None:
     Raises:
         UsageError: TensorFlow has started with fewer.
     """
-    if context.context()._initialized:
+    cpu, *_ = tf.config.list_physical_devices("CPU")
+    configured = tf.config.get_logical_device_configuration(cpu) or []
+    if len(configured) >= count:
+        return
+    try:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        )
+    except RuntimeError:  # it has started
         present = len(tf.config.list_logical_devices("CPU"))
         if present < count:
             raise UsageError(
@@ -97,14 +103,7 @@ def ask_for_cpus(count: int) -> None:
                 f"{count} are needed",
                 f"run pytest with --placement-gpus={count - 1}, or open simulated_gpus before "
                 "anything runs",
-            )
-        return
-    cpu, *_ = tf.config.list_physical_devices("CPU")
-    configured = tf.config.get_logical_device_configuration(cpu) or []
-    if len(configured) < count:
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * count
-        )
+            ) from None
 
 
 def _instead(device: Any) -> Any:

@@ -1,0 +1,305 @@
+"""Every name that is not public is still what we take it for.
+
+In graphs only: eager code and sessions settle devices for the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from placement_checks.core.errors import InputError
+from placement_checks.loading import tf_internals
+from placement_checks.loading.behaviour import Behaviour
+
+tf1 = tf.compat.v1
+
+KERAS_2 = not hasattr(tf.keras.optimizers.Optimizer, "apply")
+
+
+@pytest.fixture
+def graph() -> Iterator[tf.Graph]:
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        Behaviour().restore()
+
+
+class Calls:
+    """Patches a function to note its arguments, and to do what it did."""
+
+    def __init__(self) -> None:
+        self.noted: list[Any] = []
+
+    def __call__(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            self.noted.append(args)
+            return original(*args, **kwargs)
+
+        return noting
+
+
+@pytest.mark.usefixtures("graph")
+def test_all_gradients_of_graphs_are_taken_by_one_function() -> None:
+    x = tf1.get_variable("x", [])
+    calls = Calls()
+
+    with tf_internals.around_gradients(calls):
+        tf1.gradients(x * x, x)
+        tf1.train.GradientDescentOptimizer(0.1).compute_gradients(x + x, [x])
+    tf1.gradients(x, x)
+
+    assert [target.op.type for target, *_ in calls.noted] == ["Mul", "AddV2"]
+
+
+def test_a_backward_op_has_its_forward_op(graph: tf.Graph) -> None:
+    x = tf1.placeholder(tf.float32, name="x")
+    tf1.gradients(tf.tanh(x), x)
+    backward = graph.get_operation_by_name("gradients/Tanh_grad/TanhGrad")
+
+    assert tf_internals.original_op(backward).name == "Tanh"
+    assert tf_internals.original_op(x.op) is None
+
+
+def test_a_function_has_its_body(graph: tf.Graph) -> None:
+    tf.function(tf.tanh)(tf1.placeholder(tf.float32, []))
+    (function,) = graph.as_graph_def().library.function
+
+    body = tf_internals.function_body(graph, function.signature.name)
+
+    assert "Tanh" in {op.type for op in body.get_operations()}
+    assert tf_internals.function_body(graph, "no_such_function") is None
+
+
+def test_keras_numbers_its_layers_by_a_counter_that_is_cleared() -> None:
+    dense = tf.keras.layers.Dense
+    names = tf_internals.names_of_keras()
+    if KERAS_2:
+        assert names is None
+        return
+    assert names is not None
+    before = dict(names)
+    names.clear()
+
+    assert [dense(1).name, dense(1).name] == ["dense", "dense_1"]
+    names.clear()
+    assert dense(1).name == "dense"
+    names.clear()
+    names.update(before)
+
+
+@pytest.mark.skipif(KERAS_2, reason="Keras 2 is told the variables")
+@pytest.mark.usefixtures("graph")
+def test_an_optimizer_of_keras_knows_what_it_was_built_for() -> None:
+    optimizer = tf.keras.optimizers.SGD()
+    variables = [tf1.get_variable(name, []) for name in ("b", "a")]
+
+    optimizer.build(variables)
+
+    assert [each.name for each in tf_internals.trained_by(optimizer)] == ["b:0", "a:0"]
+
+
+def test_the_kernels_of_an_op_type() -> None:
+    kernels = tf_internals.kernels_of("MatMul")
+
+    of_cpu = [each for each in kernels if each.device_type == "CPU"]
+    taken = {
+        number
+        for kernel in of_cpu
+        for constraint in kernel.constraint
+        for number in constraint.allowed_values.list.type
+    }
+    assert tf.float32.as_datatype_enum in taken
+    assert tf.string.as_datatype_enum not in taken
+
+
+def test_the_definition_of_an_op_type() -> None:
+    definition = tf_internals.definition_of("AssignVariableOp")
+
+    assert [each.name for each in definition.input_arg] == ["resource", "value"]
+    assert tf_internals.definition_of("NoSuchOp") is None
+
+
+def test_whether_the_behaviour_of_tensorflow_2_is_on() -> None:
+    assert tf_internals.is_v2_behavior()
+    with restored():
+        tf1.disable_v2_behavior()
+        assert not tf_internals.is_v2_behavior()
+
+
+def begins_eagerly() -> bool:
+    """Whether a new thread does."""
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(tf.executing_eagerly()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_whether_threads_begin_eagerly() -> None:
+    assert tf_internals.is_eager_by_default()
+    with restored():
+        tf1.disable_eager_execution()
+        assert not tf_internals.is_eager_by_default()
+        assert not begins_eagerly()
+
+        tf_internals.make_eager_by_default()
+
+        assert tf_internals.is_eager_by_default()
+        assert begins_eagerly()
+        tf_internals.set_eager(True)
+
+
+def test_whether_tensors_compare_their_elements() -> None:
+    assert tf_internals.is_tensor_equality()
+    with restored():
+        tf1.disable_tensor_equality()
+        assert not tf_internals.is_tensor_equality()
+
+
+def test_whether_branches_are_functions() -> None:
+    assert tf_internals.is_control_flow_v2()
+    with restored():
+        tf1.disable_control_flow_v2()
+        assert not tf_internals.is_control_flow_v2()
+
+
+def test_eager_execution_of_this_thread() -> None:
+    assert tf_internals.is_eager()
+    tf_internals.set_eager(False)
+    assert not tf.executing_eagerly()
+    tf_internals.set_eager(True)
+    assert tf.executing_eagerly()
+
+
+def test_a_graph_that_was_left_open_is_closed() -> None:
+    before = tf_internals.open_graphs()
+    scope = tf.Graph().as_default()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(scope))  # once collected, it ends another's
+    graph = scope.__enter__()
+    assert tf_internals.open_graphs() == before + 1
+    assert tf1.get_default_graph() is graph
+
+    tf_internals.close_graph()
+    tf_internals.set_eager(True)
+
+    assert tf_internals.open_graphs() == before
+    with tf.init_scope():
+        assert tf.executing_eagerly()
+        assert tf1.get_default_graph() is not graph
+
+
+def test_the_default_graph_outside_of_all_others() -> None:
+    tf1.reset_default_graph()
+    assert tf_internals.global_graph() is None
+
+    made = tf1.get_default_graph()
+
+    assert tf_internals.global_graph() is made
+
+
+def test_the_seed_of_eager_code() -> None:
+    before = tf_internals.global_seed()
+    tf.random.set_seed(7)
+    assert tf_internals.global_seed() == 7
+
+    with tf.Graph().as_default() as graph:
+        tf_internals.set_global_seed(before)
+
+    assert tf_internals.global_seed() == before
+    assert graph.seed is None
+
+
+def test_device_scopes_of_eager_code_are_opened_by_one_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(
+        sys.modules["tensorflow.python.eager.context"], "ensure_initialized", lambda: None
+    )
+
+    with tf_internals.around_eager_devices(
+        lambda _: lambda _self, name: contextlib.nullcontext(opened.append(name))
+    ):
+        with tf.device("/gpu:1"):
+            pass
+
+    assert opened == ["/gpu:1"]
+
+
+@pytest.mark.usefixtures("graph")
+def test_mirrored_strategy_asks_for_all_local_devices() -> None:
+    with tf_internals.around_all_local_devices(lambda _: lambda: ("/cpu:0",)):
+        strategy = tf.distribute.MirroredStrategy()
+
+    assert strategy.num_replicas_in_sync == 1
+    with (
+        tf_internals.around_all_local_devices(lambda _: lambda: ()),
+        pytest.raises(AssertionError, match="empty"),
+    ):
+        tf.distribute.MirroredStrategy()
+
+
+@pytest.mark.usefixtures("graph")
+def test_central_storage_strategy_asks_for_as_many_local_devices_as_there_are_gpus() -> None:
+    calls = Calls()
+
+    with tf_internals.around_local_devices(calls):
+        tf.distribute.experimental.CentralStorageStrategy()
+
+    assert calls.noted == [(len(tf.config.list_logical_devices("GPU")),)]
+
+
+@pytest.mark.usefixtures("graph")
+def test_each_strategy_makes_collective_keys() -> None:
+    calls = Calls()
+
+    with tf_internals.around_collective_keys(calls):
+        tf.distribute.MirroredStrategy(["/cpu:0"])
+
+    assert calls.noted
+
+
+def test_a_name_that_is_gone_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients_util = sys.modules["tensorflow.python.ops.gradients_util"]
+    monkeypatch.delattr(gradients_util, "_GradientsHelper")
+
+    with pytest.raises(InputError) as error, tf_internals.around_gradients(Calls()):
+        pass
+
+    assert str(error.value).startswith(f"tensorflow: version {tf.__version__}")
+    assert " has no tensorflow.python.ops.gradients_util._GradientsHelper, on" in str(error.value)
+    assert "2.15" in error.value.cure
+
+
+def test_a_module_and_an_attribute_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow.python.framework.kernels", None)
+
+    with pytest.raises(InputError, match=r"has no tensorflow\.python\.framework\.kernels, on"):
+        tf_internals.kernels_of("MatMul")
+    with pytest.raises(InputError, match=r"has no object\._original_op, on"):
+        tf_internals.original_op(object())
+
+
+def test_what_was_patched_is_as_before_whatever_happens() -> None:
+    before = tf.Graph.device
+
+    with contextlib.suppress(ZeroDivisionError):
+        with tf_internals.patched(tf.Graph, "device", Calls()):
+            assert tf.Graph.device is not before
+            raise ZeroDivisionError
+
+    assert tf.Graph.device is before
