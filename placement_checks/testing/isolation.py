@@ -1,71 +1,60 @@
-"""What tests share of TensorFlow's global state, and how a test is kept from changing it."""
+"""Keeps a test from changing what other tests find of TensorFlow. Loading it imports none."""
 
 from __future__ import annotations
 
+import functools
+import sys
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.framework import ops
+from placement_checks.core.errors import PlacementError
 
-from placement_checks.loading.behaviour import Behaviour
+if TYPE_CHECKING:
+    from placement_checks.loading.tf_state import State
 
 
-@dataclass(frozen=True)
-class State:
-    """Default graph, behaviour, eager mode, seed and soft placement.
+def before_test() -> State | None:
+    """What tests share of TensorFlow; None as long as nothing has loaded it."""
+    if not _can_isolate():
+        return None
+    from placement_checks.loading.tf_state import State
 
-    By default, as TensorFlow starts.
+    return State.now()
+
+
+def undone(before: State | None) -> Iterator[str]:
+    """Undo what a test did to TensorFlow; yields what of it breaks other tests.
+
+    A test that loaded TensorFlow should leave it as it comes.
     """
+    if _can_isolate():
+        from placement_checks.loading.tf_state import State
 
-    depth: int = 0
-    behaviour: Behaviour = field(default_factory=Behaviour)
-    eager: bool = True
-    empty: bool = True
-    seed: Any = None
-    soft: bool = True
-
-    @staticmethod
-    def now() -> State:
-        return State(
-            len(ops._default_graph_stack.stack),
-            Behaviour.now(),
-            tf.executing_eagerly(),
-            _is_empty(),
-            context.global_seed(),
-            tf.config.get_soft_device_placement(),
-        )
-
-    def restore(self) -> Iterator[str]:
-        """Bring the state back; yields what was left behind that breaks other tests.
-
-        A seed and soft placement are set by sound tests too, and are put back without a word, and
-        so is a global default graph that was empty before.
-        """
-        left = len(ops._default_graph_stack.stack) - self.depth
-        if left > 0:
-            for _ in range(left):
-                ops._default_graph_stack.stack.pop()
-                context.context().context_switches.pop()
-            yield "never closed an as_default() or InteractiveSession"
-        if call := self.behaviour.changed():
-            self.behaviour.restore()
-            yield f"called {call}"
-        if tf.executing_eagerly() != self.eager:
-            context.context()._thread_local_data.is_eager = self.eager
-            if left <= 0:
-                yield f"turned eager execution {'off' if self.eager else 'on'}"
-        if self.empty and self.depth == 0 and not _is_empty():
-            tf.compat.v1.reset_default_graph()
-        if context.global_seed() != self.seed:
-            context.context()._set_global_seed(self.seed)
-        if tf.config.get_soft_device_placement() != self.soft:
-            tf.config.set_soft_device_placement(self.soft)
+        yield from (before or State()).restore()
 
 
-def _is_empty() -> bool:
-    """Whether the global default graph holds no ops; asking TensorFlow for it would make one."""
-    graph = ops._default_graph_stack._global_default_graph
-    return graph is None or not graph.get_operations()
+def turned_off() -> str:
+    """The call that changed what all tests build, such as ``disable_v2_behavior()``, or ``""``."""
+    if not _can_isolate():
+        return ""
+    from placement_checks.loading.behaviour import Behaviour
+
+    return Behaviour().changed()
+
+
+def _can_isolate() -> bool:
+    return "tensorflow" in sys.modules and _is_known()
+
+
+@functools.cache
+def _is_known() -> bool:
+    """Whether this version of TensorFlow can be asked; if not, tests run in it all the same."""
+    from placement_checks.loading.tf_state import State
+
+    try:
+        State.now()
+    except PlacementError as error:
+        warnings.warn(f"what tests do to TensorFlow is not undone: {error}", stacklevel=2)
+        return False
+    return True

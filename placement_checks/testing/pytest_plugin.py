@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from placement_checks.core import machines
+from placement_checks.testing import isolation
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.results import Verdict
     from placement_checks.logs.live import CaughtLog
-    from placement_checks.testing.isolation import State
     from placement_checks.testing.place import Place
     from placement_checks.testing.tower_benchmark import TowerBenchmark
 
@@ -104,11 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_report_collectionfinish() -> list[str]:
     """Say so if a test's module, as it was imported, has changed what all tests build."""
-    if "tensorflow" not in sys.modules:
-        return []
-    from placement_checks.loading.behaviour import Behaviour
-
-    call = Behaviour().changed()
+    call = isolation.turned_off()
     return [f"placement: {call} was called on import, and holds for all tests"] if call else []
 
 
@@ -151,14 +146,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
     checking.observers.append(record)
     checking.devices = _devices(item.config)
-    before = _tensorflow_state()
+    before = isolation.before_test()
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
     try:
         with caught or contextlib.nullcontext():
             return (yield)
     finally:
         checking.observers.remove(record)
-        for leak in _restored(before):
+        for leak in isolation.undone(before):
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 
 
@@ -167,23 +162,6 @@ def _conditions(evidence: Evidence, verdict: Verdict) -> str:
     if verdict.evidence == "executed" and evidence.measurement:
         return f"gpu*{evidence.measurement.towers} ({evidence.measurement.devices})"
     return f"{evidence.machine or 'no machine'} ({evidence.placer or 'not placed'})"
-
-
-def _tensorflow_state() -> State | None:
-    """What tests share of TensorFlow, if anything has loaded it."""
-    if "tensorflow" not in sys.modules:
-        return None
-    from placement_checks.testing.isolation import State
-
-    return State.now()
-
-
-def _restored(before: State | None) -> Iterator[str]:
-    """Undo what a test did to TensorFlow; a test that loaded it should leave it as it comes."""
-    if "tensorflow" in sys.modules:
-        from placement_checks.testing.isolation import State
-
-        yield from (before or State()).restore()
 
 
 class _Summary:

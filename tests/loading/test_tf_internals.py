@@ -1,26 +1,32 @@
-"""Every name that is not public is still what we take it for.
+"""Every name that is not public is still what we take it for; no other module knows one.
 
 In graphs only: eager code and sessions settle devices for the process.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+import placement_checks
 from placement_checks.core.errors import InputError
 from placement_checks.loading import tf_internals
 from placement_checks.loading.behaviour import Behaviour
 
 tf1 = tf.compat.v1
 
+PACKAGE = Path(placement_checks.__file__).parent
+# The second speaks a protocol, whose messages TensorFlow has for itself.
+KNOWS_NAMES = ("loading/tf_internals.py", "placer/worker/phantom.py")
 KERAS_2 = not hasattr(tf.keras.optimizers.Optimizer, "apply")
 
 
@@ -231,9 +237,11 @@ def test_device_scopes_of_eager_code_are_opened_by_one_function(
         sys.modules["tensorflow.python.eager.context"], "ensure_initialized", lambda: None
     )
 
-    with tf_internals.around_eager_devices(
-        lambda _: lambda _self, name: contextlib.nullcontext(opened.append(name))
-    ):
+    def open_device(_self: object, name: str) -> contextlib.nullcontext[None]:
+        opened.append(name)
+        return contextlib.nullcontext()
+
+    with tf_internals.around_eager_devices(lambda _: open_device):
         with tf.device("/gpu:1"):
             pass
 
@@ -303,3 +311,57 @@ def test_what_was_patched_is_as_before_whatever_happens() -> None:
             raise ZeroDivisionError
 
     assert tf.Graph.device is before
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    """The modules that are imported or written, and the attributes of others than ``self``."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from (each.name for each in node.names)
+            case ast.ImportFrom(module=str(module)):
+                yield from (f"{module}.{each.name}" for each in node.names)
+            case ast.Call(func=ast.Name(id="getattr" | "setattr"), args=[_, name, *_]):
+                yield from [str(name.value)] if isinstance(name, ast.Constant) else []
+            case ast.Constant(value=str(text)) if not private(text):
+                yield text
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass
+            case ast.Attribute():
+                yield node.attr
+
+
+def own(tree: ast.AST) -> Iterator[str]:
+    """The attributes that the classes of a module define."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef():
+                yield node.name
+            case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store()):
+                yield node.attr
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).as_posix() not in KNOWS_NAMES
+    ],
+    ids=lambda path: path.relative_to(PACKAGE).as_posix(),
+)
+def test_no_other_module_knows_such_a_name(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    public = {*own(tree), "_exit", "_replace", "_asdict"}  # of os, and of named tuples
+
+    assert not [
+        name
+        for name in named(tree)
+        if name.startswith(("tensorflow.python", "keras.src"))
+        or name == "__internal__"
+        or (private(name) and name not in public)
+    ]

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+import warnings
+
 import pytest
+import tensorflow  # noqa: F401
+
+from placement_checks.testing import isolation
 
 LEAKS = """
 import tensorflow as tf
@@ -110,3 +117,18 @@ def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
             "it was undone",
         ]
     )
+
+
+def test_a_version_that_cannot_be_asked_is_a_warning_and_breaks_no_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again = functools.cache(isolation._is_known.__wrapped__)
+    monkeypatch.setattr(isolation, "_is_known", again)
+    monkeypatch.delattr(sys.modules["tensorflow.python.eager.context"], "global_seed")
+
+    gone = r"not undone: tensorflow: version .* has no tensorflow\.[\w.]+\.global_seed"
+    with pytest.warns(UserWarning, match=gone):
+        assert isolation.before_test() is None
+    with warnings.catch_warnings(action="error"):
+        assert isolation.turned_off() == ""
+        assert list(isolation.undone(None)) == []

@@ -1,0 +1,68 @@
+"""What all code of a process shares of TensorFlow's state, and how it is brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from placement_checks.loading import tf_internals
+from placement_checks.loading.behaviour import Behaviour
+
+
+@dataclass(frozen=True)
+class State:
+    """Default graph, behaviour, eager mode, seed and soft placement.
+
+    By default, as TensorFlow starts.
+    """
+
+    depth: int = 0
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    eager: bool = True
+    empty: bool = True
+    seed: int | None = None
+    soft: bool = True
+
+    @staticmethod
+    def now() -> State:
+        return State(
+            tf_internals.open_graphs(),
+            Behaviour.now(),
+            tf.executing_eagerly(),
+            _is_empty(),
+            tf_internals.global_seed(),
+            tf.config.get_soft_device_placement(),
+        )
+
+    def restore(self) -> Iterator[str]:
+        """Bring the state back; yields what was left behind that breaks what runs later.
+
+        A seed and soft placement are set by sound code too, and are put back without a word, and
+        so is a global default graph that was empty before.
+        """
+        left = tf_internals.open_graphs() - self.depth
+        if left > 0:
+            for _ in range(left):
+                tf_internals.close_graph()
+            yield "never closed an as_default() or InteractiveSession"
+        if call := self.behaviour.changed():
+            self.behaviour.restore()
+            yield f"called {call}"
+        if tf.executing_eagerly() != self.eager:
+            tf_internals.set_eager(self.eager)
+            if left <= 0:
+                yield f"turned eager execution {'off' if self.eager else 'on'}"
+        if self.empty and self.depth == 0 and not _is_empty():
+            tf.compat.v1.reset_default_graph()
+        if tf_internals.global_seed() != self.seed:
+            tf_internals.set_global_seed(self.seed)
+        if tf.config.get_soft_device_placement() != self.soft:
+            tf.config.set_soft_device_placement(self.soft)
+
+
+def _is_empty() -> bool:
+    """Whether the global default graph holds no ops."""
+    graph = tf_internals.global_graph()
+    return graph is None or not graph.get_operations()
