@@ -1,4 +1,4 @@
-"""TensorFlow's placer in a process of its own, asked through `process.PlacerProcess`.
+"""TensorFlow's placer in a process of its own, asked through `client.PlacerProcess`.
 
-`child` is that process; `phantom`, `session`, `wire` and `port` are used in it alone.
+`main` is that process; `phantom`, `session`, `grpc_messages` and `network` are used in it alone.
 """

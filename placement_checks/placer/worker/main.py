@@ -1,6 +1,6 @@
 """The placer process: ``python -m placement_checks.placer.worker.main phantom|session PARENT``.
 
-Answers one request after the other, as `frames`, from standard input to standard output: each
+Answers one request after the other, as `messages`, from standard input to standard output: each
 reply carries the number of its request. It ends when its input ends, when the process PARENT is
 gone, and when a request takes longer than its limit. What TensorFlow prints goes to standard
 error.
