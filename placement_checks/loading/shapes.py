@@ -7,17 +7,16 @@ GraphDef and answers in JSON; it ends when the process PARENT is gone.
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.core.placement import Tensor
-from placement_checks.util.processes import end_with, ending, start
+from placement_checks.util.child import Child, Ended, answers, end_with_parent
 
 _LIMIT = 300.0  # seconds; 200,000 ops take 30
 # How TensorFlow ends a process over a graph that contradicts itself.
@@ -31,38 +30,33 @@ def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
     Raises:
         PlacerError: the process ended without an answer, or took too long.
     """
-    with open(os.devnull, "wb") as nowhere:
-        process = start(__spec__.name, str(os.getpid()), environment=_QUIET, stderr=nowhere)
-    with process:
+    with Child(__spec__.name, environment=_QUIET) as child:
         try:
-            answer, _ = process.communicate(graph_def.SerializeToString(), _LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise _failed(f"took more than {_LIMIT:.0f} s and was ended") from None
-        except BaseException:  # Ctrl-C, or an alarm: nobody waits for it any longer
-            process.kill()
-            raise
-    if process.returncode in _SELF_CONTRADICTING:
-        return {}
-    if process.returncode:
-        raise _failed(ending(process.returncode))
+            with child.within(_LIMIT):
+                child.requests.write(graph_def.SerializeToString())
+                child.requests.close()
+                answer = child.replies.read()
+                if child.wait():
+                    raise EOFError
+        except Ended as ended:
+            if ended.code in _SELF_CONTRADICTING:
+                return {}
+            raise PlacerError(
+                "the process that infers shapes",
+                ended.how,
+                "run it again, or leave out the rule",
+                details=ended.said,
+            ) from None
     return {
         name: [Tensor(dtype, None if dims is None else tuple(dims)) for dtype, dims in outputs]
         for name, outputs in json.loads(answer).items()
     }
 
 
-def _failed(how: str) -> PlacerError:
-    return PlacerError(
-        "the process that infers shapes", how, "run it again, or leave out the rule"
-    )
-
-
 def main() -> None:
     """Answer on standard output, which nothing else is written to."""
-    end_with(int(sys.argv[1]))
-    with os.fdopen(os.dup(1), "w") as answer:
-        os.dup2(2, 1)
+    end_with_parent()
+    with io.TextIOWrapper(answers()) as answer:
         json.dump(_imported(sys.stdin.buffer.read()), answer)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -33,22 +32,23 @@ def devices(placement: Evidence) -> set[str]:
     return {op.assigned.short for op in placement.ops.values() if op.assigned}
 
 
-def child_of(process: PlacerProcess) -> subprocess.Popen[bytes]:
-    assert process._child is not None
-    return process._child._process
+def pid_now() -> int:
+    """The process that answers for phantom GPUs."""
+    assert phantom.pid is not None
+    return phantom.pid
 
 
 def test_one_process_serves_all_placements() -> None:
     place(build)
-    first = child_of(phantom).pid
+    first = pid_now()
     place(build)
 
-    assert child_of(phantom).pid == first
+    assert pid_now() == first
 
 
 def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -> None:
     place(build)
-    os.kill(child_of(phantom).pid, signal.SIGKILL)
+    os.kill(pid_now(), signal.SIGKILL)
 
     with pytest.raises(PlacementError) as caught:
         place(build)
@@ -62,7 +62,7 @@ def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -
 
 def test_a_process_that_hangs_is_ended_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     place(build)
-    pid = child_of(phantom).pid
+    pid = pid_now()
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(module, "PLACE_LIMIT", -9.0)  # plus 10 s for the pipe
     begin = time.monotonic()
@@ -77,12 +77,12 @@ def test_a_process_that_hangs_is_ended_after_the_limit(monkeypatch: pytest.Monke
 
 def test_a_forked_child_starts_a_process_of_its_own() -> None:
     place(build)
-    pid = child_of(phantom).pid
+    pid = pid_now()
     reader, writer = os.pipe()
     forked = os.fork()
     if forked == 0:
         phantom.start()
-        os.write(writer, str(child_of(phantom).pid).encode())
+        os.write(writer, str(pid_now()).encode())
         phantom.stop()
         os._exit(0)
     os.waitpid(forked, 0)
@@ -168,10 +168,11 @@ def test_the_devices_of_this_machine_answer_for_themselves(
 
 def test_a_hundred_placements_leak_neither_memory_nor_files(fixtures: Path) -> None:
     def used() -> tuple[int, int]:
-        pid = child_of(phantom).pid
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid_now()}/status").read_text()
         resident = int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
-        return resident, len(os.listdir(f"/proc/{pid}/fd")) + len(os.listdir("/proc/self/fd"))
+        return resident, len(os.listdir(f"/proc/{pid_now()}/fd")) + len(
+            os.listdir("/proc/self/fd")
+        )
 
     for _ in range(30):  # memory settles
         place(build)

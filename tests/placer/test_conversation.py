@@ -7,22 +7,20 @@ import gc
 import os
 import random
 import signal
-import subprocess
 import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from placement_checks.core.errors import PlacerError
-from placement_checks.placer.worker import client as module
 from placement_checks.placer.worker import messages
 from placement_checks.placer.worker.client import PlacerProcess
 from placement_checks.placer.worker.refused import Refused
+from placement_checks.util import child
 
 NAMES = ["a", "b", "c"]
 # Places every op where the text of the "graph" says.
@@ -60,16 +58,7 @@ def placer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PlacerPr
     script = tmp_path / "echo.py"
     script.write_text(textwrap.dedent(ECHO))
 
-    def start(_module: str, *_arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-S", script],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=options["stderr"],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        )
-
-    monkeypatch.setattr(module, "start", start)
+    monkeypatch.setattr(child, "_command", lambda _module: [sys.executable, "-S", str(script)])
     process = PlacerProcess("phantom", {})
     yield process
     process.stop()

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import array
 import atexit
-import contextlib
-import os
-import subprocess
 import threading
 from collections.abc import Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer.worker import messages
 from placement_checks.placer.worker.refused import Refused
-from placement_checks.util.processes import ending, start
-from placement_checks.util.streams import unnamed_file
+from placement_checks.util.child import Child, Ended
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 PLACE_LIMIT = 60.0  # seconds, and
 PLACE_LIMIT_PER_OP = 0.002  # more for each op: fifty times what a placement was measured to take
 _PIPE_LIMIT = 10.0  # seconds beside what the placer may take
+_PATIENCE = 1.0  # seconds in which a process ends that is no longer needed
 
 
 class Unusable(Exception):
@@ -39,7 +36,7 @@ class PlacerProcess:
         self._kind = kind
         self._environment = environment
         self._lock = threading.Lock()
-        self._child: _Child | None = None
+        self._child: _Placer | None = None
         self._unusable = ""
         atexit.register(self.stop)
 
@@ -99,42 +96,25 @@ class PlacerProcess:
         """End the process, if there is one."""
         child, self._child = self._child, None
         if child is not None:
-            child.stop()
+            child.stop(_PATIENCE)
 
-    def _running(self) -> _Child:
+    def _running(self) -> _Placer:
         """The process; a new one where there is none, or after a fork, whose pipes are shared."""
         if self._child is not None:
             if self._child.is_own:
                 return self._child
-            self._child.leave()
-        return _Child(self._kind, self._environment)
+            self._child.end()
+        return _Placer(self._kind, self._environment)
 
 
-class _Child:
+class _Placer(Child):
     """The process itself, and what is said to it."""
 
     def __init__(self, kind: str, environment: dict[str, str]) -> None:
+        super().__init__("placement_checks.placer.worker.main", kind, environment=environment)
         self._kind = kind
-        self._owner = os.getpid()
         self._is_ready = False
         self._asked = 0
-        self._errors = unnamed_file()
-        self._process = start(
-            "placement_checks.placer.worker.main",
-            kind,
-            str(self._owner),
-            environment=environment,
-            stderr=self._errors,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def is_own(self) -> bool:
-        """Whether this process started it, and not the one that this was forked from."""
-        return self._owner == os.getpid()
 
     def ask(
         self, request: dict[str, Any], *blobs: bytes
@@ -156,67 +136,20 @@ class _Child:
     def _exchange(
         self, request: dict[str, Any] | None, blobs: tuple[bytes, ...], limit: float
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """Send a request, if there is one, and read a reply; a process that is late is killed."""
-        late = threading.Event()
-
-        def kill() -> None:
-            late.set()
-            self._process.kill()
-
-        watch = threading.Timer(limit, kill)
-        watch.daemon = True
-        watch.start()
+        """Send a request, if there is one, and read a reply."""
         try:
-            if request is not None:
-                messages.write(cast(BinaryIO, self._process.stdin), request, *blobs)
-            reply, answer = messages.read(cast(BinaryIO, self._process.stdout))
-        except (OSError, EOFError):
-            raise self._failure(late.is_set(), limit) from None
-        finally:
-            watch.cancel()
-        if reply["number"] != self._asked:
-            raise _error(self._kind, f"answered request {reply['number']}, and not {self._asked}")
-        if "failed" in reply:
-            raise _error(self._kind, reply["failed"], self._last_words())
-        self._errors.seek(0)  # what it printed so far is of no more use, and takes memory
-        self._errors.truncate()
+            with self.within(limit):
+                if request is not None:
+                    messages.write(self.requests, request, *blobs)
+                reply, answer = messages.read(self.replies)
+                if reply["number"] != self._asked:
+                    what = f"answered request {reply['number']}, and not {self._asked}"
+                    raise _error(self._kind, what)
+                if "failed" in reply:
+                    raise _error(self._kind, reply["failed"], self.last_words())
+        except Ended as ended:
+            raise _error(self._kind, ended.how, ended.said) from None
         return reply, answer
-
-    def stop(self) -> None:
-        """Let it end by itself, and if it does not, end it."""
-        if not self.is_own:
-            self.leave()
-            return
-        self._close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=1)
-        self.end()
-
-    def end(self) -> None:
-        """End it at once."""
-        self._process.kill()
-        self._process.wait()
-        self._close()
-
-    def leave(self) -> None:
-        """Let go of it in a forked process: it is the parent's."""
-        self._process.returncode = 0  # of no concern here, nor is that it still runs
-        self._close()
-
-    def _close(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            with contextlib.suppress(OSError):
-                cast(BinaryIO, stream).close()
-
-    def _failure(self, late: bool, limit: float) -> PlacerError:
-        code = self._process.wait()
-        what = f"gave no answer within {limit:.0f} s and was ended" if late else ending(code)
-        return _error(self._kind, what, self._last_words())
-
-    def _last_words(self) -> str:
-        """The end of what the process printed."""
-        self._errors.seek(0)
-        return self._errors.read().decode(errors="replace")[-4000:].strip()
 
 
 def _error(kind: str, what: str, details: str = "") -> PlacerError:

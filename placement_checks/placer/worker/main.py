@@ -17,7 +17,7 @@ from typing import Any
 
 from placement_checks.placer.worker import messages, network
 from placement_checks.placer.worker.refused import Failed, Refused
-from placement_checks.util.processes import end_with
+from placement_checks.util.child import answers, end_with_parent
 
 # Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
 _LOWERED = re.compile(r"/_\d+(?=/)")
@@ -26,14 +26,13 @@ _GRACE = 30  # seconds after which a request is late that the parent ought to ha
 
 
 def main() -> None:
-    kind, parent = sys.argv[1:]
+    kind = sys.argv[1]
     if kind == "phantom" and SHARED_NETWORK not in os.environ:
         network.leave_shared()  # before any thread starts; where it fails the port is closed later
-    end_with(int(parent))
+    end_with_parent()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests = os.fdopen(os.dup(0), "rb")
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    replies = answers()
     try:
         placer = _placer(kind)
     except _Unusable as reason:

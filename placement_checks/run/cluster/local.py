@@ -7,21 +7,21 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from placement_checks.core.errors import InputError, PlacerError, UsageError
 from placement_checks.core.machine_text import Task
 from placement_checks.core.machines import Machine
 from placement_checks.run.cluster.servers import SERVING
 from placement_checks.run.cluster.training import Cluster
-from placement_checks.util.processes import start
+from placement_checks.util.child import Child, Ended, ending
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
+_PATIENCE = 10.0  # seconds in which the tasks end
 MOST_TASKS = 32  # each holds TensorFlow's threads, about 100
 
 
@@ -54,31 +54,29 @@ class LocalCluster(Cluster):
         super().__init__(spec, machine, simulated=True)
         self.pids: dict[tuple[str, int], int] = {}
         self._ended: dict[tuple[str, int], int] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     def start(self) -> None:
         """Start all tasks; they serve when this returns.
 
         Raises:
-            PlacerError: one of them did not start.
+            PlacerError: one of them did not start; `stop` ends the others.
         """
-        with open(self._folder / "start.log", "wb") as errors:
-            self._process = start(
-                "placement_checks.run.cluster.servers",
-                environment={
-                    "CUDA_VISIBLE_DEVICES": "-1",
-                    "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
-                    "TF_GRPC_REUSE_PORT": "1",  # beside the socket that reserves it
-                    "no_grpc_proxy": "127.0.0.1,localhost",
-                },
-                stderr=errors,
-            )
-        stdin = cast(BinaryIO, self._process.stdin)
-        with contextlib.suppress(BrokenPipeError):  # what it died of is told below
-            stdin.write(json.dumps({"spec": self.spec, "tasks": self._tasks()}).encode() + b"\n")
-            stdin.flush()
-        self._await_all()
-        threading.Thread(target=self._follow, daemon=True).start()
+        self._child = Child(
+            "placement_checks.run.cluster.servers",
+            environment={
+                "CUDA_VISIBLE_DEVICES": "-1",
+                "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
+                "TF_GRPC_REUSE_PORT": "1",  # beside the socket that reserves it
+                "no_grpc_proxy": "127.0.0.1,localhost",
+            },
+        )
+        try:
+            with self._child.within(START_LIMIT):
+                self._await_all(self._child)
+        except Ended as ended:
+            raise _not_started("a local cluster", f"its process {ended.how}", ended.said) from None
+        threading.Thread(target=self._follow, args=(self._child.replies,), daemon=True).start()
         for reserved in self._sockets:
             reserved.close()
 
@@ -94,35 +92,26 @@ class LocalCluster(Cluster):
             for task in self.machine.tasks
         ]
 
-    def _await_all(self) -> None:
-        process = cast("subprocess.Popen[bytes]", self._process)
-        watch = threading.Timer(START_LIMIT, process.kill)
-        watch.start()
-        try:
-            for _ in self.machine.tasks:
-                line = cast(BinaryIO, process.stdout).readline()
-                event = json.loads(line) if line else {}
-                name = f"/job:{event['job']}/task:{event['index']}" if event else "a local cluster"
-                if event.get("said") != SERVING:
-                    self.stop()
-                    raise PlacerError(
-                        name,
-                        f"did not start: {event.get('said') or 'its process ended'}",
-                        "try again: every start takes other ports",
-                        details=self._start_log(),
-                    )
-                self.pids[event["job"], event["index"]] = event["pid"]
-        finally:
-            watch.cancel()
-
-    def _follow(self) -> None:
-        """Note which tasks have ended."""
-        for line in cast(BinaryIO, cast("subprocess.Popen[bytes]", self._process).stdout):
+    def _await_all(self, child: Child) -> None:
+        asked = {"spec": self.spec, "tasks": self._tasks()}
+        child.requests.write(json.dumps(asked).encode() + b"\n")
+        child.requests.flush()
+        for _ in self.machine.tasks:
+            line = child.replies.readline()
+            if not line:
+                raise EOFError
             event = json.loads(line)
-            self._ended[event["job"], event["index"]] = event["ended"]
+            if event["said"] != SERVING:
+                name = f"/job:{event['job']}/task:{event['index']}"
+                raise _not_started(name, event["said"] or "its process ended", child.last_words())
+            self.pids[event["job"], event["index"]] = event["pid"]
 
-    def _start_log(self) -> str:
-        return (self._folder / "start.log").read_text(errors="replace")[-4000:].strip()
+    def _follow(self, replies: BinaryIO) -> None:
+        """Note which tasks have ended."""
+        with contextlib.suppress(ValueError):  # `stop` has closed it
+            for line in replies:
+                event = json.loads(line)
+                self._ended[event["job"], event["index"]] = event["ended"]
 
     def log(self, job: str, index: int) -> Path:
         """The file with all that a task prints; the placement log is that of the master."""
@@ -134,11 +123,10 @@ class LocalCluster(Cluster):
 
     def ended(self) -> InputError | None:
         for (job, index), code in dict(self._ended).items():
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended ({code})"
             said = self.log(job, index).read_text(errors="replace")[-2000:].strip()
             return InputError(
                 f"/job:{job}/task:{index}",
-                f"its process {how}",
+                f"its process {ending(code)}",
                 "start the cluster anew, and restore the variables from a checkpoint",
                 details=said,
             )
@@ -148,16 +136,9 @@ class LocalCluster(Cluster):
         """End all tasks; none is left when this returns."""
         for reserved in self._sockets:
             reserved.close()
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(OSError):
-            cast(BinaryIO, process.stdin).close()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()  # its children end with it
-            process.wait()
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop(_PATIENCE)  # and the tasks end with it
 
 
 @contextlib.contextmanager
@@ -181,6 +162,11 @@ def local_cluster(machine: Machine | str) -> Iterator[LocalCluster]:
             yield cluster
         finally:
             cluster.stop()
+
+
+def _not_started(name: str, why: str, details: str) -> PlacerError:
+    cure = "try again: every start takes other ports"
+    return PlacerError(name, f"did not start: {why}", cure, details=details)
 
 
 def _check(machine: Machine) -> None:

@@ -1,8 +1,9 @@
-"""The servers of a local cluster: ``python -m placement_checks.run.cluster.servers``.
+"""The servers of a local cluster: ``python -m placement_checks.run.cluster.servers PARENT``.
 
 TensorFlow is loaded once, and a process is forked for every task before any of it has started.
 One line of JSON on standard input says which tasks there are; lines of JSON on standard output say
-which task serves, and which has ended. When standard input ends, all of them are ended.
+which task serves, and which has ended. All of them are ended when standard input ends, and when
+the process PARENT is gone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import threading
 from typing import Any, NoReturn
 
+from placement_checks.util.child import end_with_parent
 from placement_checks.util.loopback import close_to_others
 from placement_checks.util.streams import quiet_stderr
 
@@ -44,6 +46,7 @@ def main() -> None:
             said = stream.read()
         job, index = running[process]
         _say({"job": job, "index": index, "pid": process, "said": said})
+    end_with_parent()  # only now: what forks is to have one thread
     mourner = threading.Thread(target=_mourn, args=(running,), daemon=True)
     mourner.start()
     sys.stdin.read()

@@ -1,0 +1,178 @@
+"""Processes of this package's own, in which TensorFlow is loaded apart from the user's.
+
+The parent has a `Child`. The module that runs in it calls `end_with_parent`, and `answers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from placement_checks.util.streams import unnamed_file
+
+_MOST_WORDS = 4000  # bytes of what a process printed
+
+
+@dataclass(eq=False)
+class Ended(Exception):
+    """A process ended before its answer was whole.
+
+    Attributes:
+        code: its return code, as `subprocess` has it.
+        how: that in words, or that it was late.
+        said: the end of what it printed.
+    """
+
+    code: int
+    how: str
+    said: str
+
+
+class Child(contextlib.AbstractContextManager["Child"]):
+    """A module of this package in a process of its own, which ends when this process does.
+
+    It is in a process group of its own: Ctrl-C in a terminal is for the parent, which decides.
+    As a context it is ended with the block, however that ends.
+
+    Attributes:
+        pid: the process.
+        requests: its standard input.
+        replies: its standard output.
+    """
+
+    def __init__(self, module: str, *arguments: str, environment: Mapping[str, str]) -> None:
+        """Start it.
+
+        Args:
+            module: its name, such as ``placement_checks.placer.worker.main``.
+            arguments: for it; the process that it ends with comes behind them.
+            environment: what is set beside what this process has.
+        """
+        home = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+        self._owner = os.getpid()
+        self._errors = unnamed_file()
+        self._process = subprocess.Popen(
+            [*_command(module), *arguments, str(self._owner)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            process_group=0,
+            env={**os.environ, "PYTHONPATH": path, **environment},
+        )
+        self.pid = self._process.pid
+        self.requests = cast(BinaryIO, self._process.stdin)
+        self.replies = cast(BinaryIO, self._process.stdout)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process started it, and not the one that this was forked from."""
+        return self._owner == os.getpid()
+
+    @contextlib.contextmanager
+    def within(self, limit: float) -> Iterator[None]:
+        """Talk to it; what takes longer than ``limit`` seconds ends it.
+
+        Raises:
+            Ended: a pipe broke off.
+        """
+        late = threading.Event()
+
+        def kill() -> None:
+            late.set()
+            self._process.kill()
+
+        watch = threading.Timer(limit, kill)
+        watch.daemon = True
+        watch.start()
+        try:
+            yield
+            self._errors.seek(0)  # what it printed so far is of no more use, and takes memory
+            self._errors.truncate()
+        except (OSError, EOFError):
+            code = self.wait()
+            was_late = f"gave no answer within {limit:.0f} s and was ended"
+            how = was_late if late.is_set() else _unforeseen(code)
+            raise Ended(code, how, self.last_words()) from None
+        finally:
+            watch.cancel()
+
+    def wait(self) -> int:
+        """Its return code, as `subprocess` has it, once it has ended by itself."""
+        return self._process.wait()
+
+    def last_words(self) -> str:
+        """The end of what it printed."""
+        self._errors.seek(0)
+        return self._errors.read()[-_MOST_WORDS:].decode(errors="replace").strip()
+
+    def stop(self, patience: float) -> None:
+        """Close its input, upon which it ends by itself; if not within ``patience``, end it."""
+        with contextlib.suppress(OSError):
+            self.requests.close()
+        if self.is_own:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
+        self.end()
+
+    def end(self) -> None:
+        """End it at once; a process that was forked from its owner only lets go of it."""
+        if self.is_own:
+            self._process.kill()
+            self._process.wait()
+        else:
+            self._process.returncode = 0  # of no concern here, nor is that it still runs
+        for stream in (self.requests, self.replies, self._errors):
+            with contextlib.suppress(OSError):
+                stream.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words, by its return code as `subprocess` has it."""
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with status {code}"
+
+
+def end_with_parent() -> None:
+    """End this process when the owner of its `Child` is gone, whatever it does then: its input
+    may be held open by processes that were forked from the owner.
+    """
+    parent = int(sys.argv[-1])
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def answers() -> BinaryIO:
+    """Standard output, for answers alone; what else is printed there goes to standard error."""
+    stream = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return stream
+
+
+def _command(module: str) -> list[str]:
+    # -P, and our own folder on the path instead: the user's folder may hold a numpy.py.
+    return [sys.executable, "-P", "-m", module]
+
+
+def _unforeseen(code: int) -> str:
+    """How a process ended that nobody here has ended."""
+    hint = ", as the kernel does where memory runs out" if code == -signal.SIGKILL else ""
+    return ending(code) + hint

@@ -1,0 +1,222 @@
+"""A process of our own: what is said to it, how it ends, and what is told of that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from placement_checks.util.child import Child, Ended, ending
+
+ROOT = Path(__file__).parents[2]
+# Does what each line that it reads says, and answers with its result.
+OBEDIENT = """
+    import os, sys, time
+    from placement_checks.util import child
+    child.end_with_parent()
+    replies = child.answers()
+    print("started")
+    for line in sys.stdin:
+        replies.write(str(eval(line)).encode() + b"\\n")
+        replies.flush()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[[], Child]:
+    (tmp_path / "obedient.py").write_text(textwrap.dedent(OBEDIENT))
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    return lambda: Child("obedient", "argument", environment={"PYTHONPATH": path})
+
+
+@pytest.fixture
+def child(start: Callable[[], Child]) -> Iterator[Child]:
+    with start() as child:
+        yield child
+
+
+def say(child: Child, code: str) -> None:
+    child.requests.write(code.encode() + b"\n")
+    child.requests.flush()
+
+
+def ask(child: Child, code: str, limit: float = 30.0) -> str:
+    with child.within(limit):
+        say(child, code)
+        line = child.replies.readline()
+        if not line:
+            raise EOFError
+    return line.decode().strip()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_answers_come_alone_and_arguments_arrive_with_the_owner_behind_them(child: Child) -> None:
+    assert ask(child, "print('not this') or 6 * 7") == "42"
+    assert ask(child, "sys.argv[1:]") == str(["argument", str(os.getpid())])
+
+
+def test_ctrl_c_in_a_terminal_does_not_reach_it(child: Child) -> None:
+    assert os.getpgid(child.pid) != os.getpgid(0)
+
+
+def test_a_file_of_the_users_folder_is_not_imported(
+    start: Callable[[], Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "users"
+    folder.mkdir()
+    (folder / "textwrap.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(folder)
+
+    with start() as child:
+        assert ask(child, "__import__('textwrap').__file__") != str(folder / "textwrap.py")
+
+
+@pytest.mark.parametrize(
+    ("code", "how", "returned"),
+    [
+        ("sys.exit(3)", "ended with status 3", 3),
+        ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV", -signal.SIGSEGV),
+        (
+            "os.kill(os.getpid(), 9)",
+            "was ended by SIGKILL, as the kernel does where memory runs out",
+            -signal.SIGKILL,
+        ),
+    ],
+)
+def test_one_that_ends_before_its_answer_is_told_of_with_its_last_words(
+    child: Child, code: str, how: str, returned: int
+) -> None:
+    with pytest.raises(Ended) as caught:
+        ask(child, f"sys.stderr.write('oh') and sys.stderr.flush() or {code}")
+
+    assert (caught.value.how, caught.value.code) == (how, returned)
+    assert caught.value.said.endswith("oh")
+
+
+def test_one_that_is_late_is_ended(child: Child) -> None:
+    ask(child, "1")
+    with pytest.raises(Ended) as caught:
+        ask(child, "time.sleep(100)", limit=0.2)
+
+    assert caught.value.how == "gave no answer within 0 s and was ended"
+    assert caught.value.code == -signal.SIGKILL
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_what_was_printed_before_an_answer_is_forgotten(child: Child) -> None:
+    ask(child, "sys.stderr.write('earlier') and sys.stderr.flush()")
+    with child.within(30.0):
+        assert child.last_words() == ""
+
+    ask(child, "sys.stderr.write('later') and sys.stderr.flush()")
+    with pytest.raises(Ended) as caught:
+        ask(child, "os._exit(1)")
+    assert caught.value.said == ""
+
+
+def test_an_error_that_is_no_broken_pipe_passes_and_keeps_what_was_printed(child: Child) -> None:
+    def complain() -> None:
+        with child.within(30.0):
+            say(child, "sys.stderr.write('why') and sys.stderr.flush()")
+            child.replies.readline()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        complain()
+
+    assert child.last_words().endswith("why")
+    assert ask(child, "2") == "2"
+
+
+def test_a_block_that_ends_with_any_exception_ends_it(start: Callable[[], Child]) -> None:
+    def interrupted() -> None:
+        with start() as child:
+            pids.append(child.pid)
+            ask(child, "1")
+            raise KeyboardInterrupt
+
+    pids: list[int] = []
+    before = open_files()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert not psutil.pid_exists(pids[0])
+    assert open_files() == before
+
+
+@pytest.mark.parametrize(
+    ("code", "patience", "returned"), [("1", 30.0, 0), ("time.sleep(100)", 0.5, -signal.SIGKILL)]
+)
+def test_one_that_is_stopped_may_end_by_itself_and_else_is_ended(
+    child: Child, code: str, patience: float, returned: int
+) -> None:
+    ask(child, "1")
+    say(child, code)
+
+    child.stop(patience)
+
+    assert child.wait() == returned
+
+
+def test_a_process_that_was_forked_lets_go_of_it(child: Child) -> None:
+    ask(child, "1")
+    forked = os.fork()
+    if forked == 0:
+        child.stop(patience=30.0)
+        os._exit(0 if child.requests.closed and not child.is_own else 1)
+
+    assert os.waitpid(forked, 0)[1] == 0
+    assert child.is_own
+    assert ask(child, "2") == "2"
+
+
+OWNER = """
+    import os, time
+    from placement_checks.util.child import Child
+    child = Child("obedient", environment={"PYTHONPATH": os.environ["PYTHONPATH"]})
+    child.requests.write(b"1\\n")
+    child.requests.flush()
+    child.replies.readline()
+    forked = os.fork()
+    if forked:
+        print(child.pid, forked, flush=True)
+    time.sleep(100)
+"""
+
+
+def test_it_ends_with_its_owner_though_a_process_forked_from_that_holds_its_input_open(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "obedient.py").write_text(textwrap.dedent(OBEDIENT))
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(OWNER)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as owner:
+        assert owner.stdout is not None
+        pid, forked = (psutil.Process(int(word)) for word in owner.stdout.readline().split())
+        try:
+            owner.kill()
+
+            assert psutil.wait_procs([pid], timeout=30.0)[1] == []
+            assert forked.is_running()
+        finally:
+            forked.kill()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(0, "ended with status 0"), (-15, "was ended by SIGTERM")]
+)
+def test_ending(code: int, words: str) -> None:
+    assert ending(code) == words
