@@ -12,7 +12,8 @@ import click
 from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.machines import Machine, checked_gpus
+from placement_checks.core.gpus import checked_gpus
+from placement_checks.core.machines import Machine
 from placement_checks.loading.targets import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.logs import STDIN, read_logs
 from placement_checks.verification import gathering

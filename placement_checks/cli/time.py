@@ -18,7 +18,7 @@ from placement_checks.cli.files import written
 from placement_checks.cli.options import check_all
 from placement_checks.cli.output import tell
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.machines import checked_gpus
+from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.timing import Timing
 from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome_trace import chrome_trace

@@ -21,8 +21,8 @@ from itertools import groupby
 from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import UsageError
+from placement_checks.core.gpus import MOST_GPUS
 
-MOST_GPUS = 256
 MOST_TASKS = 10_000
 PRESETS = {
     "k40-pair": "gpu*2",

@@ -10,20 +10,16 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 from placement_checks.core import cluster_spec
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.gpus import checked_gpus, local_gpus
 from placement_checks.core.machine_text import (
-    MOST_GPUS,
     MOST_TASKS,
     Task,
     devices_of,
@@ -234,41 +230,6 @@ class Machine:
             job, index = self.stated_master
             groups.append(f"master={job}/task:{index}")
         return "; ".join(groups)
-
-
-def local_gpus() -> tuple[int, ...]:
-    """The indices of the NVIDIA GPUs that this process may use, without asking TensorFlow.
-
-    Read from the device files of the driver and ``CUDA_VISIBLE_DEVICES``; empty without a driver.
-    """
-    numbers = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
-    present = sorted(int(number[1]) for number in numbers if number)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return tuple(present)
-    chosen = []
-    for entry in visible.split(","):
-        if not entry.strip().isdigit() or int(entry) not in present:
-            break
-        chosen.append(int(entry))
-    return tuple(chosen)
-
-
-def checked_gpus(count: int) -> int:
-    """A number of GPUs a host can have.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    if isinstance(count, bool) or not isinstance(count, Integral):
-        raise UsageError(f"gpus={count!r:.60}", "is no number", "give a whole one, such as gpus=2")
-    if not 1 <= count <= MOST_GPUS:
-        raise UsageError(
-            f"{count} GPUs",
-            f"one host has between 1 and {MOST_GPUS}",
-            'describe a cluster with --machine "worker*64: gpu*8"',
-        )
-    return count
 
 
 def _of_addresses(spec: cluster_spec.Addresses, gpus: int) -> Machine:

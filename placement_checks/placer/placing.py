@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from placement_checks.core import machines
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError
+from placement_checks.core.gpus import local_gpus
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import MOST_REFUSALS, VARIABLE_TYPES, Placement, Refusal
@@ -42,7 +42,7 @@ def place(asked: Placement, graph_def: Any, machine: Machine, devices: str) -> P
         PlacerError: the placer process died or hung.
     """
     asked = replace(asked, machine=machine)
-    here = machine.is_local and 0 < len(machine.gpus) <= len(machines.local_gpus())
+    here = machine.is_local and 0 < len(machine.gpus) <= len(local_gpus())
     if devices == "real" and not here:
         lacking = Missing(f"this machine has not the devices asked for ({machine})")
         return replace(asked, assigned=lacking)

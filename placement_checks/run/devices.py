@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.core import machines
 from placement_checks.core.devices import Device
+from placement_checks.core.gpus import local_gpus
 
 
 def stands_in(gpus: int, devices: str = "auto") -> bool:
@@ -26,7 +26,7 @@ def stands_in(gpus: int, devices: str = "auto") -> bool:
         gpus: how many GPUs a program names.
         devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
     """
-    return devices == "simulated" or len(machines.local_gpus()) < gpus
+    return devices == "simulated" or len(local_gpus()) < gpus
 
 
 def session_config(gpus: int, devices: str = "auto") -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from placement_checks.core import machines
+from placement_checks.core.gpus import checked_gpus, local_gpus
 from placement_checks.testing import isolation
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     from placement_checks.testing.import_hook import ask_on_import
 
     try:
-        ask_on_import(machines.checked_gpus(gpus))
+        ask_on_import(checked_gpus(gpus))
     except UsageError as error:
         raise pytest.UsageError(f"--placement-gpus={gpus}: {error}") from None
 
@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Say which devices are used."""
-    return f"placement: devices {_devices(config)}, {_found(len(machines.local_gpus()))}"
+    return f"placement: devices {_devices(config)}, {_found(len(local_gpus()))}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -121,7 +121,7 @@ def _check_rules(item: pytest.Item, rules: tuple[object, ...]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test that wants more GPUs than there are, if real ones are asked for."""
     wanted = _gpus_wanted(item)
-    present = len(machines.local_gpus())
+    present = len(local_gpus())
     if _devices(item.config) == "real" and present < wanted:
         pytest.skip(
             f"wants {wanted} GPU{'s' if wanted > 1 else ''}, {_found(present)} "

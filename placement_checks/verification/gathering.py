@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, UsageError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.machines import Machine, checked_gpus, local_gpus
+from placement_checks.core.gpus import checked_gpus, local_gpus
+from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import FOLLOWERS, Placement
 from placement_checks.core.program import Batch, BuiltProgram, Target

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ from hypothesis import strategies as st
 from placement_checks import Device, Machine
 from placement_checks.core import machines
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.machine_text import MOST_GPUS, MOST_TASKS, PRESETS, Task
-from placement_checks.core.machines import checked_gpus
+from placement_checks.core.gpus import MOST_GPUS
+from placement_checks.core.machine_text import MOST_TASKS, PRESETS, Task
 
 CURE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 
@@ -398,47 +397,6 @@ def test_has_tells_whether_a_device_of_the_pattern_is_there(pattern: str, expect
 )
 def test_is_local(text: str, is_local: bool) -> None:
     assert Machine.parse(text).is_local == is_local
-
-
-@pytest.mark.parametrize(
-    ("visible", "gpus"),
-    [
-        (None, (0, 2, 10)),
-        ("", ()),
-        ("2", (2,)),
-        ("10, 0", (10, 0)),
-        ("0,-1,2", (0,)),
-        ("2,1,0", (2,)),
-        ("NoDevFiles", ()),
-    ],
-)
-def test_local_gpus_are_those_of_the_driver_that_cuda_shows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str | None, gpus: Sequence[int]
-) -> None:
-    for name in ("nvidia10", "nvidia0", "nvidia2", "nvidiactl", "nvidia-uvm", "null"):
-        (tmp_path / name).touch()
-    monkeypatch.setattr(machines, "Path", lambda _: tmp_path)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert machines.local_gpus() == gpus
-
-
-def test_no_driver_no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machines, "Path", lambda _: tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert machines.local_gpus() == ()
-
-
-@pytest.mark.parametrize("count", [1, 256])
-def test_checked_gpus(count: int) -> None:
-    assert checked_gpus(count) == count
-
-
-@pytest.mark.parametrize("count", [-1, 0, 257])
-def test_checked_gpus_refuses_what_no_host_has(count: int) -> None:
-    with pytest.raises(UsageError, match=f"{count} GPUs: one host has between 1 and 256"):
-        checked_gpus(count)
 
 
 @pytest.mark.parametrize(

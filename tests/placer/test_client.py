@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import PlacementError, place
-from placement_checks.core import machines
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.placer import placing
@@ -154,7 +153,7 @@ def test_the_devices_of_this_machine_answer_for_themselves(
             asked.append(tasks)
             return ["/job:localhost/replica:0/task:0/device:GPU:1"] * len([*targets, *nested])
 
-    monkeypatch.setattr(machines, "local_gpus", lambda: (0, 1))
+    monkeypatch.setattr(placing, "local_gpus", lambda: (0, 1))
     monkeypatch.setattr(placing, "session", Session("session", {}))
 
     assert place(build, gpus=2).placer == "session"

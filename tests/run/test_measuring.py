@@ -13,7 +13,6 @@ import pairs
 import pytest
 import tensorflow as tf
 
-from placement_checks.core import machines
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Measurement, Trajectory
 from placement_checks.core.missing import Missing
@@ -514,7 +513,9 @@ def test_real_devices_are_not_simulated_and_not_mixed(monkeypatch: pytest.Monkey
     with pytest.raises(CannotRun, match="towers wants 2 GPUs, and real ones are asked for"):
         run(pairs.towers, devices="real")
 
-    monkeypatch.setattr(machines, "local_gpus", lambda: (0,))  # enough for the reference alone
+    monkeypatch.setattr(
+        "placement_checks.run.devices.local_gpus", lambda: (0,)
+    )  # enough for the reference alone
     assert sound(run(pairs.towers))
 
 

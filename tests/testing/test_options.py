@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placement_checks.core import machines
+from placement_checks.testing import pytest_plugin
 
 TWO = """
 import pytest
@@ -17,7 +17,7 @@ def test_two():
 
 @pytest.fixture(params=[0, 1, 2], ids=lambda count: f"{count} GPUs here")
 def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(machines, "local_gpus", lambda: tuple(range(request.param)))
+    monkeypatch.setattr(pytest_plugin, "local_gpus", lambda: tuple(range(request.param)))
     return int(request.param)
 
 

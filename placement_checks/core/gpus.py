@@ -1,0 +1,47 @@
+"""GPUs in numbers: those of this machine, and how many a host can have."""
+
+from __future__ import annotations
+
+import os
+import re
+from numbers import Integral
+from pathlib import Path
+
+from placement_checks.core.errors import UsageError
+
+MOST_GPUS = 256
+
+
+def local_gpus() -> tuple[int, ...]:
+    """The indices of the NVIDIA GPUs that this process may use, without asking TensorFlow.
+
+    Read from the device files of the driver and ``CUDA_VISIBLE_DEVICES``; empty without a driver.
+    """
+    numbers = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
+    present = sorted(int(number[1]) for number in numbers if number)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(present)
+    chosen = []
+    for entry in visible.split(","):
+        if not entry.strip().isdigit() or int(entry) not in present:
+            break
+        chosen.append(int(entry))
+    return tuple(chosen)
+
+
+def checked_gpus(count: int) -> int:
+    """A number of GPUs a host can have.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if isinstance(count, bool) or not isinstance(count, Integral):
+        raise UsageError(f"gpus={count!r:.60}", "is no number", "give a whole one, such as gpus=2")
+    if not 1 <= count <= MOST_GPUS:
+        raise UsageError(
+            f"{count} GPUs",
+            f"one host has between 1 and {MOST_GPUS}",
+            'describe a cluster with --machine "worker*64: gpu*8"',
+        )
+    return count
