@@ -1,0 +1,60 @@
+"""What was judged in all tests, told at the end of a run of pytest."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from placement_checks.core.evidence import Evidence
+    from placement_checks.core.results import Verdict
+
+_PROPERTY = "placement"
+
+
+def recorded(evidence: Evidence, verdict: Verdict) -> tuple[str, str]:
+    """A verdict as a property of a test, which xdist carries from its workers."""
+    facts = {
+        "program": evidence.placement.program,
+        "on": _conditions(evidence, verdict),
+        "rule": verdict.rule,
+        "state": verdict.state,
+    }
+    return _PROPERTY, json.dumps(facts)
+
+
+class Summary:
+    """Counts the verdicts of all tests; under xdist, those of all workers."""
+
+    def __init__(self) -> None:
+        self._states: Counter[str] = Counter()
+        self._machines: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call":
+            return
+        for name, value in report.user_properties:
+            if name == _PROPERTY:
+                facts = json.loads(str(value))
+                self._states[facts["state"]] += 1
+                self._machines[facts["on"]] += 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._states:
+            return
+        said = ", ".join(
+            f"{self._states[state]} {state.replace('-', ' ')}"
+            for state in ("kept", "broken", "not-checked")
+        )
+        terminalreporter.section("placement checks")
+        terminalreporter.line(f"rules: {said}, on {', '.join(sorted(self._machines))}")
+
+
+def _conditions(evidence: Evidence, verdict: Verdict) -> str:
+    """What a verdict rests on: the machine and its placer, or the devices of a run."""
+    if verdict.evidence == "executed" and evidence.measurement:
+        return f"gpu*{evidence.measurement.towers} ({evidence.measurement.devices})"
+    return f"{evidence.machine or 'no machine'} ({evidence.placer or 'not placed'})"
