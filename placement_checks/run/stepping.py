@@ -1,0 +1,134 @@
+"""Takes steps of a program and of its reference, from the same variables on the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from placement_checks.core.errors import InputError
+from placement_checks.core.measurement import Array, Arrays, Trajectory, Trial
+from placement_checks.core.missing import Missing
+from placement_checks.numerics.noise import noise_of, unsure_in
+from placement_checks.run.feeding import Batch
+from placement_checks.run.paired_sessions import PairedSessions
+from placement_checks.run.preconditions import random_steps
+from placement_checks.run.session import Running, Values
+from placement_checks.util.text import counted
+
+
+class _Steps(NamedTuple):
+    """Of each step of the reference, the variables after it and the gradients before it."""
+
+    values: list[dict[str, Array]]
+    gradients: list[dict[str, Array]]
+
+
+def trajectory(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
+    """Some steps of both programs, or why there are none.
+
+    Raises:
+        InputError: the steps of the reference change none of its variables.
+    """
+    if (missing := _no_steps(sessions)) is not None:
+        return missing
+    reference, rows = sessions.reference, sessions.feeding.rows
+    batches = [sessions.batch(rows) for _ in range(steps)]
+    orders = sessions.orders(rows)
+    first = _of_reference(sessions, batches, list(range(rows)))
+    ends = reference.values()
+    others = [_of_reference(sessions, batches, order) for order in orders]
+    begun = _also_of_copies(sessions, sessions.start)
+    start = {name: np.asarray(begun[name], np.float64) for name in first.values[0]}
+    last = first.values[-1]
+    strange = [name for name in start if not np.all(np.isfinite(last[name]))]
+    if strange:
+        return Missing(
+            f"after {counted(steps, 'step')} of the reference {strange[0]} holds what is no number"
+        )
+    if all(np.array_equal(last[name], start[name]) for name in start):
+        raise InputError(
+            reference.program.name,
+            f"{counted(steps, 'step')} changed none of its variables",
+            "return the op that trains as train_op",
+        )
+    found = _of_towers(sessions, batches)
+    noise = [
+        noise_of(values, [other.values[number] for other in others])
+        for number, values in enumerate(first.values)
+    ]
+    unsure = unsure_in([each.gradients for each in (first, *others)])
+    return Trajectory(start, first.values, found, noise, unsure, _late(sessions, ends))
+
+
+def _no_steps(sessions: PairedSessions) -> Missing | None:
+    """Why no step can be taken."""
+    if not all(
+        running.program.placement.step.train_op
+        for running in (sessions.towers, sessions.reference)
+    ):
+        return Missing(
+            "which op is one step is not said; return it from both builders: "
+            "{'train_op': train_op}"
+        )
+    for running, feeds in sessions.both(sessions.batches[0]):
+        name = random_steps(running.program, feeds)
+        if name is not None:
+            return Missing(f"a step of {running.program.name} depends on the random op '{name}'")
+    return None
+
+
+def _of_reference(
+    sessions: PairedSessions, batches: Sequence[Batch], order: Sequence[int]
+) -> _Steps:
+    """A step on each batch, with its rows in this order."""
+    reference = sessions.reference
+    reference.load(sessions.start)
+    steps = _Steps([], [])
+    for batch in batches:
+        steps.gradients.append(sessions.alone.gradients(batch, order))
+        reference.step(sessions.feeding.to_reference(batch, order))
+        steps.values.append(_also_of_copies(sessions, _values(reference)))
+    return steps
+
+
+def _of_towers(sessions: PairedSessions, batches: Sequence[Batch]) -> list[dict[str, Array]]:
+    """The variables after a step on each batch."""
+    towers = sessions.towers
+    towers.begin(sessions.start)
+    found = []
+    for batch in batches:
+        towers.step(sessions.feeding.to_towers(batch))
+        found.append(_values(towers))
+    return found
+
+
+def _values(running: Running) -> dict[str, Any]:
+    """The variables that are numbers; local ones, such as a metric's, are not compared."""
+    return {
+        name: np.asarray(value, np.float64)
+        for name, value in running.values().items()
+        if name in running.program.built.initial.initializers
+        and np.asarray(value).dtype.kind not in "OSU"
+    }
+
+
+def _also_of_copies(sessions: PairedSessions, values: Arrays) -> dict[str, Array]:
+    """The reference's values, also for the copies that a strategy keeps equal."""
+    initial = sessions.towers.program.built.initial
+    kept = initial.mirrors.keys() - initial.unsynchronised
+    copies = {copy: initial.mirrors[copy] for copy in sorted(kept)}
+    return {**values, **{copy: values[of] for copy, of in copies.items() if of in values}}
+
+
+def _late(sessions: PairedSessions, ends: Values) -> Trial:
+    """The gradients after the last step, with the reference's variables in both programs.
+
+    What else a program computes with, such as copies of its own that no step refreshes, is
+    as its own steps have left it.
+    """
+    sessions.reference.load(ends)
+    sessions.towers.load(ends)
+    rows = sessions.feeding.rows
+    return sessions.gradients(sessions.batch(rows), rows)
