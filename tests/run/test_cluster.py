@@ -21,8 +21,9 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import Cluster, Machine, local_cluster
-from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.errors import InputError, PlacerError, UsageError
 from placement_checks.run.cluster.local import reserved_port
+from placement_checks.util import child
 
 tf1 = tf.compat.v1
 SMALL = "ps*1; worker*2: gpu*1"
@@ -176,6 +177,34 @@ def test_tasks_answer_on_loopback_alone() -> None:
                 for other in others:
                     with pytest.raises(OSError, match=r"refused|timed out"):
                         socket.create_connection((other, port), 5)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("sys.exit('no TensorFlow')", "a local cluster: did not start: its process ended with "),
+        (
+            "print('no TensorFlow', file=sys.stderr, flush=True); "
+            "print(json.dumps({'job': 'ps', 'index': 0, 'said': 'port taken'}), flush=True); "
+            "sys.stdin.read()",
+            "/job:ps/task:0: did not start: port taken; try again: every start takes other ports",
+        ),
+    ],
+)
+def test_a_cluster_that_does_not_start_says_why_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    """A stand-in for the process of the servers."""
+    command = [sys.executable, "-Sc", f"import json, sys; sys.stdin.readline(); {code}"]
+    monkeypatch.setattr(child, "_command", lambda _module: command)
+    before = psutil.Process().children()
+
+    with pytest.raises(PlacerError) as caught, local_cluster("ps*1"):
+        pass
+
+    assert str(caught.value).startswith(said)
+    assert caught.value.details == "no TensorFlow"
+    assert psutil.Process().children() == before
 
 
 def test_tasks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
