@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -25,6 +24,7 @@ from placement_checks.core.program import Program
 from placement_checks.loading.behaviour import own_behaviour
 from placement_checks.loading.source_lines import is_users
 from placement_checks.loading.users_code import users_code
+from placement_checks.util.text import close, did_you_mean
 
 GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
 _LIMIT = 1 << 31  # bytes; protobuf reads no larger message
@@ -247,13 +247,10 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
             present = hasattr(found, part)
         if not present:
             names = [each for each, value in vars(module).items() if callable(value)]
-            near = get_close_matches(name, names, n=1)
             raise InputError(
                 target,
                 f"there is no function '{name}' in it",
-                f"did you mean '{near[0]}'?"
-                if near
-                else "name the function that builds the graph",
+                did_you_mean(name, names) or "name the function that builds the graph",
             )
         found = getattr(found, part)
     if not callable(found):
@@ -279,7 +276,7 @@ def _incomplete(target: str) -> InputError:
 
 def _near(path: Path) -> str:
     try:
-        near = get_close_matches(path.name, os.listdir(path.parent), n=1)
+        near = close(path.name, os.listdir(path.parent))
     except (OSError, ValueError):  # there is no such folder, or it may not be listed
         return ""
     return f"did you mean '{path.parent / near[0]}'?" if near else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ from placement_checks.loading.details import dims
 from placement_checks.loading.saved_case import Case
 from placement_checks.loading.users_code import users_code
 from placement_checks.run.runnable import Runnable
-from placement_checks.util.text import counted, listed
+from placement_checks.util.text import close, counted, listed
 
 Batch = Mapping[str, npt.NDArray[Any]]
 Split = tuple[tuple[int, ...], ...]
@@ -137,7 +136,7 @@ class Feeding:
                 )
             arrays = {str(name): self._array(str(name), value) for name, value in given.items()}
         for name in sorted(wanted - arrays.keys()):
-            near = get_close_matches(name, arrays, n=1)
+            near = close(name, arrays)
             raise InputError(
                 self._name,
                 f"it returned no array for the input '{name}'",

@@ -25,13 +25,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from placement_checks.core.errors import ConfigError, PlacementError
 from placement_checks.core.gpus import checked_gpus
-from placement_checks.core.machines import Machine
+from placement_checks.core.machines import Machine, checked_gpus
+from placement_checks.util.text import close, did_you_mean
 from placement_checks.verification.policy import Policy, known_rule, policy_errors
 
 
@@ -128,7 +128,7 @@ def _misspelled(tables: Mapping[str, Any], within: str) -> Iterator[ConfigError]
     """The tables that are meant for us and not read; those of other tools are left alone."""
     for name in tables:
         spelled = name.lower().replace("-", "_")
-        if within + name != _TABLE and get_close_matches(spelled, [_NAME], cutoff=0.9):
+        if within + name != _TABLE and close(spelled, [_NAME], alike=0.9):
             yield ConfigError(within + name, "is not read", f"write [{_TABLE}]")
 
 
@@ -161,8 +161,7 @@ def _settings(
     for key, value in table.items():
         if key not in _TYPES:
             known = [*_TYPES, "programs"] if at == _TABLE else list(_TYPES)
-            near = get_close_matches(key, known, n=1)
-            cure = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(_TYPES)}"
+            cure = did_you_mean(key, known) or f"known are {', '.join(_TYPES)}"
             errors.append(ConfigError(f"{at}.{key}", "there is no such field", cure))
         elif not isinstance(value, _TYPES[key][0]) or (key == "gpus" and isinstance(value, bool)):
             errors.append(ConfigError(f"{at}.{key}", f"is {value!r}", f"give {_TYPES[key][1]}"))

@@ -6,12 +6,13 @@ import dataclasses
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from placement_checks.core.errors import ConfigError, PlacementError, UsageError
+from placement_checks.rules import RULES, Rule
 from placement_checks.rules.base import Rule
 from placement_checks.rules.registry import RULES
+from placement_checks.util.text import did_you_mean
 
 Policy = Mapping[str, Mapping[str, Any]]
 
@@ -53,8 +54,7 @@ def known_rule(name: str) -> type[Rule]:
     """
     if name in RULES:
         return RULES[name]
-    near = get_close_matches(name, RULES, n=1)
-    cure = f"did you mean '{near[0]}'?" if near else f"the rules are {', '.join(RULES)}"
+    cure = did_you_mean(name, RULES) or f"the rules are {', '.join(RULES)}"
     raise UsageError(f"rule '{name}'", "there is no such rule", cure)
 
 
@@ -105,9 +105,8 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
 def _field_errors(rule: type[Rule], field: str, value: Any, at: str) -> Iterator[ConfigError]:
     fields = {each.name: each for each in dataclasses.fields(rule)}
     if field not in fields:
-        near = get_close_matches(field, fields, n=1)
         known = f"its fields are {', '.join(fields)}" if fields else "it has no fields"
-        cure = f"did you mean '{near[0]}'?" if near else known
+        cure = did_you_mean(field, fields) or known
         yield ConfigError(at, f"{rule.name} has no such field", cure)
         return
     wanted = _wanted(str(fields[field].type))

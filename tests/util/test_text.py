@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from placement_checks.util.text import counted, listed
+from placement_checks.util.text import close, counted, did_you_mean, listed, nearest
 
 
 @pytest.mark.parametrize(
@@ -18,3 +21,43 @@ def test_counted(number: int, text: str) -> None:
 )
 def test_listed(things: list[object], text: str) -> None:
     assert listed(things) == text
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("gpu", "did you mean 'gpus'?"),
+        ("polices", "did you mean 'policy'?"),
+        ("gpus", "did you mean 'gpus'?"),
+        ("zzz", ""),
+        ("", ""),
+    ],
+)
+def test_did_you_mean(word: str, text: str) -> None:
+    assert did_you_mean(word, {"gpus": 2, "machine": "", "policy": {}}) == text
+
+
+def test_nothing_is_meant_where_nothing_is_known() -> None:
+    assert did_you_mean("gpu", iter(())) == ""
+
+
+@pytest.mark.parametrize(("alike", "found"), [(0.8, ["round"]), (0.9, [])])
+def test_a_word_is_close_from_a_likeness_on(alike: float, found: list[str]) -> None:
+    assert close("rond5", ["around", "round"], alike=alike) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("w", "tower_0/w"), ("tower_1/w", "tower_0/w"), ("bias1", "bias"), ("zzz", None)],
+)
+def test_nearest_is_in_another_scope_or_spelled_alike(name: str, text: str | None) -> None:
+    assert nearest(name, ["bias", "tower_0/w"]) == text
+
+
+def test_difflib_is_loaded_for_a_wrong_word_alone() -> None:
+    code = (
+        "import sys; from placement_checks.util import text; known = 'difflib' in sys.modules; "
+        "text.did_you_mean('a', 'b'); assert (known, 'difflib' in sys.modules) == (False, True)"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True)
