@@ -66,7 +66,7 @@ def simulated(ops: Sequence[TimedOp]) -> Timeline | None:
 
 
 def _timeline(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
-    return Timeline({device: lanes[device] for device in sorted(lanes, key=str)})
+    return Timeline(dict(sorted(lanes.items())))
 
 
 def possible_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> list[Overlap]:

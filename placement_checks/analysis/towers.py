@@ -76,7 +76,7 @@ class Parts:
                 op = self._ops[reader]
                 if op.requested.is_gpu:
                     reads[tower_device(op)].setdefault(variable, op.name)
-        self.all = [Part(device, reads[device]) for device in sorted(reads, key=_by_parts)]
+        self.all = [Part(device, reads[device]) for device in sorted(reads)]
         self.met: set[frozenset[int]] = self._meetings()
 
     def _readers(self, variable: int) -> list[int]:
@@ -221,7 +221,3 @@ def _named(placement: Placement, flow: Flow) -> Iterator[int]:
 @lru_cache(maxsize=4096)
 def _computes(kind: str) -> bool:
     return not _NO_READ.search(kind)
-
-
-def _by_parts(device: Device) -> tuple[str, int, int]:
-    return (device.job or "", device.task or 0, device.index or 0)

@@ -108,7 +108,7 @@ def _sums(apart: Iterable[tuple[Device, Device, Copy]]) -> list[Transfer]:
         )
         for (source, to), each in pairs.items()
     ]
-    return sorted(sums, key=lambda each: (-each.bytes, -each.copies, str(each)))
+    return sorted(sums, key=lambda each: (-each.bytes, -each.copies, each.source, each.to))
 
 
 def _size(known: Wiring, tensor: str, rows: int | None) -> int | None:

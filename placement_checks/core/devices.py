@@ -27,7 +27,8 @@ class Device:
     """A whole or partial device name; a part that is ``None`` is not stated.
 
     The type is upper case. Two spellings of one device are equal: ``/cpu:0``, ``CPU:0`` and
-    ``/device:CPU:0`` all parse to the same value.
+    ``/device:CPU:0`` all parse to the same value. They come in the order of their parts, with
+    numbers as numbers, GPU 2 before GPU 10, and what is not stated first.
     """
 
     job: str | None = None
@@ -106,6 +107,16 @@ class Device:
         if self.job == "localhost" and not self.replica and not self.task:
             return str(Device(type=self.type, index=self.index))
         return str(self)
+
+    def __lt__(self, other: Device) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[str, int, int, str, int]:
+        replica, task, index = (
+            -1 if number is None else number for number in (self.replica, self.task, self.index)
+        )
+        return (self.job or "", replica, task, self.type or "", index)
 
     def __bool__(self) -> bool:
         return self != _NOWHERE

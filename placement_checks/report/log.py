@@ -74,7 +74,7 @@ def _table(log: Log) -> Iterator[str]:
     for record in log.counts:
         by_device[record.device].append(record)
     rows = [("device", "ops", "variables", "kinds", "")]
-    for device in sorted(by_device, key=_natural):
+    for device in sorted(by_device, key=Device.parse):
         kinds = Counter(record.op or "" for record in by_device[device])
         variables = sum(kinds[kind] for kind in VARIABLE_TYPES)
         known = len(kinds) - ("" in kinds)
@@ -96,11 +96,6 @@ def _table(log: Log) -> Iterator[str]:
 
 def _shown(device: str) -> str:
     return Device.parse(device).short or "(not placed)"
-
-
-def _natural(device: str) -> tuple[str, int, str, int]:
-    parts = Device.parse(device)
-    return (parts.job or "", parts.task or 0, parts.type or "", parts.index or 0)
 
 
 def _moved(log: Log) -> Iterator[str]:

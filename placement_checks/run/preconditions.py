@@ -219,7 +219,7 @@ def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
     if idle:
         raise CannotRun(
             f"the run shows nothing: of {program.name} nothing ran on what stands for "
-            f"{listed(sorted(device.short for device in idle))}"
+            f"{listed(device.short for device in sorted(idle))}"
         )
     if len(asked) < min(2, towers):
         where = listed(device.short for device in asked) or "the host"

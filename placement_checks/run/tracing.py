@@ -129,7 +129,7 @@ def _from_zero(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
     return Timeline(
         {
             device: [OpSpan(each.op, each.start - begin, each.end - begin) for each in lane]
-            for device, lane in sorted(lanes.items(), key=lambda item: str(item[0]))
+            for device, lane in sorted(lanes.items())
         }
     )
 

@@ -34,7 +34,7 @@ def compare(old: Placement, new: Placement) -> Difference:
 
 
 def _places(placement: Placement) -> dict[str, Places]:
-    """The devices of each op that has any, in the order of their names."""
+    """The devices of each op that has any, in their order."""
     if not placement.assigned:
         raise InputError(placement.program, str(placement.assigned))
     found: dict[str, set[Device]] = defaultdict(set)
@@ -43,4 +43,4 @@ def _places(placement: Placement) -> dict[str, Places]:
             found[op.name].add(op.assigned)
     if not found:
         raise InputError(placement.program, "has no op with a device")
-    return {name: tuple(sorted(devices, key=str)) for name, devices in found.items()}
+    return {name: tuple(sorted(devices)) for name, devices in found.items()}

@@ -30,7 +30,7 @@ from typing import Any
 
 from placement_checks.core.errors import ConfigError, PlacementError
 from placement_checks.core.gpus import checked_gpus
-from placement_checks.core.machines import Machine, checked_gpus
+from placement_checks.core.machines import Machine
 from placement_checks.util.text import close, did_you_mean
 from placement_checks.verification.policy import Policy, known_rule, policy_errors
 

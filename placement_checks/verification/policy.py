@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from placement_checks.core.errors import ConfigError, PlacementError, UsageError
-from placement_checks.rules import RULES, Rule
 from placement_checks.rules.base import Rule
 from placement_checks.rules.registry import RULES
 from placement_checks.util.text import did_you_mean

@@ -165,5 +165,14 @@ def test_lanes_are_in_the_order_of_devices() -> None:
     assert list(timeline.lanes) == [HOST, GPU, OTHER]
 
 
+def test_lanes_of_twelve_gpus_are_counted_through() -> None:
+    gpus = [Device.parse(f"/gpu:{number}") for number in range(12)]
+
+    timeline = simulated([TimedOp("a", gpu, 1) for gpu in reversed(gpus)])
+
+    assert timeline is not None
+    assert list(timeline.lanes) == gpus
+
+
 def test_a_step_of_nothing_takes_no_time() -> None:
     assert simulated([]) == Timeline({})

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
@@ -167,3 +167,30 @@ def test_short_leaves_out_the_local_host(text: str, short: str) -> None:
 )
 def test_is_gpu(text: str, is_gpu: bool) -> None:
     assert Device.parse(text).is_gpu == is_gpu
+
+
+def ordered(device: Device) -> list[list[str | int]]:
+    """The parts as lists, which come in their own order: an empty one first."""
+    parts = (getattr(device, name) for name in PARTS)
+    return [[] if part is None else [part] for part in parts]
+
+
+@given(devices, devices)
+def test_of_two_devices_one_comes_first(one: Device, other: Device) -> None:
+    assert (one < other) + (other < one) + (one == other) == 1
+
+
+@given(st.lists(devices))
+def test_devices_come_in_the_order_of_their_parts_with_what_is_not_stated_first(
+    some: list[Device],
+) -> None:
+    assert [ordered(device) for device in sorted(some)] == sorted(map(ordered, some))
+
+
+@given(devices, st.sets(st.integers(0, 999_999_999)))
+def test_devices_of_a_kind_come_in_the_order_of_their_indices(
+    device: Device, indices: set[int]
+) -> None:
+    kind = [replace(device, type="GPU", index=index) for index in indices]
+
+    assert [each.index for each in sorted(kind)] == sorted(indices)

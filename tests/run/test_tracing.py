@@ -290,6 +290,14 @@ def test_of_a_gpu_the_times_of_its_streams_are_taken() -> None:
     assert trace.rows == 8
 
 
+def test_the_lanes_of_twelve_gpus_are_counted_through() -> None:
+    gpus = [Device.parse(f"/gpu:{number}").over(LOCALHOST) for number in range(12)]
+
+    trace = played({str(gpu): [ran("conv", 0, 0, 1)] for gpu in reversed(gpus)})
+
+    assert list(trace.shortest.lanes) == gpus
+
+
 @pytest.mark.parametrize(("simulated", "device"), [(True, "/gpu:0"), (False, "/cpu:1")])
 def test_a_cpu_device_is_a_gpu_only_where_it_stands_in_for_one(
     simulated: bool, device: str

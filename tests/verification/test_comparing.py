@@ -46,6 +46,16 @@ def test_an_op_on_several_devices_is_compared_as_a_whole() -> None:
     assert compare(old.placement(), one).moved == [Moved("a", "Add", (CPU, GPU), (CPU,))]
 
 
+def test_the_devices_of_an_op_are_counted_through() -> None:
+    names = [f"{HOST}:GPU:{number}" for number in range(12)]
+    old = Log("old", {Record("a", "Add", name): 1 for name in reversed(names)}, 12)
+    new = placement(op("a", "Add", "", "CPU:0"))
+
+    (moved,) = compare(old.placement(), new).moved
+
+    assert moved.old == tuple(map(Device.parse, names))
+
+
 def test_what_nobody_placed_cannot_be_compared() -> None:
     graph = placement(
         op("a", "Add", "/gpu:0"), placer=None, assigned=Missing("no CUDA build here")
