@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,34 @@ def test_the_extras_and_the_entry_point_are_declared() -> None:
     assert set(project["optional-dependencies"]) == {"benchmark", "data"}
     plugin = "placement_checks.testing.pytest_plugin"
     assert project["entry-points"]["pytest11"] == {"placement": plugin}
+
+
+# What is imported under another name than it is installed by; Keras comes with TensorFlow.
+INSTALLED_AS = {"google": "protobuf", "grpc": "grpcio", "keras": "tensorflow"}
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"\W", each)[0] for each in project["dependencies"]}
+    own = {*sys.stdlib_module_names, "placement_checks"}
+
+    imported = {
+        INSTALLED_AS.get(name, name)
+        for path in (ROOT / "placement_checks").rglob("*.py")
+        for name in _imported(ast.parse(path.read_text(encoding="utf-8")))
+        if name not in own
+    }
+
+    assert imported == declared
+
+
+def _imported(module: ast.Module) -> Iterator[str]:
+    """The packages that a module imports, in functions and for its types as well."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (each.name.partition(".")[0] for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
 
 
 @pytest.mark.parametrize(
