@@ -23,16 +23,17 @@ policy.variables-on-host.device = "/gpu:0"
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from placement_checks.core.errors import ConfigError, PlacementError
+from placement_checks.core.errors import ConfigError
 from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.machines import Machine
-from placement_checks.util.text import close, did_you_mean
-from placement_checks.verification.policy import Policy, known_rule, policy_errors
+from placement_checks.util.text import close
+from placement_checks.verification.fields import collected, fitted
+from placement_checks.verification.policy import known_rule, policy_errors
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class Settings:
     """How programs are placed and judged; None and empty mean "not said"."""
 
     gpus: int | None = None
-    machine: str | None = None
-    soft: bool | None = None
-    rules: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    policy: Policy = field(default_factory=dict)
-    reference: str | None = None
-    batch: str | None = None
+    machine: Annotated[str | None, "a machine such as 'worker*8: gpu*4'"] = None
+    soft: Annotated[bool | None, "true or false"] = None
+    rules: Annotated[tuple[str, ...], "a list of rules"] = ()
+    without: Annotated[tuple[str, ...], "a list of rules"] = ()
+    policy: Annotated[Mapping[str, Any], "a table of rules"] = field(default_factory=dict)
+    reference: Annotated[str | None, "the program for one GPU, such as 'train.py:single'"] = None
+    batch: Annotated[str | None, "a batch function, such as 'train.py:batch'"] = None
 
     def within(self, outer: Settings) -> Settings:
         """These settings, and where they say nothing those of ``outer``."""
@@ -64,6 +65,16 @@ class Settings:
             self.reference or outer.reference,
             self.batch or outer.batch,
         )
+
+
+@dataclass(frozen=True)
+class _Table(Settings):
+    programs: Annotated[tuple[Any, ...], "a list of targets or tables"] = ()
+
+
+@dataclass(frozen=True)
+class _Program(Settings):
+    target: Annotated[str, "a target, such as 'train.py:build'"] = ""
 
 
 @dataclass(frozen=True)
@@ -112,16 +123,7 @@ def load(folder: Path) -> Config:
 
 _NAME = "placement_checks"
 _TABLE = f"tool.{_NAME}"
-_TYPES: Mapping[str, tuple[type, str]] = {
-    "gpus": (int, "a number"),
-    "machine": (str, "a machine such as 'worker*8: gpu*4'"),
-    "soft": (bool, "true or false"),
-    "rules": (list, "a list of rules"),
-    "without": (list, "a list of rules"),
-    "policy": (dict, "a table of rules"),
-    "reference": (str, "the program for one GPU, such as 'train.py:build_single'"),
-    "batch": (str, "a batch function, such as 'train.py:batch'"),
-}
+_CHECKS: Mapping[str, Callable[[Any], object]] = {"machine": Machine.parse, "gpus": checked_gpus}
 
 
 def _misspelled(tables: Mapping[str, Any], within: str) -> Iterator[ConfigError]:
@@ -133,61 +135,42 @@ def _misspelled(tables: Mapping[str, Any], within: str) -> Iterator[ConfigError]
 
 
 def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
-    at = _TABLE
     if not isinstance(table, dict):
-        errors.append(ConfigError(at, "is no table"))
+        errors.append(ConfigError(_TABLE, "is no table"))
         return Config()
-    programs: list[tuple[str, Settings]] = []
-    listed = table.get("programs", [])
-    if not isinstance(listed, list):
-        errors.append(ConfigError(f"{at}.programs", "is no list", "list targets or tables"))
-        listed = []
-    for number, entry in enumerate(listed):
-        here = f"{at}.programs[{number}]"
+    shared = _fields(_Table, table, _TABLE, file, errors)
+    programs = []
+    for number, entry in enumerate(shared.pop("programs", ())):
+        at = f"{_TABLE}.programs[{number}]"
         entry = {"target": entry} if isinstance(entry, str) else entry
-        if not isinstance(entry, dict) or not isinstance(entry.get("target"), str):
-            errors.append(ConfigError(here, "has no target", "add target = 'file.py:function'"))
+        if not isinstance(entry, dict) or "target" not in entry:
+            errors.append(ConfigError(at, "has no target", "add target = 'file.py:function'"))
             continue
-        own = {key: value for key, value in entry.items() if key != "target"}
-        programs.append((_from_file(entry["target"], file), _settings(own, here, file, errors)))
-    shared = {key: value for key, value in table.items() if key != "programs"}
-    return Config(_settings(shared, at, file, errors), programs)
+        own = _fields(_Program, entry, at, file, errors)
+        programs.append((own.pop("target", ""), Settings(**own)))
+    return Config(Settings(**shared), programs)
 
 
-def _settings(
-    table: Mapping[str, Any], at: str, file: Path, errors: list[ConfigError]
-) -> Settings:
+def _fields(
+    owner: type[Settings], table: Mapping[str, Any], at: str, file: Path, errors: list[ConfigError]
+) -> dict[str, Any]:
+    """The fields of a table that are as they should be."""
     good: dict[str, Any] = {}
     for key, value in table.items():
-        if key not in _TYPES:
-            known = [*_TYPES, "programs"] if at == _TABLE else list(_TYPES)
-            cure = did_you_mean(key, known) or f"known are {', '.join(_TYPES)}"
-            errors.append(ConfigError(f"{at}.{key}", "there is no such field", cure))
-        elif not isinstance(value, _TYPES[key][0]) or (key == "gpus" and isinstance(value, bool)):
-            errors.append(ConfigError(f"{at}.{key}", f"is {value!r}", f"give {_TYPES[key][1]}"))
-        else:
-            good[key] = tuple(value) if isinstance(value, list) else value
+        with collected(errors, f"{at}.{key}"):
+            good[key] = fitted(owner, key, value)
+            if key in _CHECKS:
+                _CHECKS[key](good[key])
     for key in ("rules", "without"):
         for name in good.get(key, ()):
-            _collect(errors, f"{at}.{key}", known_rule, str(name))
+            with collected(errors, f"{at}.{key}"):
+                known_rule(name)
     errors += policy_errors(good.get("policy", {}), f"{at}.policy.")
     if "machine" in good and "gpus" in good:
         errors.append(ConfigError(f"{at}.gpus", "says the same as machine", "give one of them"))
-    if "machine" in good:
-        _collect(errors, f"{at}.machine", Machine.parse, good["machine"])
-    if "gpus" in good:
-        _collect(errors, f"{at}.gpus", checked_gpus, good["gpus"])
-    for key in ("reference", "batch"):
-        if key in good:
-            good[key] = _from_file(good[key], file)
-    return Settings(**good)
-
-
-def _collect(errors: list[ConfigError], at: str, check: Any, value: Any) -> None:
-    try:
-        check(value)
-    except PlacementError as error:
-        errors.append(ConfigError(at, f"{error.object}: {error.message}", error.cure))
+    for key in good.keys() & {"reference", "batch", "target"}:
+        good[key] = _from_file(good[key], file)
+    return good
 
 
 def _from_file(target: str, file: Path) -> str:

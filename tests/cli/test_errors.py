@@ -124,8 +124,8 @@ OPTIONS = {
     "did you mean 'variables-on-host'?",
     "--set device=/gpu:0": "--set device=/gpu:0: is not of the form RULE.FIELD=VALUE; write it "
     "like --set variables-on-host.device=/gpu:0",
-    "--set variables-on-host.devise=/gpu:0": "--set variables-on-host.devise: variables-on-host "
-    "has no such field; did you mean 'device'?",
+    "--set variables-on-host.devise=/gpu:0": "--set variables-on-host.devise: there is no such "
+    "field; did you mean 'device'?",
     "--set variables-on-host.device=/gqu:0": "--set variables-on-host.device: '/gqu:0': 'gqu:0' "
     f"is no part of a device name; {DEVICES}",
     "--nope": "No such option '--nope'%%; see placement-checks verify --help",

@@ -15,6 +15,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.verification.configuration import Config, Settings, load
 
 AT = "tool.placement_checks"
+FIELDS = "gpus, machine, soft, rules, without, policy, reference, batch"
 
 
 @pytest.fixture
@@ -173,14 +174,29 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
             "zzz = 1",
             ".zzz",
             "there is no such field",
-            "known are gpus, machine, soft, rules, without, policy, reference, batch",
+            f"its fields are {FIELDS}, programs",
         ),
-        ("gpus = '2'", ".gpus", "is '2'", "give a number"),
-        ("gpus = true", ".gpus", "is True", "give a number"),
-        ("soft = 'yes'", ".soft", "is 'yes'", "give true or false"),
-        ("rules = 'placeable'", ".rules", "is 'placeable'", "give a list of rules"),
-        ("machine = 8", ".machine", "is 8", "give a machine such as 'worker*8: gpu*4'"),
-        ("policy = []", ".policy", "is []", "give a table of rules"),
+        ("gpus = '2'", ".gpus", "'2' does not fit", "give a whole number"),
+        ("gpus = true", ".gpus", "True does not fit", "give a whole number"),
+        ("gpus = 1.0", ".gpus", "1.0 does not fit", "give a whole number"),
+        ("soft = 'yes'", ".soft", "'yes' does not fit", "give true or false"),
+        ("rules = 'placeable'", ".rules", "'placeable' does not fit", "give a list of rules"),
+        ("without = [1]", ".without", "[1] does not fit", "give a list of rules"),
+        ("machine = 8", ".machine", "8 does not fit", "give a machine such as 'worker*8: gpu*4'"),
+        ("policy = []", ".policy", "[] does not fit", "give a table of rules"),
+        ("policy.placeable = 3", ".policy.placeable", "is no table of fields", ""),
+        (
+            "reference = ['a.py:f']",
+            ".reference",
+            "['a.py:f'] does not fit",
+            "give the program for one GPU, such as 'train.py:single'",
+        ),
+        (
+            "batch = 1",
+            ".batch",
+            "1 does not fit",
+            "give a batch function, such as 'train.py:batch'",
+        ),
         (
             "gpus = 0",
             ".gpus",
@@ -202,10 +218,15 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
         (
             "policy.no-fallback.allows = []",
             ".policy.no-fallback.allows",
-            "no-fallback has no such field",
+            "there is no such field",
             "did you mean 'allow'?",
         ),
-        ("programs = 'a.py:f'", ".programs", "is no list", "list targets or tables"),
+        (
+            "programs = 'a.py:f'",
+            ".programs",
+            "'a.py:f' does not fit",
+            "give a list of targets or tables",
+        ),
         ("programs = [1]", ".programs[0]", "has no target", "add target = 'file.py:function'"),
         (
             "programs = ['a.py:f', { gpus = 2 }]",
@@ -214,15 +235,27 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
             "add target = 'file.py:function'",
         ),
         (
+            "programs = [{ target = 3 }]",
+            ".programs[0].target",
+            "3 does not fit",
+            "give a target, such as 'train.py:build'",
+        ),
+        (
+            "programs = [{ target = 'a.py:f', programs = [] }]",
+            ".programs[0].programs",
+            "there is no such field",
+            f"its fields are {FIELDS}, target",
+        ),
+        (
             "programs = [{ target = 'a.py:f', soft = 1 }]",
             ".programs[0].soft",
-            "is 1",
+            "1 does not fit",
             "give true or false",
         ),
         (
             "programs = [{ target = 'a.py:f', policy.placeable.a = 1 }]",
             ".programs[0].policy.placeable.a",
-            "placeable has no such field",
+            "there is no such field",
             "it has no fields",
         ),
     ],
@@ -269,8 +302,8 @@ def test_all_wrong_fields_are_named_at_once(project: Callable[..., Path]) -> Non
 def test_each_of_several_fields_has_its_cure(project: Callable[..., Path]) -> None:
     error = error_of(project("gpus = '2'\nsoft = 1"))
     assert error.message == (
-        f"2 fields are wrong: {AT}.gpus: is '2' (give a number); "
-        f"{AT}.soft: is 1 (give true or false)"
+        f"2 fields are wrong: {AT}.gpus: '2' does not fit (give a whole number); "
+        f"{AT}.soft: 1 does not fit (give true or false)"
     )
 
 

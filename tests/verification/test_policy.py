@@ -99,21 +99,15 @@ def test_made_takes_lists_for_tuples() -> None:
         ({"no-fallback": ["Print"]}, ["no-fallback: is no table of fields"]),
         (
             {"variables-on-host": {"devices": "/gpu:0"}},
-            [
-                "variables-on-host.devices: variables-on-host has no such field; "
-                "did you mean 'device'?"
-            ],
+            ["variables-on-host.devices: there is no such field; did you mean 'device'?"],
         ),
         (
             {"variables-on-host": {"zzz": 1}},
-            [
-                "variables-on-host.zzz: variables-on-host has no such field; "
-                "its fields are device, allow"
-            ],
+            ["variables-on-host.zzz: there is no such field; its fields are device, allow"],
         ),
         (
             {"placeable": {"soft": True}},
-            ["placeable.soft: placeable has no such field; it has no fields"],
+            ["placeable.soft: there is no such field; it has no fields"],
         ),
         (
             {"no-fallback": {"allow": 3}},
@@ -125,11 +119,11 @@ def test_made_takes_lists_for_tuples() -> None:
         ),
         (
             {"variables-on-host": {"device": ["/cpu:0", ""]}},
-            ["variables-on-host.device: device: names no device; give one, such as /cpu:0"],
+            ["variables-on-host.device: names no device; give one, such as /cpu:0"],
         ),
         (
             {"variables-on-host": {"device": []}},
-            ["variables-on-host.device: device: names no device; give one, such as /cpu:0"],
+            ["variables-on-host.device: names no device; give one, such as /cpu:0"],
         ),
         (
             {"no-idle-device": {"idle": ["gpu one"]}},
@@ -164,7 +158,7 @@ def test_made_takes_lists_for_tuples() -> None:
         (
             {"session-memory": {"others": [{"per_process_gpu_memory_fraction": "half"}]}},
             [
-                "session-memory.others: others: per_process_gpu_memory_fraction is 'half', no "
+                "session-memory.others: per_process_gpu_memory_fraction is 'half', no "
                 "number; write it as gpu_options have it"
             ],
         ),

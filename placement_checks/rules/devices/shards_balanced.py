@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.devices import Device
@@ -16,7 +16,6 @@ from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted, listed
 
 _PARAMETER_JOB = "ps"
-_WAYS = ("round-robin", "bytes")
 _SHOWN = 4  # servers in a note, and variables in the path of a finding
 
 
@@ -60,16 +59,12 @@ class ShardsBalanced(Rule):
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.CLUSTER})
     by_absence = True
 
-    by: str = ""
+    by: Literal["", "round-robin", "bytes"] = ""
     most: float = 1.5
     job: str = ""
     allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.by and self.by not in _WAYS:
-            raise ConfigError(
-                "by", f"'{self.by}' is no way to spread", f"give {' or '.join(_WAYS)}"
-            )
         if self.most < 1:
             raise ConfigError("most", f"{self.most} is below an even share", "give 1 or more")
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -50,7 +50,7 @@ class GradientsEqual(Rule):
     noise: float = 8.0
     scale: float = 1.0
     shares: tuple[int, ...] = ()
-    statistics: str = "batch"
+    statistics: Literal["batch", "tower"] = "batch"
     leave_out: tuple[str, ...] = ()
     rows: int = 0
     seconds: float = 60.0
@@ -63,10 +63,6 @@ class GradientsEqual(Rule):
             raise ConfigError("scale", "0 leaves no gradient", "give what they are multiplied by")
         if self.rows < 0 or any(share < 1 for share in self.shares):
             raise ConfigError("rows, shares", "a part has no rows", "give whole numbers from 1 on")
-        if self.statistics not in ("batch", "tower"):
-            raise ConfigError(
-                "statistics", f"'{self.statistics}' is none", "give 'batch' or 'tower'"
-            )
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement

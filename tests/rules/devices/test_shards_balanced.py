@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from graphs import op, placement
 from towers import program
 
 from placement_checks import Finding, Op, Placement, Verdict
-from placement_checks.core.errors import ConfigError
 from placement_checks.core.missing import Missing
 from placement_checks.rules.devices.shards_balanced import ShardsBalanced
+from placement_checks.verification.policy import policy_errors
 
 CLUSTER = "ps*2; worker*2: gpu*1"
 DEAL = "make all variables under one replica_device_setter, which deals them out, and pin none"
@@ -440,7 +440,7 @@ def test_what_has_no_known_size_counts_as_one_without_bytes(
 def test_without_the_sizes_the_spread_is_not_known(
     servers: Sequence[int],
     shapes: Mapping[str, tuple[None, int] | None],
-    by: str,
+    by: Literal["", "round-robin", "bytes"],
     unknown: str,
     note: str,
 ) -> None:
@@ -624,13 +624,12 @@ def test_not_checked(graph: Placement, fields: Mapping[str, Any], reason: str) -
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"by": "size"}, "by: 'size' is no way to spread; give round-robin or bytes"),
-        ({"by": "Bytes"}, "by: 'Bytes' is no way to spread; give round-robin or bytes"),
+        ({"by": "size"}, "by: 'size' does not fit; give 'round-robin' or 'bytes'"),
+        ({"by": "Bytes"}, "by: 'Bytes' does not fit; give 'round-robin' or 'bytes'"),
         ({"most": 0.99}, "most: 0.99 is below an even share; give 1 or more"),
         ({"most": -1}, "most: -1 is below an even share; give 1 or more"),
     ],
 )
 def test_fields_that_make_no_sense(fields: Mapping[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        ShardsBalanced(**fields)
-    assert str(refused.value) == message
+    (error,) = policy_errors({"shards-balanced": fields})
+    assert str(error) == f"shards-balanced.{message}"

@@ -595,12 +595,12 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share() -> No
         ({}, []),
         ({"tolerance": 0.5, "noise": 1, "seconds": 600, "scale": -2.0, "rows": 0}, []),
         ({"shares": [3, 1], "statistics": "tower", "leave_out": "bn/*", "rows": 64}, []),
-        ({"tolerance": 0}, ["tolerance: tolerance: 0 is not above 0; give more"]),
-        ({"noise": -1.5}, ["noise: noise: -1.5 is not above 0; give more"]),
-        ({"seconds": 0}, ["seconds: seconds: 0 is not above 0; give more"]),
+        ({"tolerance": 0}, ["tolerance: 0 is not above 0; give more"]),
+        ({"noise": -1.5}, ["noise: -1.5 is not above 0; give more"]),
+        ({"seconds": 0}, ["seconds: 0 is not above 0; give more"]),
         (
             {"scale": 0},
-            ["scale: scale: 0 leaves no gradient; give what they are multiplied by"],
+            ["scale: 0 leaves no gradient; give what they are multiplied by"],
         ),
         (
             {"rows": -1},
@@ -617,7 +617,7 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share() -> No
         ({"shares": 2}, ["shares: 2 does not fit; give a list of whole numbers, such as [3, 1]"]),
         (
             {"statistics": "towers"},
-            ["statistics: statistics: 'towers' is none; give 'batch' or 'tower'"],
+            ["statistics: 'towers' does not fit; give 'batch' or 'tower'"],
         ),
         ({"tolerance": "32"}, ["tolerance: '32' does not fit; give a number"]),
         ({"rows": 1.5}, ["rows: 1.5 does not fit; give a whole number"]),

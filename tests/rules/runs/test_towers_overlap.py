@@ -517,7 +517,7 @@ def test_the_least_share_is_that_of_the_run_too(least: float, state: str) -> Non
         (0.01, []),
         (1, []),
         *(
-            (least, [f"least: least: {least} is no share; give one above 0, up to 1"])
+            (least, [f"least: {least} is no share; give one above 0, up to 1"])
             for least in (0, -0.5, 1.01, 50)
         ),
         *(

@@ -531,11 +531,11 @@ def test_elements_whose_way_is_rounding(optimizer: str) -> None:
         ({}, []),
         ({"steps": 3, "tolerance": 0.5, "noise": 1, "leave_out": ["v"]}, []),
         ({"steps": 100}, []),
-        ({"steps": 2}, ["steps: steps: 2 steps do not show what goes wrong late; give 3 or more"]),
-        ({"steps": 0}, ["steps: steps: 0 steps do not show what goes wrong late; give 3 or more"]),
+        ({"steps": 2}, ["steps: 2 steps do not show what goes wrong late; give 3 or more"]),
+        ({"steps": 0}, ["steps: 0 steps do not show what goes wrong late; give 3 or more"]),
         ({"steps": 3.5}, ["steps: 3.5 does not fit; give a whole number"]),
-        ({"tolerance": 0}, ["tolerance: tolerance: 0 is not above 0; give more"]),
-        ({"noise": -8.0}, ["noise: noise: -8.0 is not above 0; give more"]),
+        ({"tolerance": 0}, ["tolerance: 0 is not above 0; give more"]),
+        ({"noise": -8.0}, ["noise: -8.0 is not above 0; give more"]),
         *(
             ({field: value}, [f"{field}: {value} does not fit; give a number"])
             for field in ("tolerance", "noise")
