@@ -8,7 +8,8 @@ from typing import Any
 
 from placement_checks import Device, Machine, Op, Placement, Variable
 from placement_checks.core.devices import LOCALHOST
-from placement_checks.core.placement import VARIABLE_TYPES, Details, Frame, Tensor
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import Details, Frame, Tensor
 
 
 def op(
@@ -66,7 +67,7 @@ def placement(
     variables = [
         Variable(each.name, "float32", (shapes or {}).get(each.name, (4,)))
         for each in ops
-        if each.type in VARIABLE_TYPES
+        if each.type in VARIABLES
     ]
     return Placement(
         ops={each.name: each for each in ops},

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from placement_checks.core.placement import VARIABLE_TYPES, Placement, producer_of
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import Placement, producer_of
 
 # They yield the shape of a value, or something of that shape: the value itself does not pass.
 _SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
@@ -97,7 +98,7 @@ class Flow:
         """The holder of state that ``op`` is, or passes on; None if it is none."""
         while True:
             kind = self.types[op]
-            if kind in VARIABLE_TYPES or kind.endswith(_HOLDS_STATE):
+            if kind in VARIABLES or kind.endswith(_HOLDS_STATE):
                 return op
             if kind not in _PASSES_RESOURCES or not self.values[op]:
                 return None

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.data_flow import Flow
-from placement_checks.core.placement import VARIABLE_TYPES, Body, Placement, Variable, producer_of
+from placement_checks.core.op_types import VARIABLE_LOOKUPS, VARIABLE_READS, VARIABLES
+from placement_checks.core.placement import Body, Placement, Variable, producer_of
 
 # What tells ops apart without changing what they compute: their own draw of random numbers, the
 # names of what they hold.
@@ -18,7 +19,7 @@ _SOURCES = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "RefEnte
 _CUTS = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1}
 _SCALES = frozenset({"Mul", "RealDiv", "Div", "DivNoNan"})
 _DRAWS = ("RandomUniform", "RandomS", "TruncatedNormal", "Multinomial")
-_READS = frozenset({"Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
+_READS = VARIABLE_READS | VARIABLE_LOOKUPS | {"Identity"}
 _DEEPEST = 300  # ops; no slice or seed is computed by longer chains
 
 
@@ -99,7 +100,7 @@ def _different(
         if key not in _OWN and pair[0] != pair[1] and not isinstance(pair[0], Body):
             at = f"{kind} with {key} "
             return at + _text(expected.get(key)), at + _text(found.get(key))
-    if kind in VARIABLE_TYPES:
+    if kind in VARIABLES:
         if here in shared and there in shared:
             return f"the variable {here}", f"the variable {there}"
         forms = variables[here], variables[there]
@@ -165,7 +166,7 @@ class Identities:
         if depth == 0:
             return op
         if flow.holder(op) == op or kind in _SOURCES or self._is_stateful(op):
-            if not self._by_kind or kind in VARIABLE_TYPES:
+            if not self._by_kind or kind in VARIABLES:
                 return op
             made_of = [
                 self._op(each, depth - 1)

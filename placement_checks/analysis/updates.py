@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.data_flow import Flow
-from placement_checks.core.placement import VARIABLE_TYPES, Placement, StepOps, producer_of
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import Placement, StepOps, producer_of
 
 _UPDATES = re.compile(r"^(Resource)?(Sparse)?Apply|^Assign|^(Resource)?Scatter(?!Nd$)")
 _BRANCH = re.compile(r"^(then|else|branch\d+)/")
@@ -54,7 +55,7 @@ class Updates:
                 continue
             values = flow.values[here]
             holder = flow.holder(values[0]) if values else None
-            if holder is not None and flow.types[holder] in VARIABLE_TYPES:
+            if holder is not None and flow.types[holder] in VARIABLES:
                 yield Update(here, flow.names[holder], values[1:])
 
     def at_once(self, updates: Iterable[Update]) -> list[Update]:

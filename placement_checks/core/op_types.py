@@ -1,8 +1,31 @@
-"""Ops that draw random numbers."""
+"""What TensorFlow's types of ops are: which hold variables, pass values on, draw numbers …
+
+The one place where they are named. A set has what TensorFlow 2.15 and 2.21 register; a pattern
+stands only for a family to which releases, or libraries of users, add.
+"""
 
 from __future__ import annotations
 
 import re
+
+# One type that a condition means by itself.
+NO_OP = "NoOp"
+
+# --- Variables ---
+
+# A resource variable is a handle; a ref variable is its value, by reference.
+RESOURCE_VARIABLES = frozenset({"VarHandleOp"})
+# TensorFlow's own optimizer knows AutoReloadVariable, which its registry has not.
+REF_VARIABLES = frozenset({"VariableV2", "Variable", "AutoReloadVariable"})
+VARIABLES = RESOURCE_VARIABLES | REF_VARIABLES
+# The value of a resource variable, all of it.
+VARIABLE_READS = frozenset({"ReadVariableOp"})
+# Rows of a resource variable.
+VARIABLE_LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
+# Whether a variable has a value: of resource and of ref variables.
+INITIALISATION_TESTS = frozenset({"VarIsInitializedOp", "IsVariableInitialized"})
+
+# --- Random numbers ---
 
 # With a seed of their own, which two attributes hold.
 SEEDED = re.compile(

@@ -20,8 +20,6 @@ from placement_checks.core.missing import Missing
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
-VARIABLE_TYPES = frozenset({"VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable"})
-FOLLOWERS = frozenset({"ReadVariableOp", "VarIsInitializedOp"})
 NOT_ASKED: Final = Missing("no placer was asked")
 MOST_REFUSALS = 50  # how often the placer is asked again after a refusal
 

@@ -12,15 +12,8 @@ from google.protobuf.message import DecodeError
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
-from placement_checks.core.placement import (
-    GLOBAL,
-    TRAINABLE,
-    VARIABLE_TYPES,
-    Op,
-    Placement,
-    StepOps,
-    Variable,
-)
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import GLOBAL, TRAINABLE, Op, Placement, StepOps, Variable
 from placement_checks.loading.details import GraphDetails
 from placement_checks.loading.function_bodies import check_calls, nested_ops
 from placement_checks.loading.gradient_notes import Gradients
@@ -127,7 +120,7 @@ def requested(source: Source) -> Placement:
             colocated = _colocated(node.attr["_class"].list.s, name)
         device = device_of(node.device, name)
         ops[name] = Op(name, node.op, device, tuple(node.input), None, colocated)
-        if node.op in VARIABLE_TYPES:
+        if node.op in VARIABLES:
             variables.append(_variable(node, source.program))
     check_calls(source.graph_def, source.program)
     for op, function, inner in nested_ops(source.graph_def, ops, device_of):

@@ -11,7 +11,8 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement, Variable
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import Op, Placement, Variable
 from placement_checks.logs.forms import Record
 from placement_checks.util.text import counted
 
@@ -109,7 +110,7 @@ class Log:
         variables = [
             Variable(key, "", None)
             for key, op in ops.items()
-            if key not in asked.ops and op.type in VARIABLE_TYPES
+            if key not in asked.ops and op.type in VARIABLES
         ]
         return replace(
             asked,

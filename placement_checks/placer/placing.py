@@ -13,7 +13,8 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.gpus import local_gpus
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import MOST_REFUSALS, VARIABLE_TYPES, Placement, Refusal
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import MOST_REFUSALS, Placement, Refusal
 from placement_checks.loading.graph_def import (
     all_nodes,
     keep_whole,
@@ -244,5 +245,5 @@ def _refusal(message: str, asked: Placement) -> Refusal:
         )
     found = _NODE.search(message)
     bound = [asked.ops[name] for name in _MEMBER.findall(message) if name in asked.ops]
-    variable = next((op.name for op in bound if op.type in VARIABLE_TYPES), None)
+    variable = next((op.name for op in bound if op.type in VARIABLES), None)
     return Refusal(variable or (found[1] if found else ""), message.replace(str(LOCALHOST), ""))

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from placement_checks.core.devices import Device
-from placement_checks.core.placement import VARIABLE_TYPES
+from placement_checks.core.op_types import VARIABLES
 from placement_checks.logs import Log, Record, text_of
 from placement_checks.report.json import SCHEMA, written
 from placement_checks.util.printable import printable
@@ -76,7 +76,7 @@ def _table(log: Log) -> Iterator[str]:
     rows = [("device", "ops", "variables", "kinds", "")]
     for device in sorted(by_device, key=Device.parse):
         kinds = Counter(record.op or "" for record in by_device[device])
-        variables = sum(kinds[kind] for kind in VARIABLE_TYPES)
+        variables = sum(kinds[kind] for kind in VARIABLES)
         known = len(kinds) - ("" in kinds)
         rows.append(
             (

@@ -13,7 +13,8 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.gpus import checked_gpus, local_gpus
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import FOLLOWERS, Placement
+from placement_checks.core.op_types import INITIALISATION_TESTS, NO_OP, VARIABLE_READS
+from placement_checks.core.placement import Placement
 from placement_checks.core.program import Batch, BuiltProgram, Target
 from placement_checks.rules.base import Rule
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from placement_checks.run.pair import ProgramPair
 
 _T = TypeVar("_T")
+
+_ASKING_NOTHING = VARIABLE_READS | INITIALISATION_TESTS | {NO_OP}
 
 
 def place(
@@ -174,7 +177,7 @@ def _devices(placement: Placement) -> set[Device]:
     """
     return {
         replace(op.requested, type=None, index=None)
-        if op.requested.job and (op.type in FOLLOWERS or op.type == "NoOp")
+        if op.requested.job and op.type in _ASKING_NOTHING
         else op.requested
         for op in placement.ops.values()
     }

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at, is_among
 from placement_checks.rules.needs import Need
@@ -67,9 +68,7 @@ def _is_shape_of_variable(placement: Placement, op: Op) -> bool:
     TensorFlow makes a constant of a shape that it knows, and may cast it.
     """
     return op.type in ("Shape", "Const", "Cast") and any(
-        placement.ops[each].type in VARIABLE_TYPES
-        for each in op.colocated
-        if each in placement.ops
+        placement.ops[each].type in VARIABLES for each in op.colocated if each in placement.ops
     )
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement, producer_of
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
 from placement_checks.rules.needs import Need
@@ -107,7 +108,7 @@ def _outermost(op: Op, placement: Placement) -> str:
 
 def _leads(name: str, fallen: Mapping[str, Op]) -> bool:
     """Whether it is a variable that fell for a reason of its own: so do the ops that take it."""
-    return name in fallen and fallen[name].type in VARIABLE_TYPES and not fallen[name].bound
+    return name in fallen and fallen[name].type in VARIABLES and not fallen[name].bound
 
 
 def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
@@ -134,7 +135,7 @@ def _is_resource(source: str, placement: Placement) -> bool:
     """Whether an input is a variable, a table, a queue or an iterator."""
     producer = placement.ops.get(producer_of(source))
     return producer is not None and (
-        producer.type in VARIABLE_TYPES or producer.type.endswith(_RESOURCES)
+        producer.type in VARIABLES or producer.type.endswith(_RESOURCES)
     )
 
 

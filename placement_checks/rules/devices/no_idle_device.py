@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.placement import VARIABLE_TYPES, Op, Placement
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.needs import Need
@@ -14,7 +15,7 @@ from placement_checks.util.text import counted
 
 _SHOWN = 4  # GPUs that a note tells of one by one
 
-_NO_COMPUTATION = VARIABLE_TYPES | {
+_NO_COMPUTATION = VARIABLES | {
     "Assign",
     "AssignVariableOp",
     "Const",

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.placement import VARIABLE_TYPES, Placement, producer_of
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.rules.needs import Need
@@ -78,7 +79,7 @@ def _unfused(known: Wiring, shapes: Mapping[str, tuple[object, ...]]) -> Iterato
                 continue
             for op in flow.cone(update.values, lambda op: not known.own[op]):
                 name = flow.names[op]
-                if flow.types[op] not in VARIABLE_TYPES or shapes[name] != shapes[variable]:
+                if flow.types[op] not in VARIABLES or shapes[name] != shapes[variable]:
                     continue
                 if of_trained and name not in read and name in known.updates.by_variable:
                     yield name, variable

@@ -7,6 +7,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
@@ -98,7 +99,7 @@ class VariablesOnHost(Rule):
         wanted = Device.parse(self._names()[0])
         if placement.machine is not None and (lacking := placement.machine.lacks(wanted)):
             return f"the rule {lacking}; {placement.machine.nearest(wanted)}"
-        also = _DEVICE_FUNCTION if kind == "VarHandleOp" else ""
+        also = _DEVICE_FUNCTION if kind in RESOURCE_VARIABLES else ""
         return f"create it under tf.device('{self._names()[0]}'){also}"
 
     def _asking_nothing(self, placement: Placement, op: Op) -> Finding:

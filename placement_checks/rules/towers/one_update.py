@@ -7,6 +7,7 @@ from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.analysis.updates import Update
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.op_types import VARIABLE_READS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
@@ -76,7 +77,7 @@ def _doubled(placement: Placement, known: Wiring) -> Iterator[Finding]:
 
 def _read(known: Wiring, op: int) -> int:
     """The op whose value a read passes on."""
-    return known.flow.values[op][0] if known.flow.types[op] == "ReadVariableOp" else op
+    return known.flow.values[op][0] if known.flow.types[op] in VARIABLE_READS else op
 
 
 def _finding(
