@@ -6,15 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.op_types import ITERATOR_INITIALISERS, STATE_HOLDERS
 from placement_checks.core.placement import Placement, producer_of
 
 # They yield the shape of a value, or something of that shape: the value itself does not pass.
 _SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
-_HOLDS_STATE = (
-    *("HandleOp", "Table", "TableV2", "Queue", "QueueV2", "Iterator", "IteratorV2"),
-    "Accumulator",
-)
 
 Edges = Sequence[Sequence[int]]
 
@@ -87,8 +83,8 @@ class Flow:
             if len(producers) < 2 or kind.startswith("Read") or kind in _PASSES_RESOURCES:
                 continue
             into, *written = producers
-            if kind == "MakeIterator":  # the dataset comes first
-                into, *written = producers[::-1]
+            if kind in ITERATOR_INITIALISERS:
+                written, into = [into], written[0]
             holder = self.holder(into)
             if holder is not None:
                 found[holder].append((here, written))
@@ -98,7 +94,7 @@ class Flow:
         """The holder of state that ``op`` is, or passes on; None if it is none."""
         while True:
             kind = self.types[op]
-            if kind in VARIABLES or kind.endswith(_HOLDS_STATE):
+            if kind in STATE_HOLDERS:
                 return op
             if kind not in _PASSES_RESOURCES or not self.values[op]:
                 return None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.tower_analysis import Wiring
+from placement_checks.core.op_types import ITERATORS, QUEUES
 from placement_checks.core.placement import Placement, producer_of
 
 _SOURCE = re.compile(
@@ -33,7 +34,7 @@ _SELECTS = frozenset(
         "Transpose",
     ]
 )
-_MADE_ONCE = re.compile(r"^(OneShot)?Iterator(V2)?$|Queue(V2)?$")
+_MADE_ONCE = ITERATORS | QUEUES
 
 
 class Use(NamedTuple):
@@ -97,6 +98,6 @@ def pipelines_of_one(known: Wiring, uses: Sequence[Use]) -> Iterator[tuple[int, 
     for use in uses:
         values = known.flow.values[use.source]
         holder = known.flow.holder(values[0]) if values else None
-        if holder is not None and _MADE_ONCE.search(known.flow.types[holder]):
+        if holder is not None and known.flow.types[holder] in _MADE_ONCE:
             feeds[holder].add(use.tower)
     return ((holder, min(towers)) for holder, towers in feeds.items() if len(towers) == 1)

@@ -25,6 +25,56 @@ VARIABLE_LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
 # Whether a variable has a value: of resource and of ref variables.
 INITIALISATION_TESTS = frozenset({"VarIsInitializedOp", "IsVariableInitialized"})
 
+# --- What else holds state from one run of an op to the next, behind a handle ---
+
+# Not those that only find one that is there, such as IteratorFromStringHandle.
+ITERATORS = frozenset(
+    [
+        *("Iterator", "IteratorV2", "OneShotIterator"),
+        *("AnonymousIterator", "AnonymousIteratorV2", "AnonymousIteratorV3"),
+        *("MultiDeviceIterator", "AnonymousMultiDeviceIterator", "AnonymousMultiDeviceIteratorV3"),
+    ]
+)
+# They hand a dataset to an iterator, in this order.
+ITERATOR_INITIALISERS = frozenset({"MakeIterator", "MultiDeviceIteratorInit"})
+QUEUES = frozenset(
+    [
+        *("FIFOQueue", "FIFOQueueV2", "PaddingFIFOQueue", "PaddingFIFOQueueV2"),
+        *("PriorityQueue", "PriorityQueueV2", "RandomShuffleQueue", "RandomShuffleQueueV2"),
+        "FakeQueue",
+    ]
+)
+TABLES = frozenset(
+    [
+        *("HashTable", "HashTableV2", "AnonymousHashTable"),
+        *("MutableHashTable", "MutableHashTableV2", "AnonymousMutableHashTable"),
+        *("MutableHashTableOfTensors", "MutableHashTableOfTensorsV2"),
+        *("AnonymousMutableHashTableOfTensors", "AnonymousMutableDenseHashTable"),
+        *("MutableDenseHashTable", "MutableDenseHashTableV2"),
+    ]
+)
+# Of gradients, until there are enough of them.
+ACCUMULATORS = frozenset(
+    {"ConditionalAccumulator", "SparseConditionalAccumulator", "ResourceConditionalAccumulator"}
+)
+# Of files.
+READERS = frozenset(
+    [
+        *("TFRecordReader", "TFRecordReaderV2", "TextLineReader", "TextLineReaderV2"),
+        *("FixedLengthRecordReader", "FixedLengthRecordReaderV2", "LMDBReader"),
+        *("WholeFileReader", "WholeFileReaderV2", "IdentityReader", "IdentityReaderV2"),
+    ]
+)
+# Not Stage: what it puts away is found by name, and no handle leads there.
+STATE_HOLDERS = frozenset(
+    [
+        *(VARIABLES | ITERATORS | QUEUES | TABLES | ACCUMULATORS | READERS),
+        *("Barrier", "Stack", "StackV2", "TensorArray", "TensorArrayV2", "TensorArrayV3"),
+        "BoostedTreesEnsembleResourceHandleOp",
+        "BoostedTreesQuantileStreamResourceHandleOp",
+    ]
+)
+
 # --- Random numbers ---
 
 # With a seed of their own, which two attributes hold.

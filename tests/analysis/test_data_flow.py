@@ -193,7 +193,13 @@ def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another() -> None:
         "FIFOQueueV2",
         "Iterator",
         "IteratorV2",
+        "AnonymousIteratorV3",
+        "MultiDeviceIterator",
+        "MutableHashTableOfTensorsV2",
         "ConditionalAccumulator",
+        "TFRecordReaderV2",
+        "StackV2",
+        "TensorArrayV3",
     ],
 )
 @pytest.mark.parametrize(
@@ -213,6 +219,24 @@ def test_writers_change_what_a_holder_holds(kind: str, copy: str) -> None:
     flow = Flow(graph)
 
     assert flow.writers == {0: [(flow.number["write"], [flow.number["g"]])]}
+
+
+@pytest.mark.parametrize("kind", ["MakeIterator", "MultiDeviceIteratorInit"])
+def test_an_iterator_is_given_its_dataset(kind: str) -> None:
+    graph = placement(
+        op("dataset", "TensorDataset"),
+        op("iterator", "MultiDeviceIterator"),
+        op("make", kind, "", "", "dataset", "iterator"),
+    )
+
+    assert Flow(graph).writers == {1: [(2, [0])]}
+
+
+@pytest.mark.parametrize(
+    "kind", ["MakeIterator", "DeleteIterator", "InitializeTableV2", "IteratorFromStringHandleV2"]
+)
+def test_what_is_done_with_a_holder_is_none(kind: str) -> None:
+    assert Flow(placement(op("only", kind))).holder(0) is None
 
 
 def test_a_cone_ends_where_it_is_not_to_be_entered() -> None:

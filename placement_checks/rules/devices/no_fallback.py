@@ -4,14 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.op_types import STATE_HOLDERS, VARIABLES
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
 from placement_checks.rules.needs import Need
 
-# The ends of the names of op types that make a resource: HashTableV2, FIFOQueueV2, IteratorV2 …
-_RESOURCES = ("HandleOp", "Table", "TableV2", "Queue", "QueueV2", "Iterator", "IteratorV2")
 _PASS_ON = frozenset({"Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
 _CALLS = _LOOPS | {"If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall"}
@@ -132,11 +130,9 @@ def _takes(op: Op) -> Iterator[str]:
 
 
 def _is_resource(source: str, placement: Placement) -> bool:
-    """Whether an input is a variable, a table, a queue or an iterator."""
+    """Whether an input is a variable, a table, a queue or the like."""
     producer = placement.ops.get(producer_of(source))
-    return producer is not None and (
-        producer.type in VARIABLES or producer.type.endswith(_RESOURCES)
-    )
+    return producer is not None and producer.type in STATE_HOLDERS
 
 
 def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:

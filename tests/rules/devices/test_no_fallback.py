@@ -178,6 +178,13 @@ def test_op_without_a_reason_says_so() -> None:
             ],
             id="batches of an iterator on the host",
         ),
+        pytest.param(
+            [
+                op("sum", "ConditionalAccumulator", "/cpu:0", "CPU:0"),
+                fallen("take", "AccumulatorTakeGradient", "sum", bound=True),
+            ],
+            id="gradients of an accumulator on the host",
+        ),
     ],
 )
 def test_silent_where_the_program_asked_for_the_host(ops: Sequence[Op]) -> None:

@@ -57,13 +57,17 @@ def sliced(*begins: int, kind: str = "StridedSlice", **more: Any) -> Placement:
 
 
 def iterators(
-    *datasets: str, at: str = "/cpu:0", ops: Sequence[Op] = (), **more: Any
+    *datasets: str,
+    at: str = "/cpu:0",
+    kind: str = "IteratorV2",
+    ops: Sequence[Op] = (),
+    **more: Any,
 ) -> Placement:
     """An iterator for each tower, made of a dataset each."""
     made = []
     for i, dataset in enumerate(datasets):
         made += [
-            op(f"iterator_{i}", "IteratorV2", at, "CPU:0"),
+            op(f"iterator_{i}", kind, at, "CPU:0"),
             host(f"make_{i}", "MakeIterator", dataset, f"iterator_{i}"),
             on(i, f"tower_{i}/next", "IteratorGetNext", f"iterator_{i}"),
         ]
@@ -446,8 +450,11 @@ def test_a_pipeline_for_each_of_many_towers(count: int) -> None:
     assert objects(graph) == [f"iterator_{i}" for i in range(1, count)]
 
 
+@pytest.mark.parametrize("kind", ["IteratorV2", "AnonymousIteratorV3"])
 @pytest.mark.parametrize(("parts", "found"), [((0, 1), []), ((1, 1), ["iterator_1"])])
-def test_pipelines_that_read_a_part_each(parts: tuple[int, int], found: Sequence[str]) -> None:
+def test_pipelines_that_read_a_part_each(
+    kind: str, parts: tuple[int, int], found: Sequence[str]
+) -> None:
     ops = [host("files", "Const"), host("all", "Const")]
     for i in (0, 1):
         ops += [
@@ -457,7 +464,7 @@ def test_pipelines_that_read_a_part_each(parts: tuple[int, int], found: Sequence
         ]
     values = {f"part_{i}": part for i, part in enumerate(parts)}
 
-    assert objects(iterators("dataset_0", "dataset_1", ops=ops, values=values)) == found
+    assert objects(iterators("dataset_0", "dataset_1", kind=kind, ops=ops, values=values)) == found
 
 
 @pytest.mark.parametrize(("other", "found"), [("one", ["iterator_1"]), ("two", [])])
