@@ -6,7 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from placement_checks.core.op_types import ITERATOR_INITIALISERS, STATE_HOLDERS
+from placement_checks.core.op_types import (
+    GRADIENT_OUTPUTS,
+    ITERATOR_INITIALISERS,
+    PIPELINE_OUTPUTS,
+    STATE_HOLDERS,
+    VARIABLE_READS,
+)
 from placement_checks.core.placement import Placement, producer_of
 
 # They yield the shape of a value, or something of that shape: the value itself does not pass.
@@ -80,7 +86,7 @@ class Flow:
         found: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
         for here, producers in enumerate(self.values):
             kind = self.types[here]
-            if len(producers) < 2 or kind.startswith("Read") or kind in _PASSES_RESOURCES:
+            if len(producers) < 2 or kind in _WRITES_NOTHING:
                 continue
             into, *written = producers
             if kind in ITERATOR_INITIALISERS:
@@ -212,3 +218,4 @@ def _collectives(placement: Placement, number: Mapping[str, int]) -> Iterable[li
 _PASSES_RESOURCES = frozenset(
     {"Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"}
 )
+_WRITES_NOTHING = _PASSES_RESOURCES | VARIABLE_READS | PIPELINE_OUTPUTS | GRADIENT_OUTPUTS

@@ -6,7 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.data_flow import Flow
-from placement_checks.core.op_types import VARIABLE_LOOKUPS, VARIABLE_READS, VARIABLES
+from placement_checks.core.op_types import (
+    EXAMPLE_SOURCES,
+    PLACEHOLDERS,
+    VARIABLE_LOOKUPS,
+    VARIABLE_READS,
+    VARIABLES,
+)
 from placement_checks.core.placement import Body, Placement, Variable, producer_of
 
 # What tells ops apart without changing what they compute: their own draw of random numbers, the
@@ -14,7 +20,7 @@ from placement_checks.core.placement import Body, Placement, Variable, producer_
 _OWN = frozenset(
     {"seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"}
 )
-_SOURCES = ("Placeholder", "PlaceholderWithDefault", "IteratorGetNext", "RefEnter", "Enter")
+_SOURCES = EXAMPLE_SOURCES | {"Enter", "RefEnter"}
 # What these are given beside the tensor says which part of it a tower takes.
 _CUTS = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1}
 _SCALES = frozenset({"Mul", "RealDiv", "Div", "DivNoNan"})
@@ -67,7 +73,7 @@ def differences(
             yield Difference(left, right, *different, path)
             continue
         kind = flow.types[left]
-        if kind in _SOURCES or "Dequeue" in kind:
+        if kind in _SOURCES:
             continue
         is_factor = at_root and kind in _SCALES
         values = zip(flow.values[left], flow.values[right], strict=True)
@@ -173,7 +179,7 @@ class Identities:
                 for _, written in flow.writers.get(op, ())
                 for each in written
             ]
-            if "Placeholder" in kind:
+            if kind in PLACEHOLDERS:
                 return op
             inputs = (self._op(each, depth - 1) for each in flow.values[op])
             return (kind, self._attributes(name), *made_of, *inputs)
@@ -194,6 +200,6 @@ class Identities:
     def _is_stateful(self, op: int) -> bool:
         """Whether each run of the op, or each such op, yields something of its own."""
         kind, values = self._flow.types[op], self._flow.values[op]
-        if "Dequeue" in kind or "Reader" in kind or kind.startswith(_DRAWS):
+        if kind.startswith(_DRAWS):
             return True
         return bool(values) and self._flow.holder(values[0]) == values[0] and kind not in _READS

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.tower_analysis import Wiring
-from placement_checks.core.op_types import ITERATORS, QUEUES
+from placement_checks.core.op_types import EXAMPLE_SOURCES, ITERATORS, PLACEHOLDERS, QUEUES
 from placement_checks.core.placement import Placement, producer_of
 
-_SOURCE = re.compile(
-    r"^Placeholder|^IteratorGetNext|^MultiDeviceIteratorGetNext|Dequeue|^Unstage|^ReaderRead"
-)
 # These take a part of a tensor, or change its form: their output is still the tower's input.
 _SELECTS = frozenset(
     [
@@ -57,9 +53,9 @@ def input_uses(known: Wiring) -> Iterator[Use]:
     for tensor in takers:
         outputs[producer_of(tensor)].add(tensor)
     for source, kind in enumerate(known.flow.types):
-        if not _SOURCE.search(kind):
+        if kind not in EXAMPLE_SOURCES:
             continue
-        fed = kind.startswith("Placeholder")
+        fed = kind in PLACEHOLDERS
         seen = set(outputs[known.flow.names[source]])
         todo = sorted(seen)
         while todo:

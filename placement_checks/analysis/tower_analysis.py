@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -12,9 +11,8 @@ from placement_checks.analysis.data_flow import Flow
 from placement_checks.analysis.losses import Losses, losses_of
 from placement_checks.analysis.towers import Parts, Tower, tower_device
 from placement_checks.analysis.updates import Updates
+from placement_checks.core.op_types import EXAMPLE_SOURCES
 from placement_checks.core.placement import Op, Placement
-
-_SOURCES = re.compile(r"^Placeholder|IteratorGetNext$|Dequeue|^ReaderRead|^Unstage")
 
 _ADDS = frozenset({"Add", "AddV2", "AddN"})
 
@@ -64,7 +62,7 @@ class Wiring:
     @cached_property
     def examples(self) -> Sequence[int]:
         """For each op whether its value depends on examples, of a placeholder or pipeline."""
-        return self.flow.masks([int(bool(_SOURCES.search(kind))) for kind in self.flow.types])
+        return self.flow.masks([int(kind in EXAMPLE_SOURCES) for kind in self.flow.types])
 
     @cached_property
     def backward(self) -> Backward:
@@ -138,7 +136,7 @@ class Wiring:
                 own[op] = self.gradient if self.backward.ops[op] else 0
             elif self.backward.ops[op]:
                 own[op] = 1 << self.at[op] | self.gradient
-            elif _SOURCES.search(kind):
+            elif kind in EXAMPLE_SOURCES:
                 own[op] = 1 << self.at[op]
         return own
 

@@ -75,6 +75,33 @@ STATE_HOLDERS = frozenset(
     ]
 )
 
+# --- Where examples come from ---
+
+# One without a default is fed, or does not run.
+PLACEHOLDERS_TO_FEED = frozenset({"Placeholder", "PlaceholderV2"})
+PLACEHOLDERS = PLACEHOLDERS_TO_FEED | {"PlaceholderWithDefault"}
+# Each run of them takes the next examples of a pipeline.
+PIPELINE_OUTPUTS = frozenset(
+    [
+        *("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"),
+        "MultiDeviceIteratorGetNextFromShard",
+        *("QueueDequeue", "QueueDequeueV2", "QueueDequeueMany", "QueueDequeueManyV2"),
+        *("QueueDequeueUpTo", "QueueDequeueUpToV2", "BarrierTakeMany"),
+        *("ReaderRead", "ReaderReadV2", "ReaderReadUpTo", "ReaderReadUpToV2"),
+        *("Unstage", "MapUnstage", "MapUnstageNoKey"),
+        *("OrderedMapUnstage", "OrderedMapUnstageNoKey"),
+        *("InfeedDequeue", "InfeedDequeueTuple"),
+    ]
+)
+EXAMPLE_SOURCES = PLACEHOLDERS | PIPELINE_OUTPUTS
+# No examples, but what others have made of them.
+GRADIENT_OUTPUTS = frozenset(
+    [
+        *("AccumulatorTakeGradient", "SparseAccumulatorTakeGradient"),
+        "ResourceAccumulatorTakeGradient",
+    ]
+)
+
 # --- Random numbers ---
 
 # With a seed of their own, which two attributes hold.

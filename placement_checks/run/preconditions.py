@@ -4,7 +4,6 @@ random, and the towers ran apart.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -12,14 +11,20 @@ import numpy as np
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Trial
-from placement_checks.core.op_types import STATELESS, draws
+from placement_checks.core.op_types import (
+    GRADIENT_OUTPUTS,
+    PIPELINE_OUTPUTS,
+    PLACEHOLDERS,
+    PLACEHOLDERS_TO_FEED,
+    STATELESS,
+    draws,
+)
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import gradients
 from placement_checks.run.runnable import Runnable
 from placement_checks.run.session import Running, Values
 from placement_checks.util.text import counted, listed
 
-_PIPELINE = re.compile(r"IteratorGetNext|Dequeue|^ReaderRead|^Unstage|TakeGradient")
 _MOVES = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "NoOp", "Const", "Identity"})
 _NEAR = 10  # steps between a random op and what switches it
 
@@ -57,12 +62,12 @@ def all_fed(program: Runnable, fed: Collection[str]) -> None:
     for name in behind(program, [*gradient_tensors(program), *training.train_op], fed):
         where = program.placement.where(name)
         at = f", built at {where}" if where else ""
-        if ops[name].type == "Placeholder":
+        if ops[name].type in PLACEHOLDERS_TO_FEED:
             raise CannotRun(
                 f"nothing feeds the placeholder '{name}' of {program.name}{at}; list it in the "
                 "inputs that its builder returns, and give its value in the batch function"
             )
-        if _PIPELINE.search(ops[name].type):
+        if ops[name].type in PIPELINE_OUTPUTS | GRADIENT_OUTPUTS:
             raise CannotRun(
                 f"{program.name} takes rows from '{name}' ({ops[name].type}){at}, so that both "
                 "programs cannot be given the same; make it a placeholder_with_default, and list "
@@ -176,7 +181,7 @@ def _switch(program: Runnable, known: Wiring, random: str) -> str | None:
         for before in _around(flow.values[op], lambda op: flow.values[op]):
             name = flow.names[before]
             shapes = [each.shape for each in program.placement.details.outputs(name)]
-            if flow.types[before].startswith("Placeholder") and shapes == [()]:
+            if flow.types[before] in PLACEHOLDERS and shapes == [()]:
                 return name
     return None
 

@@ -221,6 +221,15 @@ def test_writers_change_what_a_holder_holds(kind: str, copy: str) -> None:
     assert flow.writers == {0: [(flow.number["write"], [flow.number["g"]])]}
 
 
+@pytest.mark.parametrize("kind", ["QueueDequeueManyV2", "ReaderReadV2", "AccumulatorTakeGradient"])
+def test_what_takes_out_of_a_holder_writes_nothing(kind: str) -> None:
+    graph = placement(
+        op("queue", "FIFOQueueV2"), op("n", "Const"), op("batch", kind, "", "", "queue", "n")
+    )
+
+    assert Flow(graph).writers == {}
+
+
 @pytest.mark.parametrize("kind", ["MakeIterator", "MultiDeviceIteratorInit"])
 def test_an_iterator_is_given_its_dataset(kind: str) -> None:
     graph = placement(

@@ -185,3 +185,4 @@ def test_pipelines_that_are_made_alike(ops: Sequence[Op], equal: bool) -> None:
 def test_variables_and_placeholders_are_never_made_alike() -> None:
     assert not are_equal(*twice("VarHandleOp"), by_kind=True)
     assert not are_equal(*twice("Placeholder"), by_kind=True)
+    assert not are_equal(*twice("PlaceholderV2"), by_kind=True)

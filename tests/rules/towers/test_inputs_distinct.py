@@ -690,6 +690,8 @@ def test_queues_that_are_filled_alike_and_drawn_from_by_one_tower_each() -> None
         "MultiDeviceIteratorGetNextFromShard",
         "QueueDequeueManyV2",
         "Unstage",
+        "MapUnstage",
+        "BarrierTakeMany",
         "ReaderReadV2",
     ],
 )

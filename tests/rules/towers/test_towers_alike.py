@@ -362,6 +362,8 @@ def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute: str) -> N
         "Placeholder",
         "PlaceholderWithDefault",
         "IteratorGetNext",
+        "IteratorGetNextSync",
+        "MultiDeviceIteratorGetNextFromShard",
         "QueueDequeueManyV2",
         "ReaderReadV2",
         "Unstage",
@@ -455,7 +457,16 @@ def test_inputs_are_not_followed_into_their_pipelines() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["PlaceholderWithDefault", "IteratorGetNext", "QueueDequeueManyV2", "Enter", "RefEnter"],
+    [
+        "PlaceholderWithDefault",
+        "IteratorGetNext",
+        "IteratorGetNextSync",
+        "QueueDequeueManyV2",
+        "ReaderReadV2",
+        "MapUnstage",
+        "Enter",
+        "RefEnter",
+    ],
 )
 def test_what_towers_are_fed_may_be_made_in_any_way(kind: str) -> None:
     graph = program(
