@@ -102,6 +102,31 @@ GRADIENT_OUTPUTS = frozenset(
     ]
 )
 
+# Of pictures, sounds, records; not DecodeRaw and DecodePaddedRaw, which are given numbers.
+DECODERS = frozenset(
+    [
+        *("DecodeJpeg", "DecodeAndCropJpeg", "DecodePng", "DecodeGif", "DecodeBmp", "DecodeImage"),
+        *("DecodeJxl", "DecodeWebP", "DecodeWav", "DecodeBase64"),
+        *("DecodeCSV", "DecodeCompressed", "DecodeJSONExample", "DecodeProtoV2"),
+    ]
+)
+# They read input; beside them there are datasets.
+PIPELINE_OPS = ITERATORS | QUEUES | READERS | DECODERS | {"ReadFile"}
+# A dataset that is made by a function, which may call a pipeline on another device.
+GENERATOR_DATASET = "GeneratorDataset"
+# What MultiDeviceIterator and prefetch_to_device build for a device, to fetch batches ahead.
+PREFETCHERS = ITERATORS | {
+    *(GENERATOR_DATASET, "PrefetchDataset", "OptionsDataset", "ModelDataset"),
+    "MaxIntraOpParallelismDataset",
+}
+_DATASET = re.compile(r"(?!InitializeTable).*Dataset(V\d)?")
+
+
+def is_dataset(kind: str) -> bool:
+    """Whether an op of this type makes a dataset, or takes one; releases add to them."""
+    return _DATASET.fullmatch(kind) is not None
+
+
 # --- Random numbers ---
 
 # With a seed of their own, which two attributes hold.

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from placement_checks.core import op_types
-from placement_checks.core.op_types import draws
+from placement_checks.core.op_types import draws, is_dataset
 
 NAMED = {
     name: {value} if isinstance(value, str) else set(value)
@@ -15,13 +15,31 @@ NAMED = {
     if name.isupper() and isinstance(value, str | Collection)
 }
 OF_GRAPPLER = {"AutoReloadVariable"}  # core/grappler/op_types.cc alone knows it
+LATER = {"DecodeJxl", "DecodeWebP"}  # 2.21 has them, 2.15 has not
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_tensorflow_has_every_type(name: str) -> None:
+    from tensorflow import __version__
     from tensorflow.python.framework import op_def_registry
 
-    assert [each for each in NAMED[name] - OF_GRAPPLER if not op_def_registry.get(each)] == []
+    release = tuple(map(int, __version__.split(".")[:2]))
+    excepted = OF_GRAPPLER | LATER if release < (2, 21) else OF_GRAPPLER
+
+    assert [each for each in NAMED[name] - excepted if not op_def_registry.get(each)] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "one"),
+    [
+        ("TFRecordDatasetV2", True),
+        ("ExperimentalMapDataset", True),
+        ("DatasetCardinality", False),
+        ("InitializeTableFromDataset", False),
+    ],
+)
+def test_datasets(kind: str, one: bool) -> None:
+    assert is_dataset(kind) == one
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,19 +8,17 @@ from placement_checks.analysis.equivalence import Identities
 from placement_checks.analysis.inputs import Use, input_uses, pipelines_of_one
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.op_types import (
+    GENERATOR_DATASET,
+    PIPELINE_OPS,
+    PREFETCHERS,
+    is_dataset,
+)
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at, is_among, steps
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
-
-_PIPELINE = re.compile(
-    r"^(OneShot)?Iterator(V2)?$|Queue(V2)?$|Dataset(V\d)?$|Reader(V2)?$|^Decode(?!Raw)|^ReadFile$"
-)
-
-
-# What fetches batches for a GPU: MultiDeviceIterator, prefetch_to_device.
-_FETCHES = re.compile(r"^(Generator|Prefetch|Options|Model|MaxIntraOpParallelism)Dataset|Iterator")
 
 
 @dataclass(frozen=True)
@@ -100,11 +97,11 @@ def _same_slices(placement: Placement, known: Wiring, uses: list[Use]) -> Iterat
 
 
 def _on_gpus(placement: Placement, known: Wiring) -> Iterator[Finding]:
-    fetching = {op.requested for op in known.ops if op.type == "GeneratorDataset"}
+    fetching = {op.requested for op in known.ops if op.type == GENERATOR_DATASET}
     for op in known.ops:
-        if op.requested in fetching and _FETCHES.search(op.type):
+        if op.requested in fetching and op.type in PREFETCHERS:
             continue
-        if op.requested.is_gpu and _PIPELINE.search(op.type) and not op.call:
+        if op.requested.is_gpu and _reads_input(op.type) and not op.call:
             yield Finding(
                 object=op.name,
                 op=op.type,
@@ -116,6 +113,10 @@ def _on_gpus(placement: Placement, known: Wiring) -> Iterator[Finding]:
                 f"input ops belong to the CPU{built_at(placement, op.name)}",
                 cure="build the input pipeline under tf.device('/cpu:0'), before the towers",
             )
+
+
+def _reads_input(kind: str) -> bool:
+    return kind in PIPELINE_OPS or is_dataset(kind)
 
 
 def _built_again(placement: Placement, known: Wiring, uses: list[Use]) -> Iterator[Finding]:
