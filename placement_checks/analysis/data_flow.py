@@ -9,6 +9,7 @@ from functools import cached_property
 from placement_checks.core.op_types import (
     GRADIENT_OUTPUTS,
     ITERATOR_INITIALISERS,
+    PASSES_HANDLE,
     PIPELINE_OUTPUTS,
     STATE_HOLDERS,
     VARIABLE_READS,
@@ -102,7 +103,7 @@ class Flow:
             kind = self.types[op]
             if kind in STATE_HOLDERS:
                 return op
-            if kind not in _PASSES_RESOURCES or not self.values[op]:
+            if kind not in PASSES_HANDLE or not self.values[op]:
                 return None
             op = self.values[op][0]
 
@@ -215,7 +216,4 @@ def _collectives(placement: Placement, number: Mapping[str, int]) -> Iterable[li
     return groups.values()
 
 
-_PASSES_RESOURCES = frozenset(
-    {"Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"}
-)
-_WRITES_NOTHING = _PASSES_RESOURCES | VARIABLE_READS | PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
+_WRITES_NOTHING = PASSES_HANDLE | VARIABLE_READS | PIPELINE_OUTPUTS | GRADIENT_OUTPUTS

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from placement_checks.analysis.data_flow import Flow
 from placement_checks.core.op_types import (
+    ENTERS,
     EXAMPLE_SOURCES,
+    PASSES_HANDLE,
     PLACEHOLDERS,
     VARIABLE_LOOKUPS,
     VARIABLE_READS,
@@ -20,12 +22,12 @@ from placement_checks.core.placement import Body, Placement, Variable, producer_
 _OWN = frozenset(
     {"seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"}
 )
-_SOURCES = EXAMPLE_SOURCES | {"Enter", "RefEnter"}
+_SOURCES = EXAMPLE_SOURCES | ENTERS
 # What these are given beside the tensor says which part of it a tower takes.
 _CUTS = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1}
 _SCALES = frozenset({"Mul", "RealDiv", "Div", "DivNoNan"})
 _DRAWS = ("RandomUniform", "RandomS", "TruncatedNormal", "Multinomial")
-_READS = VARIABLE_READS | VARIABLE_LOOKUPS | {"Identity"}
+_READS = VARIABLE_READS | VARIABLE_LOOKUPS | PASSES_HANDLE
 _DEEPEST = 300  # ops; no slice or seed is computed by longer chains
 
 

@@ -12,11 +12,10 @@ from placement_checks.analysis.backward import Backward
 from placement_checks.analysis.data_flow import Flow
 from placement_checks.analysis.updates import Updates
 from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.op_types import CAST, PASSES_VALUE, VARIABLE_READS
 from placement_checks.core.placement import Op, Placement, producer_of
 
-_PASSES_ON = frozenset(
-    {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "Cast"}
-)
+_PASSES_ON = PASSES_VALUE | VARIABLE_READS | {CAST}
 _NO_READ = re.compile(
     r"Assign|Apply|Scatter(?!Nd$)|IsInitialized|IsVariableInitialized|Save|Destroy"
     r"|VariableShape"

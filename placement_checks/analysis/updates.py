@@ -8,12 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.data_flow import Flow
-from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.op_types import SWITCHES, VARIABLES
 from placement_checks.core.placement import Placement, StepOps, producer_of
 
 _UPDATES = re.compile(r"^(Resource)?(Sparse)?Apply|^Assign|^(Resource)?Scatter(?!Nd$)")
 _BRANCH = re.compile(r"^(then|else|branch\d+)/")
-_SWITCHES = frozenset({"Switch", "RefSwitch"})
 _GROUPS = frozenset({"NoOp", "Identity", "IdentityN", "StatefulPartitionedCall", "If"})
 
 
@@ -73,7 +72,7 @@ class Updates:
                 found.append((each.call, branch[1]))
             each = self._ops[each.call]
         # A branch of control flow v1 gets what it computes with by a switch, by either output.
-        while (producer := self._ops.get(producer_of(source))) and producer.type in _SWITCHES:
+        while (producer := self._ops.get(producer_of(source))) and producer.type in SWITCHES:
             found.append((producer.inputs[1], source.partition(":")[2]))
             source = producer.inputs[0]
         return found[::-1]

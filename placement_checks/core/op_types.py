@@ -127,6 +127,20 @@ def is_dataset(kind: str) -> bool:
     return _DATASET.fullmatch(kind) is not None
 
 
+# --- What passes its first input on as it is ---
+
+# Into a loop of control flow v1.
+ENTERS = frozenset({"Enter", "RefEnter"})
+# Of control flow v1, to one of two outputs.
+SWITCHES = frozenset({"Switch", "RefSwitch"})
+# A handle or reference. Merge and Exit pass values, which a loop may have changed; NextIteration
+# leads back to where it came from.
+PASSES_HANDLE = ENTERS | SWITCHES | {"Identity", "RefIdentity", "RefMerge"}
+# A value too. Not IdentityN, whose outputs are several values.
+PASSES_VALUE = PASSES_HANDLE | {"StopGradient", "PreventGradient"}
+# To another type: said where it is meant as well.
+CAST = "Cast"
+
 # --- Random numbers ---
 
 # With a seed of their own, which two attributes hold.

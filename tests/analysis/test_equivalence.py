@@ -93,6 +93,7 @@ def test_constants_are_equal_by_their_values(values: Mapping[str, int], equal: b
     [
         ("ReadVariableOp", True),
         ("Identity", True),
+        ("RefSwitch", True),
         ("ResourceGather", True),
         ("ResourceGatherNd", True),
         ("AssignAddVariableOp", False),

@@ -18,7 +18,19 @@ def read_by(graph: Placement, variable: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "copy", ["Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "Cast"]
+    "copy",
+    [
+        "Identity",
+        "RefIdentity",
+        "ReadVariableOp",
+        "Enter",
+        "RefEnter",
+        "Switch",
+        "RefSwitch",
+        "RefMerge",
+        "StopGradient",
+        "Cast",
+    ],
 )
 def test_readers_follow_copies_of_the_value(copy: str) -> None:
     graph = placement(
@@ -29,6 +41,16 @@ def test_readers_follow_copies_of_the_value(copy: str) -> None:
         op("relu", "Relu", "", "", "conv"),
     )
     assert read_by(graph, "v") == ["conv"]
+
+
+@pytest.mark.parametrize("mixed", ["Merge", "Exit", "IdentityN"])
+def test_what_may_yield_another_value_is_a_reader_itself(mixed: str) -> None:
+    graph = placement(
+        op("v", "VarHandleOp"),
+        op("mixed", mixed, "", "", "v", "other"),
+        op("conv", "Conv2D", "", "", "x", "mixed"),
+    )
+    assert read_by(graph, "v") == ["mixed"]
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import STATE_HOLDERS, VARIABLES
+from placement_checks.core.op_types import PASSES_HANDLE, STATE_HOLDERS, VARIABLES
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
 from placement_checks.rules.needs import Need
 
-_PASS_ON = frozenset({"Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
 _CALLS = _LOOPS | {"If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall"}
 
@@ -117,7 +116,7 @@ def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
     for source in _takes(op):
         name = producer_of(source)
         producer = placement.ops.get(name)
-        if _is_resource(source, placement) or (producer and producer.type in _PASS_ON):
+        if _is_resource(source, placement) or (producer and producer.type in PASSES_HANDLE):
             yield name
         elif producer and producer.type in _LOOPS:  # its n-th output is its n-th input
             number = int(source.partition(":")[2] or 0)

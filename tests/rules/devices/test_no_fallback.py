@@ -299,7 +299,7 @@ def test_what_reads_a_variable_of_the_host_in_a_body_is_none() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "copy", ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity"]
+    "copy", ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"]
 )
 def test_what_follows_a_resource_of_the_host_through_a_copy_of_it_is_none(
     kind: str, copy: str
