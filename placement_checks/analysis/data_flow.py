@@ -11,13 +11,11 @@ from placement_checks.core.op_types import (
     ITERATOR_INITIALISERS,
     PASSES_HANDLE,
     PIPELINE_OUTPUTS,
+    SHAPE_ONLY,
     STATE_HOLDERS,
     VARIABLE_READS,
 )
 from placement_checks.core.placement import Placement, producer_of
-
-# They yield the shape of a value, or something of that shape: the value itself does not pass.
-_SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
 
 Edges = Sequence[Sequence[int]]
 
@@ -61,7 +59,7 @@ class Flow:
             if op.call:
                 self.values[number[op.call]].append(here)
                 self.calls.add(number[op.call])
-            elif op.type in _SHAPE_ONLY:
+            elif op.type in SHAPE_ONLY:
                 self.waits.setdefault(here, []).extend(self.values[here])
                 self.values[here] = []
         for members in _collectives(placement, self.number):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from placement_checks.analysis.data_flow import Flow
 from placement_checks.core.op_types import (
+    CONST,
     ENTERS,
     EXAMPLE_SOURCES,
     PASSES_HANDLE,
@@ -80,7 +81,7 @@ def differences(
         is_factor = at_root and kind in _SCALES
         values = zip(flow.values[left], flow.values[right], strict=True)
         for a, b in [list(values)[_CUTS[kind]]] if kind in _CUTS else values:
-            if is_factor and flow.types[a] == flow.types[b] == "Const":
+            if is_factor and flow.types[a] == flow.types[b] == CONST:
                 continue
             todo.append((a, b, (*path, b), is_factor))
 
@@ -99,7 +100,7 @@ def _different(
         return kind, flow.types[right]
     here, there = flow.names[left], flow.names[right]
     details = placement.details
-    if kind == "Const":
+    if kind == CONST:
         return _constants(details.value(here), details.value(there))
     expected, found = details.attributes(here), details.attributes(there)
     for key in sorted(expected.keys() | found.keys()):
@@ -169,7 +170,7 @@ class Identities:
         flow = self._flow
         name, kind = flow.names[op], flow.types[op]
         details = self._placement.details
-        if kind == "Const":
+        if kind == CONST:
             return details.value(name) or op
         if depth == 0:
             return op

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import re
 
-# One type that a condition means by itself.
-NO_OP = "NoOp"
-
 # --- Variables ---
 
 # A resource variable is a handle; a ref variable is its value, by reference.
@@ -140,6 +137,32 @@ PASSES_HANDLE = ENTERS | SWITCHES | {"Identity", "RefIdentity", "RefMerge"}
 PASSES_VALUE = PASSES_HANDLE | {"StopGradient", "PreventGradient"}
 # To another type: said where it is meant as well.
 CAST = "Cast"
+
+# --- What looks at the shape of a value alone ---
+
+SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank"})
+SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
+
+# --- What computes nothing ---
+
+NO_OP = "NoOp"
+CONST = "Const"
+EXITS = frozenset({"Exit", "RefExit"})
+NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
+# They give a variable a value that was computed before.
+ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
+# They hold or yield what is there, pass it on, or keep the order.
+NO_COMPUTATION = frozenset(
+    [
+        *(VARIABLES | VARIABLE_READS | INITIALISATION_TESTS | ASSIGNS | PLACEHOLDERS),
+        *(PASSES_VALUE | EXITS | NEXT_ITERATIONS),
+        *(NO_OP, CONST, "IdentityN", "Merge", "LoopCond", "ControlTrigger", "VariableShape"),
+    ]
+)
+# TensorFlow's own, in the graphs that it runs on each device.
+SENDS = frozenset({"Send", "_Send", "_HostSend"})
+RECEIVES = frozenset({"Recv", "_Recv", "_HostRecv"})
+TRANSFERS = SENDS | RECEIVES
 
 # --- Random numbers ---
 

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.errors import PlacerError
+from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Body, Details, Frame, Tensor
 from placement_checks.loading.shapes import outputs_of
 from placement_checks.loading.source_lines import users_frames
@@ -98,7 +99,7 @@ class GraphDetails(Details):
 
     def value(self, op: str) -> tuple[Any, ...] | None:
         node = self._node(op)
-        if node is None or node.op != "Const":
+        if node is None or node.op != CONST:
             return None
         tensor = node.attr["value"].tensor
         bare = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)

@@ -7,6 +7,8 @@ from typing import Any
 
 from tensorflow.core.framework import types_pb2
 
+from placement_checks.core.op_types import CONST
+
 _STRIPPED_ABOVE = 1024  # bytes of a constant
 # Integer and bool constants feed shape functions, which the master runs: those must stay.
 _STRIPPED = {
@@ -27,7 +29,7 @@ def keep_whole(graph_def: Any) -> None:
     leaves those alone that a control edge leads away from (core/common_runtime/
     replicate_constants_pass.cc). So the first reader of each constant waits for it as well.
     """
-    constants = {node.name for node in graph_def.node if node.op == "Const"}
+    constants = {node.name for node in graph_def.node if node.op == CONST}
     for node in graph_def.node:
         read = constants.intersection(node.input)
         node.input.extend(f"^{name}" for name in sorted(read))
@@ -41,13 +43,13 @@ def without_large_constants(graph_def: Any) -> Any:
     """
     copied = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
     for node in graph_def.node:
-        if node.op == "Const" and _is_large(node.attr["value"].tensor):
+        if node.op == CONST and _is_large(node.attr["value"].tensor):
             _add_bare(copied, node)
         else:
             copied.node.add().CopyFrom(node)
     for function in copied.library.function:
         for node in function.node_def:
-            if node.op == "Const" and _is_large(node.attr["value"].tensor):
+            if node.op == CONST and _is_large(node.attr["value"].tensor):
                 tensor = node.attr["value"].tensor
                 tensor.CopyFrom(_bare(tensor))
     return copied

@@ -13,10 +13,12 @@ from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Trial
 from placement_checks.core.op_types import (
     GRADIENT_OUTPUTS,
+    NO_COMPUTATION,
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
     PLACEHOLDERS_TO_FEED,
     STATELESS,
+    TRANSFERS,
     draws,
 )
 from placement_checks.core.placement import producer_of
@@ -25,7 +27,8 @@ from placement_checks.run.runnable import Runnable
 from placement_checks.run.session import Running, Values
 from placement_checks.util.text import counted, listed
 
-_MOVES = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "NoOp", "Const", "Identity"})
+_PIPELINE = PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
+_IDLE = NO_COMPUTATION | TRANSFERS
 _NEAR = 10  # steps between a random op and what switches it
 
 
@@ -67,7 +70,7 @@ def all_fed(program: Runnable, fed: Collection[str]) -> None:
                 f"nothing feeds the placeholder '{name}' of {program.name}{at}; list it in the "
                 "inputs that its builder returns, and give its value in the batch function"
             )
-        if ops[name].type in PIPELINE_OUTPUTS | GRADIENT_OUTPUTS:
+        if ops[name].type in _PIPELINE:
             raise CannotRun(
                 f"{program.name} takes rows from '{name}' ({ops[name].type}){at}, so that both "
                 "programs cannot be given the same; make it a placeholder_with_default, and list "
@@ -212,7 +215,7 @@ def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
         for name, device in running.ran_on(feeds).items()
         if device.type == kind
         and name in program.placement.ops
-        and program.placement.ops[name].type not in _MOVES
+        and program.placement.ops[name].type not in _IDLE
     }
     # A tower that no gradient needs is left out of the mean, which the numbers tell.
     idle = [

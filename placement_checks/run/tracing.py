@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.devices import Device
+from placement_checks.core.op_types import EXITS, NEXT_ITERATIONS, RECEIVES, SENDS, SWITCHES
 from placement_checks.core.placement import producer_of
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
 from placement_checks.run.devices import stood_in_for
@@ -25,7 +26,6 @@ _LEAST, _MOST = 2, 10  # steps of a program that is watched
 _LONG = 2.0  # seconds after which it is watched no longer
 _Seconds = Mapping[tuple[Device, str], float]
 _DEVICE = re.compile(r"/device:\w+:\d+$")
-_TURNS = frozenset({"NextIteration", "RefNextIteration"})
 
 
 class Tracer:
@@ -175,29 +175,29 @@ class _Nodes:
         self._sends = {
             node.attr["tensor_name"].s: index
             for index, node in enumerate(nodes)
-            if _is(node, "Send")
+            if node.op in SENDS
         }
         self._turns: dict[str, set[int]] = defaultdict(set)
         for node in nodes:
-            if _is(node, "Switch"):
+            if node.op in SWITCHES:
                 value, condition = node.input[:2]
                 self._turns[producer_of(condition)].update(
-                    number for number in self._inputs(value) if nodes[number].op in _TURNS
+                    number for number in self._inputs(value) if nodes[number].op in NEXT_ITERATIONS
                 )
 
     def needs(self, node: Any) -> Collection[int]:
         """The ops that one waits for."""
         found = set(self._numbers(node.input))
-        if _is(node, "Recv"):
+        if node.op in RECEIVES:
             found |= {
                 self._sends[key] for key in [node.attr["tensor_name"].s] if key in self._sends
             }
-        if _is(node, "Exit"):
+        if node.op in EXITS:
             for switch in self._numbers(node.input[:1]):
                 for condition in self.all[switch].input[1:2]:
                     found |= self._turns[producer_of(condition)]
             return found
-        return {each for each in found if self.all[each].op not in _TURNS}
+        return {each for each in found if self.all[each].op not in NEXT_ITERATIONS}
 
     def _inputs(self, name: str) -> Iterator[int]:
         for number in self._numbers([name]):
@@ -207,8 +207,3 @@ class _Nodes:
         for name in names:
             if producer_of(name) in self._number:
                 yield self._number[producer_of(name)]
-
-
-def _is(node: Any, kind: str) -> bool:
-    """Whether a node is of a kind of op; those of ref variables and of the host are too."""
-    return str(node.op).removeprefix("_Host").removeprefix("_").removeprefix("Ref") == kind

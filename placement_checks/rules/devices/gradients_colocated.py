@@ -4,15 +4,12 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at, is_among
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
-
-# They keep the order, pass a value on, or follow a variable to where it is.
-_NO_COMPUTATION = frozenset({"NoOp", "Identity", "Switch", "ReadVariableOp", "VariableShape"})
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class GradientsColocated(Rule):
             op, original = known.ops[number], known.ops[forward]
             if op.assigned is None or original.assigned is None:
                 continue
-            if op.type in _NO_COMPUTATION or _is_shape_of_variable(placement, op):
+            if op.type in NO_COMPUTATION or _is_shape_of_variable(placement, op):
                 continue
             judged += 1
             if (
@@ -65,9 +62,9 @@ class GradientsColocated(Rule):
 def _is_shape_of_variable(placement: Placement, op: Op) -> bool:
     """Whether it is what `VariableShape` is to resource variables, of a ref variable.
 
-    TensorFlow makes a constant of a shape that it knows, and may cast it.
+    TensorFlow may cast it.
     """
-    return op.type in ("Shape", "Const", "Cast") and any(
+    return (op.type in SHAPES or op.type == CAST) and any(
         placement.ops[each].type in VARIABLES for each in op.colocated if each in placement.ops
     )
 

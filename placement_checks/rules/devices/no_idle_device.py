@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.op_types import NO_COMPUTATION
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
@@ -14,20 +14,6 @@ from placement_checks.rules.needs import Need
 from placement_checks.util.text import counted
 
 _SHOWN = 4  # GPUs that a note tells of one by one
-
-_NO_COMPUTATION = VARIABLES | {
-    "Assign",
-    "AssignVariableOp",
-    "Const",
-    "Identity",
-    "IdentityN",
-    "IsVariableInitialized",
-    "NoOp",
-    "Placeholder",
-    "PlaceholderWithDefault",
-    "ReadVariableOp",
-    "VarIsInitializedOp",
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +51,7 @@ class NoIdleDevice(Rule):
         if not gpus:
             return self.not_checked("no GPU of the machine has to compute")
         computing = [
-            op for op in placement.ops.values() if op.assigned and op.type not in _NO_COMPUTATION
+            op for op in placement.ops.values() if op.assigned and op.type not in NO_COMPUTATION
         ]
         work = Counter(op.assigned for op in computing)
         own = _own_tasks(placement, computing, gpus)

@@ -10,6 +10,7 @@ from placement_checks.analysis.transfers import Copy, Transfer, copies, links, t
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
@@ -145,13 +146,13 @@ class TransferBudget(Rule):
             if (copy.bytes or 0) > self.constant_bytes:
                 large[producer_of(copy.tensor)].append(copy)
         for name, sent in large.items():
-            if placement.ops[name].type == "Const":
+            if placement.ops[name].type == CONST:
                 yield _finding(
                     placement,
                     sent,
                     (f"{self.constant_bytes:,} bytes", f"{sent[0].bytes:,} bytes"),
                     object=name,
-                    op="Const",
+                    op=CONST,
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
                     f"{sent[0].source.task_device} to {counted(len(sent), 'device')} of other "
                     "tasks in every step",
@@ -180,7 +181,7 @@ def _over_the_network(found: list[Copy]) -> list[Copy]:
 
 def _constants_of_unknown_size(placement: Placement, found: list[Copy]) -> int:
     sent = {producer_of(copy.tensor) for copy in _over_the_network(found) if copy.bytes is None}
-    return sum(placement.ops[name].type == "Const" for name in sent)
+    return sum(placement.ops[name].type == CONST for name in sent)
 
 
 def _over_budget(size: int, number: int, most: int | None, most_copies: int | None) -> bool:

@@ -284,7 +284,19 @@ def test_where_losses_contain_other_towers_gradients_are_those_of_both() -> None
     assert GradientsColocated().judge(program(total, *adrift(ADRIFT))).reason == BLENDED
 
 
-@pytest.mark.parametrize("kind", ["NoOp", "Identity", "ReadVariableOp", "VariableShape"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "NoOp",
+        "Identity",
+        "ReadVariableOp",
+        "VariableShape",
+        "Const",
+        "IdentityN",
+        "Enter",
+        "Merge",
+    ],
+)
 def test_what_computes_nothing_may_sit_anywhere(kind: str) -> None:
     graph = program(op(ADRIFT, kind, "", "GPU:0", "tower_1/x"))
 

@@ -76,6 +76,15 @@ def test_gpus_of_a_cluster_are_told_apart_by_task() -> None:
         ("ReadVariableOp", False),
         ("VarIsInitializedOp", False),
         ("NoOp", False),
+        ("AssignAdd", True),
+        ("Cast", True),
+        ("PlaceholderV2", False),
+        ("VariableShape", False),
+        ("RefIdentity", False),
+        ("Enter", False),
+        ("Switch", False),
+        ("Merge", False),
+        ("NextIteration", False),
     ],
 )
 def test_what_computing_is(type: str, computes: bool) -> None:
