@@ -7,6 +7,7 @@ from functools import cached_property
 
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.analysis.updates import Update
+from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
 
 # How TensorFlow adds up the gradients of one variable (python/ops/gradients_util.py).
@@ -59,7 +60,7 @@ class Contributions:
         return found
 
     def _by_gradient(self, update: Update) -> bool:
-        return "Apply" in self._known.flow.types[update.op] or any(
+        return is_gradient_update(self._known.flow.types[update.op]) or any(
             self._known.masks[op] & self._known.gradient for op in self.behind(update)
         )
 

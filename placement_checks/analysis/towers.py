@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 from placement_checks.analysis.backward import Backward
 from placement_checks.analysis.data_flow import Flow
 from placement_checks.analysis.updates import Updates
 from placement_checks.core.devices import LOCALHOST, Device
-from placement_checks.core.op_types import CAST, PASSES_VALUE, VARIABLE_READS
+from placement_checks.core.op_types import (
+    CAST,
+    NOT_A_READ,
+    PASSES_VALUE,
+    VARIABLE_READS,
+    is_update,
+)
 from placement_checks.core.placement import Op, Placement, producer_of
 
 _PASSES_ON = PASSES_VALUE | VARIABLE_READS | {CAST}
-_NO_READ = re.compile(
-    r"Assign|Apply|Scatter(?!Nd$)|IsInitialized|IsVariableInitialized|Save|Destroy"
-    r"|VariableShape"
-)
 
 
 class Part(NamedTuple):
@@ -217,6 +218,5 @@ def _named(placement: Placement, flow: Flow) -> Iterator[int]:
             yield flow.number[producer_of(name)]
 
 
-@lru_cache(maxsize=4096)
 def _computes(kind: str) -> bool:
-    return not _NO_READ.search(kind)
+    return kind not in NOT_A_READ and not is_update(kind)

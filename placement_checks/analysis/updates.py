@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.data_flow import Flow
-from placement_checks.core.op_types import SWITCHES, VARIABLES
+from placement_checks.core.op_types import SWITCHES, VARIABLES, is_gradient_update, is_update
 from placement_checks.core.placement import Placement, StepOps, producer_of
 
-_UPDATES = re.compile(r"^(Resource)?(Sparse)?Apply|^Assign|^(Resource)?Scatter(?!Nd$)")
 _BRANCH = re.compile(r"^(then|else|branch\d+)/")
 _GROUPS = frozenset({"NoOp", "Identity", "IdentityN", "StatefulPartitionedCall", "If"})
 
@@ -48,9 +47,11 @@ class Updates:
     def _all(self) -> Iterator[Update]:
         flow = self._flow
         for here, kind in enumerate(flow.types):
-            if not self.steps[here] or not _UPDATES.match(kind):
+            if not self.steps[here] or not is_update(kind):
                 continue
-            if self.unknown and "Apply" not in kind:  # it may be an initialiser or a restore
+            if self.unknown and not is_gradient_update(
+                kind
+            ):  # it may be an initialiser or a restore
                 continue
             values = flow.values[here]
             holder = flow.holder(values[0]) if values else None

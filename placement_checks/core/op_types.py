@@ -7,6 +7,7 @@ stands only for a family to which releases, or libraries of users, add.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 # --- Variables ---
 
@@ -149,12 +150,11 @@ NO_OP = "NoOp"
 CONST = "Const"
 EXITS = frozenset({"Exit", "RefExit"})
 NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
-# They give a variable a value that was computed before.
-ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
 # They hold or yield what is there, pass it on, or keep the order.
 NO_COMPUTATION = frozenset(
     [
-        *(VARIABLES | VARIABLE_READS | INITIALISATION_TESTS | ASSIGNS | PLACEHOLDERS),
+        *(VARIABLES | VARIABLE_READS | INITIALISATION_TESTS | PLACEHOLDERS),
+        *("Assign", "AssignVariableOp"),
         *(PASSES_VALUE | EXITS | NEXT_ITERATIONS),
         *(NO_OP, CONST, "IdentityN", "Merge", "LoopCond", "ControlTrigger", "VariableShape"),
     ]
@@ -163,6 +163,51 @@ NO_COMPUTATION = frozenset(
 SENDS = frozenset({"Send", "_Send", "_HostSend"})
 RECEIVES = frozenset({"Recv", "_Recv", "_HostRecv"})
 TRANSFERS = SENDS | RECEIVES
+
+# --- What changes a variable ---
+
+ADDITIONS = frozenset({"AssignAdd", "AssignAddVariableOp"})
+# All of it.
+ASSIGNS = ADDITIONS | {
+    *("Assign", "AssignVariableOp", "AssignSub", "AssignSubVariableOp"),
+    "AssignVariableXlaConcatND",
+}
+_PARTLY = (
+    *("ScatterAdd", "ScatterSub", "ScatterMul", "ScatterDiv", "ScatterMin", "ScatterMax"),
+    *("ScatterUpdate", "ScatterNdAdd", "ScatterNdSub", "ScatterNdMin", "ScatterNdMax"),
+    *("ScatterNdUpdate", "StridedSliceAssign", "CountUpTo"),
+)
+# Not ScatterNdNonAliasingAdd and TensorScatterAdd, which make another tensor.
+UPDATES = ASSIGNS | {*_PARTLY, *(f"Resource{each}" for each in _PARTLY)}
+_BY_GRADIENT = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]\w*")
+
+
+@cache
+def is_gradient_update(kind: str) -> bool:
+    """Whether it is an optimiser's update, such as ApplyAdam; libraries of ops add to them."""
+    return _BY_GRADIENT.fullmatch(kind) is not None
+
+
+def is_update(kind: str) -> bool:
+    """Whether an op of this type changes the variable that is its first input."""
+    return kind in UPDATES or is_gradient_update(kind)
+
+
+# They add a gradient to an accumulator, where an optimiser's update applies it.
+ACCUMULATES = frozenset(
+    [
+        *("AccumulatorApplyGradient", "SparseAccumulatorApplyGradient"),
+        "ResourceAccumulatorApplyGradient",
+    ]
+)
+# What takes a variable, beside its updates, and computes nothing with its value.
+NOT_A_READ = frozenset(
+    [
+        *(INITIALISATION_TESTS | ACCUMULATES),
+        *("Save", "SaveSlices", "SaveV2", "VariableShape"),
+        *("DestroyResourceOp", "DestroyTemporaryVariable"),
+    ]
+)
 
 # --- Random numbers ---
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.errors import InputError
+from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import AppliedGradient
 from placement_checks.loading.applied_gradients import op_name
@@ -68,7 +69,7 @@ def received(
     heard = {each.variable: each for each in applied}
     for variable, updates in known.updates.by_variable.items():
         names = [known.flow.names[update.op] for update in updates]
-        applies = [name for name in names if "Apply" in placement.ops[name].type]
+        applies = [name for name in names if is_gradient_update(placement.ops[name].type)]
         found.updates[variable] = names[-1]
         if len(applies) == 1 and not placement.ops[applies[0]].call:
             found.gradients[variable] = _input(graph.get_operation_by_name(applies[0]))

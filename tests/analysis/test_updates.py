@@ -59,6 +59,30 @@ def test_an_assignment_to_what_is_no_variable_is_no_update(inputs: Sequence[str]
     assert list(wiring(graph).updates.by_variable) == ["step"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("AssignSub", True),
+        ("ApplyAdam", True),
+        ("ApplyLamb", True),
+        ("ScatterNdSub", True),
+        ("StridedSliceAssign", True),
+        ("CountUpTo", True),
+        ("ScatterNd", False),
+        ("ScatterNdNonAliasingAdd", False),
+        ("AccumulatorApplyGradient", False),
+    ],
+)
+def test_updates_change_their_first_input(kind: str, changes: bool) -> None:
+    graph = program(
+        variable("v", "VariableV2"),
+        host("set", kind, "v", "rows", "values"),
+        host("train", "NoOp", "^set"),
+    )
+
+    assert ("v" in wiring(graph).updates.by_variable) == changes
+
+
 def test_branches_within_branches_are_known_by_their_switches() -> None:
     """Of an update in one of two inner branches and one in the other outer one, one is made."""
     graph = program(

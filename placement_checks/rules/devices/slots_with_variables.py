@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.op_types import VARIABLES, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
@@ -75,7 +75,7 @@ def _unfused(known: Wiring, shapes: Mapping[str, tuple[object, ...]]) -> Iterato
         if not of_trained and variable in read:
             continue
         for update in updates:
-            if "Apply" in flow.types[update.op]:
+            if is_gradient_update(flow.types[update.op]):
                 continue
             for op in flow.cone(update.values, lambda op: not known.own[op]):
                 name = flow.names[op]

@@ -7,7 +7,7 @@ from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.analysis.updates import Update
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import VARIABLE_READS
+from placement_checks.core.op_types import ADDITIONS, VARIABLE_READS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
@@ -154,7 +154,7 @@ def _consumers(known: Wiring, variable: str) -> Sequence[int]:
 
 def _moved_by(placement: Placement, known: Wiring, update: Update) -> int | None:
     """The constant that an op adds; None if it is computed."""
-    if not known.flow.types[update.op].startswith("AssignAdd") or not update.values:
+    if known.flow.types[update.op] not in ADDITIONS or not update.values:
         return None
     value = placement.details.value(known.flow.names[update.values[0]])
     return int(value[2]) if value is not None else None

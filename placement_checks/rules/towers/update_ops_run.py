@@ -7,7 +7,7 @@ from placement_checks.analysis.gradient_flow import contributions
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.op_types import ASSIGNS, VARIABLES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
@@ -69,7 +69,7 @@ def _statistics(placement: Placement, known: Wiring) -> Iterator[int]:
         if name in flow.number:
             yield flow.number[name]
     for here, kind in enumerate(flow.types):
-        if not kind.startswith("Assign") or len(flow.values[here]) < 2:
+        if kind not in ASSIGNS or len(flow.values[here]) < 2:
             continue
         holder = flow.holder(flow.values[here][0])
         if holder is None or flow.types[holder] not in VARIABLES:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.analysis.towers import Part, Parts
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Variable, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
@@ -178,7 +179,7 @@ def _primaries(placement: Placement) -> dict[str, set[str]]:
     variables = {variable.name for variable in placement.variables}
     found: dict[str, set[str]] = defaultdict(set)
     for op in placement.ops.values():
-        if "Apply" not in op.type:
+        if not is_gradient_update(op.type):
             continue
         primary, *slots = (producer_of(source) for source in op.inputs)
         for slot in variables.intersection(slots):
