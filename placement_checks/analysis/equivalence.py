@@ -12,6 +12,7 @@ from placement_checks.core.op_types import (
     EXAMPLE_SOURCES,
     PASSES_HANDLE,
     PLACEHOLDERS,
+    RANDOM_STATEFUL,
     VARIABLE_LOOKUPS,
     VARIABLE_READS,
     VARIABLES,
@@ -27,7 +28,6 @@ _SOURCES = EXAMPLE_SOURCES | ENTERS
 # What these are given beside the tensor says which part of it a tower takes.
 _CUTS = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1}
 _SCALES = frozenset({"Mul", "RealDiv", "Div", "DivNoNan"})
-_DRAWS = ("RandomUniform", "RandomS", "TruncatedNormal", "Multinomial")
 _READS = VARIABLE_READS | VARIABLE_LOOKUPS | PASSES_HANDLE
 _DEEPEST = 300  # ops; no slice or seed is computed by longer chains
 
@@ -203,6 +203,6 @@ class Identities:
     def _is_stateful(self, op: int) -> bool:
         """Whether each run of the op, or each such op, yields something of its own."""
         kind, values = self._flow.types[op], self._flow.values[op]
-        if kind.startswith(_DRAWS):
+        if kind in RANDOM_STATEFUL:
             return True
         return bool(values) and self._flow.holder(values[0]) == values[0] and kind not in _READS

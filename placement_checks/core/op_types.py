@@ -7,6 +7,7 @@ stands only for a family to which releases, or libraries of users, add.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 
 # --- Variables ---
@@ -211,21 +212,49 @@ NOT_A_READ = frozenset(
 
 # --- Random numbers ---
 
-# With a seed of their own, which two attributes hold.
-SEEDED = re.compile(
-    r"^(Random(Uniform|UniformInt|StandardNormal|Gamma|Poisson|Shuffle|Crop)|"
-    r"TruncatedNormal|ParameterizedTruncatedNormal|Multinomial|SampleDistortedBoundingBox)(V\d)?$"
+# With a seed of their own, which two attributes hold, and a state that goes on.
+RANDOM_SEEDED = frozenset(
+    [
+        *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
+        *("ParameterizedTruncatedNormal", "Multinomial", "RandomGamma"),
+        *("RandomPoisson", "RandomPoissonV2", "RandomShuffle", "RandomCrop"),
+        *("SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2"),
+    ]
 )
-# With a seed that is given to them, or the key and counter that were made of one.
-STATELESS = re.compile(
-    r"^Stateless(Random(?!Get)|TruncatedNormal|ParameterizedTruncated|Multinom)"
+# Seeded too; apart, as towers may well be compared with the same classes.
+CANDIDATE_SAMPLERS = frozenset(
+    [
+        *("AllCandidateSampler", "UniformCandidateSampler", "LogUniformCandidateSampler"),
+        *("FixedUnigramCandidateSampler", "LearnedUnigramCandidateSampler"),
+        "ThreadUnsafeUnigramCandidateSampler",
+    ]
 )
-# With the state of a generator, or candidates to sample from.
-_OTHERS = re.compile(
-    r"^Stateful(Uniform|StandardNormal|TruncatedNormal|Random)|^\w*CandidateSampler$"
+# With the state of a generator, a variable. Not RngReadAndSkip, which only hands the state on.
+RANDOM_WITH_GENERATOR = frozenset(
+    [
+        *("StatefulUniform", "StatefulUniformInt", "StatefulUniformFullInt"),
+        *("StatefulStandardNormal", "StatefulStandardNormalV2"),
+        *("StatefulTruncatedNormal", "StatefulRandomBinomial"),
+    ]
 )
-
-
-def draws(kind: str) -> bool:
-    """Whether an op of this type yields random numbers."""
-    return any(pattern.match(kind) for pattern in (SEEDED, STATELESS, _OTHERS))
+# They draw anew whenever they run.
+RANDOM_STATEFUL = RANDOM_SEEDED | CANDIDATE_SAMPLERS | RANDOM_WITH_GENERATOR
+# They draw what their seed says, or the key that was made of one: which input that is.
+RANDOM_STATELESS: Mapping[str, int] = {
+    **dict.fromkeys(
+        [
+            *("StatelessRandomUniform", "StatelessRandomUniformV2"),
+            *("StatelessRandomUniformInt", "StatelessRandomUniformIntV2"),
+            *("StatelessRandomUniformFullInt", "StatelessRandomUniformFullIntV2"),
+            *("StatelessRandomNormal", "StatelessRandomNormalV2"),
+            *("StatelessTruncatedNormal", "StatelessTruncatedNormalV2"),
+            "StatelessParameterizedTruncatedNormal",
+            *("StatelessRandomGammaV2", "StatelessRandomGammaV3"),
+            *("StatelessRandomPoisson", "StatelessRandomBinomial", "StatelessShuffle"),
+        ],
+        1,
+    ),
+    "StatelessMultinomial": 2,
+    "StatelessSampleDistortedBoundingBox": 3,
+}
+RANDOM = RANDOM_STATEFUL | RANDOM_STATELESS.keys()

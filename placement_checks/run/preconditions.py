@@ -17,9 +17,9 @@ from placement_checks.core.op_types import (
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
     PLACEHOLDERS_TO_FEED,
-    STATELESS,
+    RANDOM,
+    RANDOM_STATELESS,
     TRANSFERS,
-    draws,
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import gradients
@@ -101,7 +101,7 @@ def nothing_random(running: Running, feeds: Values) -> None:
     known = wiring(program.placement)
     read = gradient_tensors(program)
     ops = behind(program, read or program.placement.step.train_op, feeds)
-    random = [name for name in ops if draws(program.placement.ops[name].type)]
+    random = [name for name in ops if program.placement.ops[name].type in RANDOM]
     if random and not read:  # no two runs can be compared
         raise _left_on(program, known, random[0], feeds)
     first = running.gradients(feeds)
@@ -112,7 +112,7 @@ def nothing_random(running: Running, feeds: Values) -> None:
             )
         raise _left_on(program, known, random[0], feeds)
     for name in random:
-        if STATELESS.match(program.placement.ops[name].type):
+        if program.placement.ops[name].type in RANDOM_STATELESS:
             if program.placement.ops[name].call:  # it cannot be fed
                 raise _left_on(program, known, name, feeds)
             drawn = f"{name}:0"
@@ -128,7 +128,7 @@ def random_steps(program: Runnable, fed: Collection[str]) -> str | None:
         (
             name
             for name in behind(program, program.placement.step.train_op, fed)
-            if name not in drawn and draws(program.placement.ops[name].type)
+            if name not in drawn and program.placement.ops[name].type in RANDOM
         ),
         None,
     )

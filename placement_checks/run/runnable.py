@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.machines import Machine
-from placement_checks.core.op_types import SEEDED
+from placement_checks.core.op_types import RANDOM_SEEDED
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import BuiltProgram, Step
 from placement_checks.loading.graph_def import keep_whole
@@ -176,7 +176,7 @@ def _on_devices(graph_def: Any, *, simulated: bool, whole: bool) -> tf.Graph:
         for number, node in enumerate(nodes):
             if simulated:
                 node.device = stand_in(node.device)
-            if SEEDED.match(node.op) and not (node.attr["seed"].i or node.attr["seed2"].i):
+            if node.op in RANDOM_SEEDED and not (node.attr["seed"].i or node.attr["seed2"].i):
                 node.attr["seed2"].i = number + 1  # so that the next run starts alike
     if simulated:
         channels_last(copied)

@@ -119,6 +119,9 @@ def test_reads_of_one_holder_are_equal_and_what_it_yields_anew_is_not(
         "RandomShuffle",
         "TruncatedNormal",
         "Multinomial",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "LogUniformCandidateSampler",
     ],
 )
 def test_what_an_op_yields_anew_is_its_own(kind: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from placement_checks.core import op_types
-from placement_checks.core.op_types import draws, is_dataset
+from placement_checks.core.op_types import RANDOM_STATELESS, is_dataset
 
 NAMED = {
     name: {value} if isinstance(value, str) else set(value)
@@ -42,50 +42,9 @@ def test_datasets(kind: str, one: bool) -> None:
     assert is_dataset(kind) == one
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomCrop",
-        "RandomGamma",
-        "RandomPoisson",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "SampleDistortedBoundingBox",
-        "SampleDistortedBoundingBoxV2",
-        "TruncatedNormal",
-        "StatelessMultinomial",
-        "StatelessParameterizedTruncatedNormal",
-        "StatelessRandomNormal",
-        "StatelessRandomUniformFullIntV2",
-        "StatelessTruncatedNormalV2",
-        "StatefulRandomBinomial",
-        "StatefulStandardNormalV2",
-        "StatefulTruncatedNormal",
-        "StatefulUniformFullInt",
-        "LogUniformCandidateSampler",
-        "UniformCandidateSampler",
-    ],
-)
-def test_ops_that_draw_numbers(kind: str) -> None:
-    assert draws(kind)
+def test_seeds_are_the_inputs_that_tensorflow_says() -> None:
+    from tensorflow.python.framework import op_def_registry
 
+    inputs = {kind: op_def_registry.get(kind).input_arg for kind in RANDOM_STATELESS}
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "MatMul",
-        "RandomDataset",
-        "RandomGammaGrad",
-        "RandomShuffleQueueV2",
-        "StatefulPartitionedCall",
-        "StatelessIf",
-        "StatelessRandomGetKeyCounter",
-    ],
-)
-def test_ops_that_draw_no_numbers(kind: str) -> None:
-    assert not draws(kind)
+    assert {inputs[kind][at].name for kind, at in RANDOM_STATELESS.items()} == {"seed", "key"}

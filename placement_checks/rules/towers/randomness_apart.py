@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from placement_checks.analysis.equivalence import Identities
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import SEEDED, STATELESS
+from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
@@ -65,14 +65,14 @@ def _draws(placement: Placement, known: Wiring) -> Iterator[tuple[int, int, Hash
         if tower < 0 or not known.updates.steps[op]:
             continue
         name = known.flow.names[op]
-        if SEEDED.match(kind):
+        if kind in RANDOM_SEEDED:
             attributes = placement.details.attributes(name)
             seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
             yield op, tower, (kind, *seeds) if any(seeds) else None
-        elif STATELESS.match(kind):
-            # The seed, or the key and counter that were made of it.
+        elif kind in RANDOM_STATELESS:
+            seed = RANDOM_STATELESS[kind]
             inputs = [each for each in placement.ops[name].inputs if not each.startswith("^")]
-            yield op, tower, (kind, *(equal.of(each) for each in inputs[1:2]))
+            yield op, tower, (kind, *(equal.of(each) for each in inputs[seed : seed + 1]))
 
 
 def _finding(placement: Placement, known: Wiring, by_tower: dict[int, int], tower: int) -> Finding:

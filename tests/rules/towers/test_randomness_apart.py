@@ -181,7 +181,7 @@ STATELESS = pytest.mark.parametrize(
         "StatelessRandomUniformV2",
         "StatelessRandomNormal",
         "StatelessTruncatedNormal",
-        "StatelessMultinomial",
+        "StatelessShuffle",
     ],
 )
 
@@ -201,6 +201,28 @@ def test_stateless_ops_by_their_constant_seeds(
     seeds = [on(i, f"tower_{i}/seed", "Const") for i in (0, 1)]
 
     assert objects(seeded(*seeds, kind=kind, values=values)) == ["tower_1/noise"] * alike
+
+
+@pytest.mark.parametrize(
+    ("kind", "before"),
+    [
+        ("StatelessMultinomial", ["count"]),
+        ("StatelessSampleDistortedBoundingBox", ["box", "least"]),
+    ],
+)
+@pytest.mark.parametrize(("seeds", "alike"), [((5, 5), True), ((5, 6), False)])
+def test_a_seed_is_not_always_the_second_input(
+    kind: str, before: list[str], seeds: tuple[int, int], alike: bool
+) -> None:
+    ops = [each for i in (0, 1) for each in noisy(i, kind, *before, f"tower_{i}/seed")]
+    ops += [on(i, f"tower_{i}/seed", "Const") for i in (0, 1)]
+    graph = program(
+        *(host(each, "Placeholder") for each in before),
+        *ops,
+        values={f"tower_{i}/seed": seeds[i] for i in (0, 1)},
+    )
+
+    assert objects(graph) == ["tower_1/noise"] * alike
 
 
 @STATELESS
