@@ -13,6 +13,7 @@ from placement_checks.core.op_types import (
     PASSES_HANDLE,
     PLACEHOLDERS,
     RANDOM_STATEFUL,
+    SCALES,
     VARIABLE_LOOKUPS,
     VARIABLE_READS,
     VARIABLES,
@@ -27,7 +28,6 @@ _OWN = frozenset(
 _SOURCES = EXAMPLE_SOURCES | ENTERS
 # What these are given beside the tensor says which part of it a tower takes.
 _CUTS = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1}
-_SCALES = frozenset({"Mul", "RealDiv", "Div", "DivNoNan"})
 _READS = VARIABLE_READS | VARIABLE_LOOKUPS | PASSES_HANDLE
 _DEEPEST = 300  # ops; no slice or seed is computed by longer chains
 
@@ -78,7 +78,7 @@ def differences(
         kind = flow.types[left]
         if kind in _SOURCES:
             continue
-        is_factor = at_root and kind in _SCALES
+        is_factor = at_root and kind in SCALES
         values = zip(flow.values[left], flow.values[right], strict=True)
         for a, b in [list(values)[_CUTS[kind]]] if kind in _CUTS else values:
             if is_factor and flow.types[a] == flow.types[b] == CONST:

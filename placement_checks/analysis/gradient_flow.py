@@ -7,12 +7,11 @@ from functools import cached_property
 
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.analysis.updates import Update
-from placement_checks.core.op_types import is_gradient_update
+from placement_checks.core.op_types import ADDS, JOINS, SCALES, is_gradient_update
 from placement_checks.core.placement import Placement
 
 # How TensorFlow adds up the gradients of one variable (python/ops/gradients_util.py).
-_SUMS = frozenset({"AddN", "Add", "AddV2", "AccumulateNV2", "ConcatV2"})
-_SCALED = frozenset({"Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan"})
+_SUMS = ADDS | JOINS
 
 
 class Contributions:
@@ -99,7 +98,7 @@ class Contributions:
             if flow.holder(op) == op:
                 if flow.names[op] not in self._known.read:
                     todo += self._written(op, update)
-            elif flow.types[op] in _SCALED:
+            elif flow.types[op] in SCALES:
                 todo += self._scaled(op)
             else:
                 todo += flow.values[op]

@@ -11,10 +11,8 @@ from placement_checks.analysis.data_flow import Flow
 from placement_checks.analysis.losses import Losses, losses_of
 from placement_checks.analysis.towers import Parts, Tower, tower_device
 from placement_checks.analysis.updates import Updates
-from placement_checks.core.op_types import EXAMPLE_SOURCES
+from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
 from placement_checks.core.placement import Op, Placement
-
-_ADDS = frozenset({"Add", "AddV2", "AddN"})
 
 
 class Blended(NamedTuple):
@@ -147,7 +145,7 @@ class Wiring:
 
     def without_regularisation(self, loss: int) -> int:
         """The part of a loss that depends on examples, where the rest is added to it."""
-        while self.flow.types[loss] in _ADDS:
+        while self.flow.types[loss] in ADDS:
             parts = [each for each in self.flow.values[loss] if self.examples[each]]
             if len(parts) != 1 or len(self.flow.values[loss]) == 1:
                 break

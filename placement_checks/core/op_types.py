@@ -145,6 +145,24 @@ CAST = "Cast"
 SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
 
+# --- Sums, products and parts ---
+
+ADDS = frozenset({"Add", "AddV2", "AddN", "AccumulateNV2"})
+# The gradients of rows of one variable are added up by being joined (gradients_util.py).
+JOINS = frozenset({"Concat", "ConcatV2"})
+# By a factor, which may be the second input or the first.
+SCALES = frozenset({"Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan"})
+# They add up or scale, and so do the same to every row of a batch; or change the form alone.
+LINEAR = frozenset(
+    [
+        *(ADDS | JOINS | SCALES),
+        *("Sum", "Mean", "Neg", "UnsortedSegmentSum", "Identity", "IdentityN", CAST),
+        *("ExpandDims", "Squeeze", "Reshape", "Transpose", "Pack", "Unpack"),
+        *("StridedSlice", "Split", "SplitV", "Unique", "GatherV2", "ScatterNd"),
+        *("Tile", "BroadcastTo"),
+    ]
+)
+
 # --- What computes nothing ---
 
 NO_OP = "NoOp"

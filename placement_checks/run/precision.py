@@ -6,18 +6,9 @@ from collections.abc import Iterator
 
 from placement_checks.analysis.tower_analysis import wiring
 from placement_checks.core.measurement import EPS
+from placement_checks.core.op_types import LINEAR
 from placement_checks.core.placement import producer_of
 from placement_checks.run.runnable import Runnable
-
-# Ops that add gradients up or scale them all, and so do the same to every row of a batch.
-_LINEAR = frozenset(
-    [
-        *("Add", "AddV2", "AddN", "AccumulateNV2", "Sum", "Mean", "Mul", "RealDiv", "Div", "Neg"),
-        *("ConcatV2", "Pack", "Unpack", "ExpandDims", "Squeeze", "Reshape", "Transpose", "Cast"),
-        *("Identity", "IdentityN", "StridedSlice", "Split", "SplitV", "UnsortedSegmentSum"),
-        *("MulNoNan", "DivNoNan", "Unique", "GatherV2", "ScatterNd", "Tile", "BroadcastTo"),
-    ]
-)
 
 
 def precisions(program: Runnable) -> dict[str, str]:
@@ -59,7 +50,7 @@ def changed(program: Runnable) -> Iterator[str]:
         start = known.flow.number[producer_of(gradient.values)]
         between = known.flow.cone([start], lambda op: not backward[op])
         if any(
-            of_gradients[op] and not backward[op] and known.flow.types[op] not in _LINEAR
+            of_gradients[op] and not backward[op] and known.flow.types[op] not in LINEAR
             for op in between
         ):
             yield variable

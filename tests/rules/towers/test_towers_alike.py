@@ -355,7 +355,7 @@ def test_what_only_names_an_op_or_seeds_it_is_no_difference(attribute: str) -> N
     assert TowersAlike().judge(graph).state == "kept"
 
 
-@pytest.mark.parametrize("kind", ["Add", "AddV2", "AddN"])
+@pytest.mark.parametrize("kind", ["Add", "AddV2", "AddN", "AccumulateNV2"])
 @pytest.mark.parametrize(
     "source",
     [
@@ -401,7 +401,7 @@ def test_a_second_term_of_the_examples_is_a_difference() -> None:
     assert found(graph) == [("tower_1/loss", "Mean", "AddV2")]
 
 
-@pytest.mark.parametrize("kind", ["Mul", "RealDiv", "Div", "DivNoNan"])
+@pytest.mark.parametrize("kind", ["Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan"])
 def test_a_factor_of_the_whole_loss_is_no_difference(kind: str) -> None:
     """Towers of unequal size, weighted by their parts of the batch."""
     ops = []
