@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from placement_checks.analysis.data_flow import Flow
 from placement_checks.core.op_types import (
     CONST,
+    CUTS,
     ENTERS,
     EXAMPLE_SOURCES,
     PASSES_HANDLE,
@@ -26,8 +27,6 @@ _OWN = frozenset(
     {"seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"}
 )
 _SOURCES = EXAMPLE_SOURCES | ENTERS
-# What these are given beside the tensor says which part of it a tower takes.
-_CUTS = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1}
 _READS = VARIABLE_READS | VARIABLE_LOOKUPS | PASSES_HANDLE
 _DEEPEST = 300  # ops; no slice or seed is computed by longer chains
 
@@ -80,7 +79,7 @@ def differences(
             continue
         is_factor = at_root and kind in SCALES
         values = zip(flow.values[left], flow.values[right], strict=True)
-        for a, b in [list(values)[_CUTS[kind]]] if kind in _CUTS else values:
+        for a, b in [list(values)[CUTS[kind]]] if kind in CUTS else values:
             if is_factor and flow.types[a] == flow.types[b] == CONST:
                 continue
             todo.append((a, b, (*path, b), is_factor))

@@ -7,29 +7,21 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.tower_analysis import Wiring
-from placement_checks.core.op_types import EXAMPLE_SOURCES, ITERATORS, PLACEHOLDERS, QUEUES
+from placement_checks.core.op_types import (
+    CAST,
+    CUTS,
+    EXAMPLE_SOURCES,
+    GATHERS,
+    ITERATORS,
+    PARTITIONS,
+    PLACEHOLDERS,
+    QUEUES,
+    RESHAPES,
+)
 from placement_checks.core.placement import Placement, producer_of
 
 # These take a part of a tensor, or change its form: their output is still the tower's input.
-_SELECTS = frozenset(
-    [
-        "StridedSlice",
-        "Slice",
-        "Split",
-        "SplitV",
-        "Unpack",
-        "GatherV2",
-        "Gather",
-        "DynamicPartition",
-        "Identity",
-        "IdentityN",
-        "Reshape",
-        "ExpandDims",
-        "Squeeze",
-        "Cast",
-        "Transpose",
-    ]
-)
+_SELECTS = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | {"Identity", "IdentityN", CAST}
 _MADE_ONCE = ITERATORS | QUEUES
 
 

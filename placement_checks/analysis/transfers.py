@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.devices import Device
+from placement_checks.core.op_types import CUTS, PARTITIONS
 from placement_checks.core.placement import Placement, producer_of
 
 _HANDLES = frozenset({"resource"})
-_CUTS = frozenset({"Split", "SplitV", "StridedSlice", "Slice", "Unpack", "DynamicPartition"})
+_CUTS = CUTS.keys() | PARTITIONS
 
 
 class Copy(NamedTuple):

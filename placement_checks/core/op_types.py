@@ -152,14 +152,20 @@ ADDS = frozenset({"Add", "AddV2", "AddN", "AccumulateNV2"})
 JOINS = frozenset({"Concat", "ConcatV2"})
 # By a factor, which may be the second input or the first.
 SCALES = frozenset({"Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan"})
-# They add up or scale, and so do the same to every row of a batch; or change the form alone.
+# They take a part of a tensor: which input that is; the others say where the part is.
+CUTS: Mapping[str, int] = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1, "Unpack": 0}
+# They take parts too; what decides which may be computed by the model, as a gate of experts is.
+PARTITIONS = frozenset({"DynamicPartition"})
+# They look rows up, as many as they are asked for: no part, where the table holds weights.
+GATHERS = frozenset({"Gather", "GatherV2"})
+# They change the form of a tensor alone.
+RESHAPES = frozenset({"ExpandDims", "Squeeze", "Reshape", "Transpose"})
+# They add up or scale, and so do the same to every row of a batch; or move rows.
 LINEAR = frozenset(
     [
-        *(ADDS | JOINS | SCALES),
+        *(ADDS | JOINS | SCALES | CUTS.keys() | PARTITIONS | GATHERS | RESHAPES),
         *("Sum", "Mean", "Neg", "UnsortedSegmentSum", "Identity", "IdentityN", CAST),
-        *("ExpandDims", "Squeeze", "Reshape", "Transpose", "Pack", "Unpack"),
-        *("StridedSlice", "Split", "SplitV", "Unique", "GatherV2", "ScatterNd"),
-        *("Tile", "BroadcastTo"),
+        *("Pack", "Unique", "ScatterNd", "Tile", "BroadcastTo"),
     ]
 )
 

@@ -18,6 +18,11 @@ tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
 
 
+def whole(gradient: Any) -> Any:
+    shape = tf.shape(gradient)
+    return tf.slice(gradient, tf.zeros_like(shape), shape)
+
+
 def masked(gradients: list[Any]) -> list[Any]:
     rows = tf1.placeholder_with_default(3, [])
     share = tf.cast(tf.less(rows // 2, 5), tf.float32) * tf.sqrt(2.0)
@@ -29,6 +34,7 @@ def masked(gradients: list[Any]) -> list[Any]:
     [
         (lambda gradients: gradients, set()),
         (lambda gradients: [tf.reduce_mean(tf.stack([g, g]), 0) / 2 for g in gradients], set()),
+        (lambda gradients: [whole(g) for g in gradients], set()),
         (masked, set()),
         (lambda gradients: tf.clip_by_global_norm(gradients, 1.0)[0], {"w", "b"}),
         (lambda gradients: [tf.clip_by_value(gradients[0], -1.0, 1.0), gradients[1]], {"w"}),
@@ -37,6 +43,7 @@ def masked(gradients: list[Any]) -> list[Any]:
     ids=[
         "as they are",
         "averaged",
+        "cut",
         "scaled by what is no gradient",
         "by norm",
         "by value",

@@ -237,6 +237,18 @@ def test_what_towers_cut_their_slices_from_is_compared(kind: str) -> None:
     assert objects(program(*ops)) == ["tower_1/from"]
 
 
+def test_what_decides_which_rows_an_expert_gets_is_compared() -> None:
+    ops = []
+    for i, gate in enumerate(["Relu", "Tanh"]):
+        ops += [
+            on(i, f"tower_{i}/gate", gate, f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/rows", "DynamicPartition", f"tower_{i}/x", f"tower_{i}/gate"),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/rows"),
+        ]
+
+    assert objects(program(*ops)) == ["tower_1/gate"]
+
+
 def test_each_place_is_a_finding() -> None:
     ops = []
     for i, (one, other) in enumerate([("Relu", "Tanh"), ("Elu", "Sigmoid")]):
