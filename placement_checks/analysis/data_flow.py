@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from placement_checks.core.op_types import (
+    COLLECTIVES,
     GRADIENT_OUTPUTS,
     ITERATOR_INITIALISERS,
     PASSES_HANDLE,
@@ -200,13 +201,10 @@ class Flow:
 
 
 def _collectives(placement: Placement, number: Mapping[str, int]) -> Iterable[list[int]]:
-    """The ops that reduce or gather together, such as those of NCCL: each yields what all give.
-
-    Not NcclReduce, which takes what it reduces itself, as one op.
-    """
+    """The ops that reduce or gather together, such as those of NCCL: each yields what all give."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for op in placement.ops.values():
-        if op.type.startswith(("NcclAllReduce", "CollectiveReduce", "CollectiveGather")):
+        if op.type in COLLECTIVES:
             known = placement.details.attributes(op.name)
             keys = [known.get(key) for key in ("shared_name", "group_key", "instance_key")]
             values = tuple(placement.details.value(producer_of(each)) for each in op.inputs[1:])

@@ -8,11 +8,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.data_flow import Flow
-from placement_checks.core.op_types import SWITCHES, VARIABLES, is_gradient_update, is_update
+from placement_checks.core.op_types import (
+    GROUPS,
+    SWITCHES,
+    VARIABLES,
+    is_gradient_update,
+    is_update,
+)
 from placement_checks.core.placement import Placement, StepOps, producer_of
 
 _BRANCH = re.compile(r"^(then|else|branch\d+)/")
-_GROUPS = frozenset({"NoOp", "Identity", "IdentityN", "StatefulPartitionedCall", "If"})
 
 
 class Update(NamedTuple):
@@ -136,7 +141,7 @@ def _waiting(flow: Flow) -> dict[int, list[int]]:
     """The groups that wait for an op, or pass its value on, by its number."""
     found: dict[int, list[int]] = defaultdict(list)
     for here, kind in enumerate(flow.types):
-        if kind in _GROUPS:
+        if kind in GROUPS:
             for each in (*flow.waits.get(here, ()), *flow.values[here]):
                 found[each].append(here)
     return found

@@ -234,6 +234,23 @@ NOT_A_READ = frozenset(
     ]
 )
 
+# --- What calls functions, or groups other ops ---
+
+BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+LOOPS = frozenset({"While", "StatelessWhile"})
+CALLS = BRANCHES | LOOPS | {"PartitionedCall", "StatefulPartitionedCall"}
+# What a step may be put into. Not loops: a turn of one is a step, and the rest of it is none.
+GROUPS = frozenset({NO_OP, "Identity", "IdentityN", "If", "Case", "StatefulPartitionedCall"})
+# Each yields what all of its kind and key are given. Not NcclReduce, which is given all itself,
+# nor the broadcasts, of which one gives.
+COLLECTIVES = frozenset(
+    [
+        *("NcclAllReduce", "CollectiveReduce", "CollectiveReduceV2", "CollectiveReduceV3"),
+        *("CollectiveReduceScatterV2", "CollectiveGather", "CollectiveGatherV2"),
+        *("CollectiveAllToAllV2", "CollectiveAllToAllV3"),
+    ]
+)
+
 # --- Random numbers ---
 
 # With a seed of their own, which two attributes hold, and a state that goes on.

@@ -159,6 +159,7 @@ def reduced(kind: str, *keys: int, in_attributes: str) -> Placement:
         ("CollectiveReduceV2", ""),
         ("CollectiveReduceV3", ""),
         ("CollectiveGatherV2", ""),
+        ("CollectiveAllToAllV2", ""),
     ],
 )
 def test_the_members_of_a_collective_yield_what_all_of_them_give(kind: str, key: str) -> None:

@@ -17,12 +17,16 @@ def roots(*ops: Op, of: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["NoOp", "Identity", "IdentityN", "StatefulPartitionedCall", "If"]
+    "kind", ["NoOp", "Identity", "IdentityN", "StatefulPartitionedCall", "If", "Case"]
 )
 def test_the_step_is_the_group_around_what_the_optimiser_returns(kind: str) -> None:
     around = [host("step_and_more", kind, "train"), host("all", "NoOp", "^step_and_more", "^loss")]
 
     assert roots(*around, of=("train",)) == ["all"]
+
+
+def test_a_loop_around_a_step_is_many_steps() -> None:
+    assert roots(host("steps", "While", "train"), of=("train",)) == ["train"]
 
 
 def test_what_only_computes_with_the_step_is_no_group_of_it() -> None:

@@ -4,14 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import PASSES_HANDLE, STATE_HOLDERS, VARIABLES
+from placement_checks.core.op_types import CALLS, LOOPS, PASSES_HANDLE, STATE_HOLDERS, VARIABLES
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
 from placement_checks.rules.needs import Need
-
-_LOOPS = frozenset({"While", "StatelessWhile"})
-_CALLS = _LOOPS | {"If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall"}
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
         producer = placement.ops.get(name)
         if _is_resource(source, placement) or (producer and producer.type in PASSES_HANDLE):
             yield name
-        elif producer and producer.type in _LOOPS:  # its n-th output is its n-th input
+        elif producer and producer.type in LOOPS:  # its n-th output is its n-th input
             number = int(source.partition(":")[2] or 0)
             yield from (producer_of(each) for each in producer.inputs[number : number + 1])
 
@@ -168,7 +165,7 @@ def _cure(op: Op, placement: Placement) -> str:
         return (
             "mend the index of the device, or ask for as many GPUs as the program names (--gpus)"
         )
-    if op.type in _CALLS:
+    if op.type in CALLS:
         return "read the variables before and pass their values: tf.identity(variable)"
     return (
         "build it under /cpu:0 if it belongs there, so that the program says so; "

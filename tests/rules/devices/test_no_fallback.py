@@ -327,6 +327,8 @@ def test_without_a_machine_another_gpu_is_no_fallback() -> None:
         "While",
         "StatelessWhile",
         "If",
+        "Case",
+        "StatelessCase",
         "StatelessIf",
         "PartitionedCall",
         "StatefulPartitionedCall",
