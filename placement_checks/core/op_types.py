@@ -251,6 +251,23 @@ COLLECTIVES = frozenset(
     ]
 )
 
+# --- Summaries ---
+
+# They write by themselves; the others yield what the program writes.
+SUMMARY_WRITES = frozenset(
+    [
+        *("WriteScalarSummary", "WriteHistogramSummary", "WriteImageSummary"),
+        *("WriteAudioSummary", "WriteSummary"),
+    ]
+)
+SUMMARIES = SUMMARY_WRITES | {
+    *("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary", "AudioSummaryV2"),
+    *("TensorSummary", "TensorSummaryV2"),
+}
+# Surely of one number; of WriteSummary only its metadata tell.
+SCALAR_SUMMARIES = frozenset({"ScalarSummary", "WriteScalarSummary"})
+SUMMARY_MERGES = frozenset({"MergeSummary"})
+
 # --- Random numbers ---
 
 # With a seed of their own, which two attributes hold, and a state that goes on.

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.op_types import (
+    SCALAR_SUMMARIES,
+    SUMMARIES,
+    SUMMARY_MERGES,
+    SUMMARY_WRITES,
+)
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import listed
-
-_SUMMARIES = ("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary")
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,11 @@ class LossOfAllTowers(Rule):
 def _written(known: Wiring) -> list[int]:
     """The summaries; where the program merges some, only those are written."""
     types = known.flow.types
-    found = [op for op, kind in enumerate(types) if kind in _SUMMARIES]
-    merged = [op for op in found if "MergeSummary" in {types[e] for e in known.flow.consumers[op]}]
-    return merged or found
+    found = [op for op, kind in enumerate(types) if kind in SUMMARIES]
+    merged = {
+        op for op in found if any(types[e] in SUMMARY_MERGES for e in known.flow.consumers[op])
+    }
+    return [op for op in found if not merged or op in merged or types[op] in SUMMARY_WRITES]
 
 
 def _of_losses(known: Wiring, summaries: list[int]) -> Iterator[int]:
@@ -78,7 +84,7 @@ def _of_losses(known: Wiring, summaries: list[int]) -> Iterator[int]:
         return
     reached = known.flow.masks(losses)
     for op in summaries:
-        if known.flow.types[op] == "ScalarSummary" and reached[op]:
+        if known.flow.types[op] in SCALAR_SUMMARIES and reached[op]:
             yield op
 
 

@@ -207,6 +207,16 @@ def test_a_summary_of_what_is_made_of_one_towers_loss() -> None:
     assert objects(graph) == ["shown"]
 
 
+def test_a_summary_of_one_towers_loss_that_is_written_without_a_merge() -> None:
+    graph = program(
+        host("shown", "WriteScalarSummary", "writer", "step", "tag", "tower_1/loss"),
+        host("mean", "ScalarSummary", "tag", "loss"),
+        host("merged", "MergeSummary", "mean"),
+    )
+
+    assert objects(graph) == ["shown"]
+
+
 def test_summaries_of_losses_on_different_lines_are_each_of_one_tower() -> None:
     graph = summaries("ScalarSummary", "loss", lines=False)
 
@@ -237,7 +247,16 @@ def test_broken_by_summaries_that_one_line_builds_in_every_tower() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary"]
+    "kind",
+    [
+        "ScalarSummary",
+        "HistogramSummary",
+        "ImageSummary",
+        "AudioSummary",
+        "AudioSummaryV2",
+        "TensorSummaryV2",
+        "WriteSummary",
+    ],
 )
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_summaries_of_every_kind_once_a_tower(kind: str, count: int) -> None:
