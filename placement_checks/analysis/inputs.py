@@ -12,6 +12,7 @@ from placement_checks.core.op_types import (
     CUTS,
     EXAMPLE_SOURCES,
     GATHERS,
+    IDENTITIES,
     ITERATORS,
     PARTITIONS,
     PLACEHOLDERS,
@@ -21,7 +22,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import Placement, producer_of
 
 # These take a part of a tensor, or change its form: their output is still the tower's input.
-_SELECTS = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | {"Identity", "IdentityN", CAST}
+_SELECTS = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES | {CAST}
 _MADE_ONCE = ITERATORS | QUEUES
 
 

@@ -95,12 +95,8 @@ PIPELINE_OUTPUTS = frozenset(
 EXAMPLE_SOURCES = PLACEHOLDERS | PIPELINE_OUTPUTS
 # No examples, but what others have made of them.
 GRADIENT_OUTPUTS = frozenset(
-    [
-        *("AccumulatorTakeGradient", "SparseAccumulatorTakeGradient"),
-        "ResourceAccumulatorTakeGradient",
-    ]
+    {"AccumulatorTakeGradient", "SparseAccumulatorTakeGradient", "ResourceAccumulatorTakeGradient"}
 )
-
 # Of pictures, sounds, records; not DecodeRaw and DecodePaddedRaw, which are given numbers.
 DECODERS = frozenset(
     [
@@ -128,6 +124,8 @@ def is_dataset(kind: str) -> bool:
 
 # --- What passes its first input on as it is ---
 
+# The second of several values, each as an output of its own.
+IDENTITIES = frozenset({"Identity", "IdentityN"})
 # Into a loop of control flow v1.
 ENTERS = frozenset({"Enter", "RefEnter"})
 # Of control flow v1, to one of two outputs.
@@ -163,9 +161,9 @@ RESHAPES = frozenset({"ExpandDims", "Squeeze", "Reshape", "Transpose"})
 # They add up or scale, and so do the same to every row of a batch; or move rows.
 LINEAR = frozenset(
     [
-        *(ADDS | JOINS | SCALES | CUTS.keys() | PARTITIONS | GATHERS | RESHAPES),
-        *("Sum", "Mean", "Neg", "UnsortedSegmentSum", "Identity", "IdentityN", CAST),
-        *("Pack", "Unique", "ScatterNd", "Tile", "BroadcastTo"),
+        *(ADDS | JOINS | SCALES | CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES),
+        *("Sum", "Mean", "Neg", "UnsortedSegmentSum", "Pack", "Unique", "ScatterNd"),
+        *("Tile", "BroadcastTo", CAST),
     ]
 )
 
@@ -179,15 +177,14 @@ NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
 NO_COMPUTATION = frozenset(
     [
         *(VARIABLES | VARIABLE_READS | INITIALISATION_TESTS | PLACEHOLDERS),
+        *(PASSES_VALUE | EXITS | NEXT_ITERATIONS | IDENTITIES),
+        *(NO_OP, CONST, "Merge", "LoopCond", "ControlTrigger", "VariableShape"),
         *("Assign", "AssignVariableOp"),
-        *(PASSES_VALUE | EXITS | NEXT_ITERATIONS),
-        *(NO_OP, CONST, "IdentityN", "Merge", "LoopCond", "ControlTrigger", "VariableShape"),
     ]
 )
 # TensorFlow's own, in the graphs that it runs on each device.
 SENDS = frozenset({"Send", "_Send", "_HostSend"})
 RECEIVES = frozenset({"Recv", "_Recv", "_HostRecv"})
-TRANSFERS = SENDS | RECEIVES
 
 # --- What changes a variable ---
 
@@ -218,21 +215,13 @@ def is_update(kind: str) -> bool:
     return kind in UPDATES or is_gradient_update(kind)
 
 
-# They add a gradient to an accumulator, where an optimiser's update applies it.
-ACCUMULATES = frozenset(
-    [
-        *("AccumulatorApplyGradient", "SparseAccumulatorApplyGradient"),
-        "ResourceAccumulatorApplyGradient",
-    ]
-)
-# What takes a variable, beside its updates, and computes nothing with its value.
-NOT_A_READ = frozenset(
-    [
-        *(INITIALISATION_TESTS | ACCUMULATES),
-        *("Save", "SaveSlices", "SaveV2", "VariableShape"),
-        *("DestroyResourceOp", "DestroyTemporaryVariable"),
-    ]
-)
+# What takes a variable, beside its updates, and computes nothing with its value; the last three
+# add a gradient to an accumulator.
+NOT_A_READ = INITIALISATION_TESTS | {
+    *("Save", "SaveSlices", "SaveV2", "VariableShape"),
+    *("DestroyResourceOp", "DestroyTemporaryVariable", "AccumulatorApplyGradient"),
+    *("SparseAccumulatorApplyGradient", "ResourceAccumulatorApplyGradient"),
+}
 
 # --- What calls functions, or groups other ops ---
 
@@ -240,7 +229,7 @@ BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 LOOPS = frozenset({"While", "StatelessWhile"})
 CALLS = BRANCHES | LOOPS | {"PartitionedCall", "StatefulPartitionedCall"}
 # What a step may be put into. Not loops: a turn of one is a step, and the rest of it is none.
-GROUPS = frozenset({NO_OP, "Identity", "IdentityN", "If", "Case", "StatefulPartitionedCall"})
+GROUPS = IDENTITIES | {NO_OP, "If", "Case", "StatefulPartitionedCall"}
 # Each yields what all of its kind and key are given. Not NcclReduce, which is given all itself,
 # nor the broadcasts, of which one gives.
 COLLECTIVES = frozenset(
@@ -266,7 +255,7 @@ SUMMARIES = SUMMARY_WRITES | {
 }
 # Surely of one number; of WriteSummary only its metadata tell.
 SCALAR_SUMMARIES = frozenset({"ScalarSummary", "WriteScalarSummary"})
-SUMMARY_MERGES = frozenset({"MergeSummary"})
+MERGE_SUMMARY = "MergeSummary"
 
 # --- Random numbers ---
 
@@ -291,8 +280,8 @@ CANDIDATE_SAMPLERS = frozenset(
 RANDOM_WITH_GENERATOR = frozenset(
     [
         *("StatefulUniform", "StatefulUniformInt", "StatefulUniformFullInt"),
-        *("StatefulStandardNormal", "StatefulStandardNormalV2"),
-        *("StatefulTruncatedNormal", "StatefulRandomBinomial"),
+        *("StatefulStandardNormal", "StatefulStandardNormalV2", "StatefulTruncatedNormal"),
+        "StatefulRandomBinomial",
     ]
 )
 # They draw anew whenever they run.

@@ -19,7 +19,6 @@ from placement_checks.core.op_types import (
     PLACEHOLDERS_TO_FEED,
     RANDOM,
     RANDOM_STATELESS,
-    TRANSFERS,
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import gradients
@@ -28,7 +27,6 @@ from placement_checks.run.session import Running, Values
 from placement_checks.util.text import counted, listed
 
 _PIPELINE = PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
-_IDLE = NO_COMPUTATION | TRANSFERS
 _NEAR = 10  # steps between a random op and what switches it
 
 
@@ -215,7 +213,7 @@ def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
         for name, device in running.ran_on(feeds).items()
         if device.type == kind
         and name in program.placement.ops
-        and program.placement.ops[name].type not in _IDLE
+        and program.placement.ops[name].type not in NO_COMPUTATION
     }
     # A tower that no gradient needs is left out of the mean, which the numbers tell.
     idle = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,13 @@ NAMED = {
     if name.isupper() and isinstance(value, str | Collection)
 }
 OF_GRAPPLER = {"AutoReloadVariable"}  # core/grappler/op_types.cc alone knows it
+TABLES = {"core/op_types.py", "loading/function_bodies.py", "run/channels_last.py"}
+WORDS = {
+    ("__init__.py", "Log"),  # classes of the package
+    ("__init__.py", "Variable"),
+    ("logs/__init__.py", "Log"),
+    ("loading/batches.py", "BatchFunction"),  # a type of ours
+}
 LATER = {"DecodeJxl", "DecodeWebP"}  # 2.21 has them, 2.15 has not
 
 
@@ -48,3 +57,19 @@ def test_seeds_are_the_inputs_that_tensorflow_says() -> None:
     inputs = {kind: op_def_registry.get(kind).input_arg for kind in RANDOM_STATELESS}
 
     assert {inputs[kind][at].name for kind, at in RANDOM_STATELESS.items()} == {"seed", "key"}
+
+
+def test_no_type_is_named_elsewhere() -> None:
+    """But in tables that say what to do with each, and in words that are types by chance."""
+    from tensorflow.python.framework import op_def_registry
+
+    package = Path(op_types.__file__).parents[1]
+    quoted = {
+        (str(file.relative_to(package)), node.value)
+        for file in package.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    named = {each for each in quoted if op_def_registry.get(each[1]) or each[1] in OF_GRAPPLER}
+
+    assert {each for each in named if each[0] not in TABLES} == WORDS

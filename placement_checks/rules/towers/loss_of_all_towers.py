@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from placement_checks.analysis.tower_analysis import Wiring, wiring
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import (
+    MERGE_SUMMARY,
     SCALAR_SUMMARIES,
     SUMMARIES,
-    SUMMARY_MERGES,
     SUMMARY_WRITES,
 )
 from placement_checks.core.placement import Placement, producer_of
@@ -68,9 +68,7 @@ def _written(known: Wiring) -> list[int]:
     """The summaries; where the program merges some, only those are written."""
     types = known.flow.types
     found = [op for op, kind in enumerate(types) if kind in SUMMARIES]
-    merged = {
-        op for op in found if any(types[e] in SUMMARY_MERGES for e in known.flow.consumers[op])
-    }
+    merged = {op for op in found if MERGE_SUMMARY in {types[e] for e in known.flow.consumers[op]}}
     return [op for op in found if not merged or op in merged or types[op] in SUMMARY_WRITES]
 
 
