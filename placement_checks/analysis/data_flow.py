@@ -13,8 +13,8 @@ from placement_checks.core.op_types import (
     PASSES_HANDLE,
     PIPELINE_OUTPUTS,
     SHAPE_ONLY,
-    STATE_HOLDERS,
     VARIABLE_READS,
+    holds_state,
 )
 from placement_checks.core.placement import Placement, producer_of
 
@@ -100,7 +100,7 @@ class Flow:
         """The holder of state that ``op`` is, or passes on; None if it is none."""
         while True:
             kind = self.types[op]
-            if kind in STATE_HOLDERS:
+            if holds_state(kind):
                 return op
             if kind not in PASSES_HANDLE or not self.values[op]:
                 return None

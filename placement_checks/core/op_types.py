@@ -69,10 +69,14 @@ STATE_HOLDERS = frozenset(
     [
         *(VARIABLES | ITERATORS | QUEUES | TABLES | ACCUMULATORS | READERS),
         *("Barrier", "Stack", "StackV2", "TensorArray", "TensorArrayV2", "TensorArrayV3"),
-        "BoostedTreesEnsembleResourceHandleOp",
-        "BoostedTreesQuantileStreamResourceHandleOp",
     ]
 )
+
+
+def holds_state(kind: str) -> bool:
+    """Whether it is a holder; TensorFlow's macro for the handles of libraries names them so."""
+    return kind in STATE_HOLDERS or kind.endswith("HandleOp")
+
 
 # --- Where examples come from ---
 

@@ -188,6 +188,7 @@ def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another() -> None:
         "VarHandleOp",
         "VariableV2",
         "BoostedTreesEnsembleResourceHandleOp",
+        "EmbeddingCacheHandleOp",
         "HashTable",
         "HashTableV2",
         "FIFOQueue",

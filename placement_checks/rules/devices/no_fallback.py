@@ -4,7 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import CALLS, LOOPS, PASSES_HANDLE, STATE_HOLDERS, VARIABLES
+from placement_checks.core.op_types import (
+    CALLS,
+    LOOPS,
+    PASSES_HANDLE,
+    VARIABLES,
+    holds_state,
+)
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
@@ -128,7 +134,7 @@ def _takes(op: Op) -> Iterator[str]:
 def _is_resource(source: str, placement: Placement) -> bool:
     """Whether an input is a variable, a table, a queue or the like."""
     producer = placement.ops.get(producer_of(source))
-    return producer is not None and producer.type in STATE_HOLDERS
+    return producer is not None and holds_state(producer.type)
 
 
 def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
