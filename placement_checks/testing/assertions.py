@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
@@ -527,7 +527,7 @@ def assert_transfer_budget(
 
 def assert_shards_balanced(
     evidence: Evidence | Placement,
-    by: str | None = None,
+    by: Literal['', 'round-robin', 'bytes'] | None = None,
     most: float | None = None,
     job: str | None = None,
     allow: str | Sequence[str] | None = None,
@@ -600,7 +600,7 @@ def assert_gradients_equal(
     noise: float | None = None,
     scale: float | None = None,
     shares: Sequence[int] | None = None,
-    statistics: str | None = None,
+    statistics: Literal['batch', 'tower'] | None = None,
     leave_out: str | Sequence[str] | None = None,
     rows: int | None = None,
     seconds: float | None = None,
