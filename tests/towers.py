@@ -148,7 +148,7 @@ def blended(**more: Any) -> Placement:
     return program(own, both, **more)
 
 
-def joined(gpus: Sequence[int] = (0, 1), **more: Any) -> Placement:
+def joint(gpus: Sequence[int] = (0, 1), **more: Any) -> Placement:
     """Towers of which one loss is made, gradients taken of that one."""
     return program(gpus=gpus, **{"step": {"objectives": ("loss:0",)}, **more})
 

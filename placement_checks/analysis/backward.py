@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from placement_checks.analysis.data_flow import Flow
+from placement_checks.analysis.data_flow import DataFlow
 from placement_checks.core.placement import Placement
 
 _SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")
@@ -19,7 +19,7 @@ class Backward:
         ops: for each op of the flow whether it is one.
     """
 
-    def __init__(self, placement: Placement, flow: Flow) -> None:
+    def __init__(self, placement: Placement, flow: DataFlow) -> None:
         self._placement = placement
         self._flow = flow
         known = placement.step.backward
@@ -28,8 +28,8 @@ class Backward:
             for name in flow.names
         )
         for number, op in enumerate(placement.ops.values()):
-            if op.call:
-                self.ops[number] |= self.ops[flow.number[op.call]]
+            if op.caller:
+                self.ops[number] |= self.ops[flow.number[op.caller]]
         self._forward: dict[int, tuple[int, str]] | None = None
 
     def numbers(self) -> Iterator[int]:
@@ -53,7 +53,7 @@ class Backward:
 
     def _forward_op(self, number: int) -> tuple[int, str] | None:
         name = self._flow.names[number]
-        known = self._placement.details.forward(name)
+        known = self._placement.details.forward_op(name)
         if not known:
             known = next(
                 (

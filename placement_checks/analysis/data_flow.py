@@ -21,16 +21,16 @@ from placement_checks.core.placement import Placement, producer_of
 Edges = Sequence[Sequence[int]]
 
 
-class Flow:
+class DataFlow:
     """The edges of a graph. An op is a number: its place in the order of building.
 
     Attributes:
         names, types: of the ops, by their numbers.
         number: the numbers, by name.
-        values: for each op the ops whose values it computes with, in the order of its inputs. A
+        inputs: for each op the ops whose values it computes with, in the order of its inputs. A
             call computes with the ops of the function's body; the shape of a value is no value.
-        waits: the ops that an op waits for without their values: by control edges, or because it
-            looks at their shape alone.
+        control_inputs: the ops that an op waits for without their values: by control edges, or
+            because it looks at their shape alone.
         calls: the ops of which the function's body is known.
     """
 
@@ -39,8 +39,8 @@ class Flow:
         self.names = list(ops)
         self.types = [op.type for op in ops.values()]
         self.number = {name: number for number, name in enumerate(self.names)}
-        self.values: list[list[int]] = []
-        self.waits: dict[int, list[int]] = {}
+        self.inputs: list[list[int]] = []
+        self.control_inputs: dict[int, list[int]] = {}
         self.calls: set[int] = set()
         number = self.number
         for here, op in enumerate(ops.values()):
@@ -52,27 +52,27 @@ class Flow:
                     if found is None:
                         continue
                     if source[0] == "^":
-                        self.waits.setdefault(here, []).append(found)
+                        self.control_inputs.setdefault(here, []).append(found)
                         continue
                 data.append(found)
-            self.values.append(data)
+            self.inputs.append(data)
         for here, op in enumerate(ops.values()):
-            if op.call:
-                self.values[number[op.call]].append(here)
-                self.calls.add(number[op.call])
+            if op.caller:
+                self.inputs[number[op.caller]].append(here)
+                self.calls.add(number[op.caller])
             elif op.type in SHAPE_ONLY:
-                self.waits.setdefault(here, []).extend(self.values[here])
-                self.values[here] = []
+                self.control_inputs.setdefault(here, []).extend(self.inputs[here])
+                self.inputs[here] = []
         for members in _collectives(placement, self.number):
-            given = [self.values[member][0] for member in members if self.values[member]]
+            given = [self.inputs[member][0] for member in members if self.inputs[member]]
             for member in members:
-                self.values[member] = [*given, *self.values[member][1:]]
+                self.inputs[member] = [*given, *self.inputs[member][1:]]
 
     @cached_property
     def consumers(self) -> Edges:
         """For each op the ops that compute with its value."""
         found: list[list[int]] = [[] for _ in self.names]
-        for here, producers in enumerate(self.values):
+        for here, producers in enumerate(self.inputs):
             for producer in producers:
                 found[producer].append(here)
         return found
@@ -84,29 +84,29 @@ class Flow:
         By the holder, each with the ops whose values it writes there.
         """
         found: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
-        for here, producers in enumerate(self.values):
+        for here, producers in enumerate(self.inputs):
             kind = self.types[here]
             if len(producers) < 2 or kind in _WRITES_NOTHING:
                 continue
             into, *written = producers
             if kind in ITERATOR_INITIALISERS:
                 written, into = [into], written[0]
-            holder = self.holder(into)
+            holder = self.state_holder(into)
             if holder is not None:
                 found[holder].append((here, written))
         return found
 
-    def holder(self, op: int) -> int | None:
+    def state_holder(self, op: int) -> int | None:
         """The holder of state that ``op`` is, or passes on; None if it is none."""
         while True:
             kind = self.types[op]
             if holds_state(kind):
                 return op
-            if kind not in PASSES_HANDLE or not self.values[op]:
+            if kind not in PASSES_HANDLE or not self.inputs[op]:
                 return None
-            op = self.values[op][0]
+            op = self.inputs[op][0]
 
-    def needed(self, ops: Iterable[int]) -> bytearray:
+    def needed_to_run(self, ops: Iterable[int]) -> bytearray:
         """For each op whether it runs when ``ops`` run: whoever they wait for runs as well."""
         seen = bytearray(len(self.names))
         todo = list(ops)
@@ -114,16 +114,16 @@ class Flow:
             seen[op] = 1
         while todo:
             op = todo.pop()
-            for each in (*self.values[op], *self.waits.get(op, ())):
+            for each in (*self.inputs[op], *self.control_inputs.get(op, ())):
                 if not seen[each]:
                     seen[each] = 1
                     todo.append(each)
         return seen
 
-    def behind(self, ops: Iterable[int]) -> bytearray:
+    def ancestors(self, ops: Iterable[int]) -> bytearray:
         """For each op whether its value reaches one of ``ops``, themselves among them."""
         seen = bytearray(len(self.names))
-        for op in self.cone(ops, lambda _: True):
+        for op in self.walk_back(ops, lambda _: True):
             seen[op] = 1
         return seen
 
@@ -133,7 +133,7 @@ class Flow:
         Where ``ends`` is set for an op, it has its own bits alone, and passes those on.
         """
         masks = list(own)
-        values = self.values
+        values = self.inputs
         again = True
         while again:  # a second time only where a loop leads backwards
             again = False
@@ -153,7 +153,7 @@ class Flow:
         """The ops whose value goes to one built before them: ends of loops, and bodies."""
         return {
             producer
-            for here, producers in enumerate(self.values)
+            for here, producers in enumerate(self.inputs)
             for producer in producers
             if producer > here
         }
@@ -164,12 +164,12 @@ class Flow:
         found: Callable[[int], bool],
         within: Callable[[int], bool] = lambda _: True,
         *,
-        waits: bool = False,
+        control_inputs: bool = False,
     ) -> list[int]:
         """The shortest way from ``start`` back along values to an op that is looked for.
 
-        Only ops ``within`` are entered; with ``waits`` it may lead along control edges too. Empty
-        if there is none.
+        Only ops ``within`` are entered; with ``control_inputs`` it may lead along control edges
+        too. Empty if there is none.
         """
         before = {start: start}
         todo = [start]
@@ -179,13 +179,16 @@ class Flow:
                 while way[-1] != start:
                     way.append(before[way[-1]])
                 return way[::-1]
-            for each in (*self.values[op], *(self.waits.get(op, ()) if waits else ())):
+            for each in (
+                *self.inputs[op],
+                *(self.control_inputs.get(op, ()) if control_inputs else ()),
+            ):
                 if each not in before and within(each):
                     before[each] = op
                     todo.append(each)
         return []
 
-    def cone(self, ops: Iterable[int], enter: Callable[[int], bool]) -> Iterator[int]:
+    def walk_back(self, ops: Iterable[int], enter: Callable[[int], bool]) -> Iterator[int]:
         """The ops whose values reach ``ops``, themselves among them; where ``enter`` says so."""
         todo = list(ops)
         seen = set(todo)
@@ -194,7 +197,7 @@ class Flow:
             yield op
             if not enter(op):
                 continue
-            for each in self.values[op]:
+            for each in self.inputs[op]:
                 if each not in seen:
                     seen.add(each)
                     todo.append(each)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from placement_checks.analysis.data_flow import Flow
+from placement_checks.analysis.data_flow import DataFlow
 from placement_checks.core.op_types import (
     CONST,
     CUTS,
@@ -43,7 +43,7 @@ class Difference(NamedTuple):
 
 def differences(
     placement: Placement,
-    flow: Flow,
+    flow: DataFlow,
     one: Sequence[int],
     other: Sequence[int],
     shared: Collection[str] = (),
@@ -78,7 +78,7 @@ def differences(
         if kind in _SOURCES:
             continue
         is_factor = at_root and kind in SCALES
-        values = zip(flow.values[left], flow.values[right], strict=True)
+        values = zip(flow.inputs[left], flow.inputs[right], strict=True)
         for a, b in [list(values)[CUTS[kind]]] if kind in CUTS else values:
             if is_factor and flow.types[a] == flow.types[b] == CONST:
                 continue
@@ -87,7 +87,7 @@ def differences(
 
 def _different(
     placement: Placement,
-    flow: Flow,
+    flow: DataFlow,
     left: int,
     right: int,
     variables: Mapping[str, str],
@@ -113,7 +113,7 @@ def _different(
             return f"the variable {here}", f"the variable {there}"
         forms = variables[here], variables[there]
         return forms if forms[0] != forms[1] else None
-    counts = len(flow.values[left]), len(flow.values[right])
+    counts = len(flow.inputs[left]), len(flow.inputs[right])
     if counts[0] != counts[1]:
         return f"{kind} of {counts[0]} inputs", f"{kind} of {counts[1]} inputs"
     return None
@@ -138,7 +138,7 @@ def _variable(variable: Variable) -> str:
     return f"a variable of {variable.dtype} {shape}"
 
 
-class Identities:
+class EqualTensors:
     """Tells tensors that are equal by construction: the same ops on the same sources.
 
     Args:
@@ -146,7 +146,7 @@ class Identities:
             alike; else each is only itself.
     """
 
-    def __init__(self, placement: Placement, flow: Flow, *, by_kind: bool = False) -> None:
+    def __init__(self, placement: Placement, flow: DataFlow, *, by_kind: bool = False) -> None:
         self._placement = placement
         self._flow = flow
         self._by_kind = by_kind
@@ -173,7 +173,7 @@ class Identities:
             return details.value(name) or op
         if depth == 0:
             return op
-        if flow.holder(op) == op or kind in _SOURCES or self._is_stateful(op):
+        if flow.state_holder(op) == op or kind in _SOURCES or self._is_stateful(op):
             if not self._by_kind or kind in VARIABLES:
                 return op
             made_of = [
@@ -183,7 +183,7 @@ class Identities:
             ]
             if kind in PLACEHOLDERS:
                 return op
-            inputs = (self._op(each, depth - 1) for each in flow.values[op])
+            inputs = (self._op(each, depth - 1) for each in flow.inputs[op])
             return (kind, self._attributes(name), *made_of, *inputs)
         placed = self._placement.ops[name]
         sources = [
@@ -201,7 +201,9 @@ class Identities:
 
     def _is_stateful(self, op: int) -> bool:
         """Whether each run of the op, or each such op, yields something of its own."""
-        kind, values = self._flow.types[op], self._flow.values[op]
+        kind, values = self._flow.types[op], self._flow.inputs[op]
         if kind in RANDOM_STATEFUL:
             return True
-        return bool(values) and self._flow.holder(values[0]) == values[0] and kind not in _READS
+        return (
+            bool(values) and self._flow.state_holder(values[0]) == values[0] and kind not in _READS
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.analysis.updates import Update
 from placement_checks.core.op_types import ADDS, JOINS, SCALES, is_gradient_update
 from placement_checks.core.placement import Placement
@@ -14,23 +14,23 @@ from placement_checks.core.placement import Placement
 _SUMS = ADDS | JOINS
 
 
-class Contributions:
-    """The way of gradients from the towers to the updates; `Placement.derived` keeps it."""
+class GradientFlow:
+    """The way of gradients from the towers to the updates; `Placement.cached` keeps it."""
 
     def __init__(self, placement: Placement) -> None:
-        self._known = wiring(placement)
+        self._known = analyse(placement)
         self._behind: dict[int, Sequence[int]] = {}
 
     @cached_property
-    def near(self) -> Sequence[int]:
+    def gradient_towers(self) -> Sequence[int]:
         """For each op the towers whose ops it is next to, a bit each, and `gradient`.
 
-        Unlike `masks` it does not look through the ops of a tower: gradients of one loss of all
-        towers depend on every tower, and yet each is computed by one.
+        Unlike `towers_behind` it does not look through the ops of a tower: gradients of one loss
+        of all towers depend on every tower, and yet each is computed by one.
         """
         own = [
             bits & self._known.gradient if adds else bits
-            for bits, adds in zip(self._known.own, self._adds_up, strict=True)
+            for bits, adds in zip(self._known.own_towers, self._adds_up, strict=True)
         ]
         return self._known.flow.masks(own, self._of_tower)
 
@@ -43,8 +43,8 @@ class Contributions:
     @cached_property
     def _of_tower(self) -> Sequence[bool]:
         return [
-            bool(bits & self._known.every) and not adds
-            for bits, adds in zip(self._known.own, self._adds_up, strict=True)
+            bool(bits & self._known.all_towers) and not adds
+            for bits, adds in zip(self._known.own_towers, self._adds_up, strict=True)
         ]
 
     @cached_property
@@ -60,18 +60,18 @@ class Contributions:
 
     def _by_gradient(self, update: Update) -> bool:
         return is_gradient_update(self._known.flow.types[update.op]) or any(
-            self._known.masks[op] & self._known.gradient for op in self.behind(update)
+            self._known.towers_behind[op] & self._known.gradient for op in self.ancestors(update)
         )
 
     def towers(self, update: Update) -> int:
         """The towers whose gradients an update takes, a bit each."""
         found = 0
-        for op in self.behind(update):
+        for op in self.ancestors(update):
             if self._of_tower[op]:
-                found |= self.near[op]
-        return found & self._known.every
+                found |= self.gradient_towers[op]
+        return found & self._known.all_towers
 
-    def behind(self, update: Update) -> Sequence[int]:
+    def ancestors(self, update: Update) -> Sequence[int]:
         """The ops between an update and the towers, the first ops of the towers among them.
 
         Followed back through ops that belong to no tower or add up gradients, through variables
@@ -95,13 +95,13 @@ class Contributions:
             found.append(op)
             if self._of_tower[op]:
                 continue
-            if flow.holder(op) == op:
+            if flow.state_holder(op) == op:
                 if flow.names[op] not in self._known.read:
                     todo += self._written(op, update)
             elif flow.types[op] in SCALES:
                 todo += self._scaled(op)
             else:
-                todo += flow.values[op]
+                todo += flow.inputs[op]
         return found
 
     def _written(self, holder: int, update: Update) -> list[int]:
@@ -116,13 +116,13 @@ class Contributions:
             (writer, written)
             for writer, written in writers
             if known.updates.steps[writer]
-            and any(known.masks[value] & known.gradient for value in written)
+            and any(known.towers_behind[value] & known.gradient for value in written)
         ]
         return [value for _, written in running or writers for value in written]
 
     def _scaled(self, op: int) -> Sequence[int]:
         """What a product is made of, scalars left out unless it is one itself."""
-        inputs = self._known.flow.values[op]
+        inputs = self._known.flow.inputs[op]
         scalars = [self._is_scalar(source) for source in self._known.ops[op].inputs[:2]]
         if sorted(scalars) == [False, True]:
             return [each for each, scalar in zip(inputs, scalars, strict=False) if not scalar]
@@ -136,6 +136,6 @@ class Contributions:
         return number < len(outputs) and outputs[number].shape == ()
 
 
-def contributions(placement: Placement) -> Contributions:
+def gradient_flow(placement: Placement) -> GradientFlow:
     """The contributions to the updates of a placement, worked out once."""
-    return placement.derived(Contributions)
+    return placement.cached(GradientFlow)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from placement_checks.analysis.tower_analysis import Wiring
+from placement_checks.analysis.tower_analysis import TowerAnalysis
 from placement_checks.core.op_types import (
     CAST,
     CUTS,
@@ -34,7 +34,7 @@ class Use(NamedTuple):
     tensor: str
 
 
-def input_uses(known: Wiring) -> Iterator[Use]:
+def input_uses(known: TowerAnalysis) -> Iterator[Use]:
     """Every tensor of examples that a tower computes with in a step."""
     takers: dict[str, list[int]] = defaultdict(list)
     for here, op in enumerate(known.ops):
@@ -56,7 +56,7 @@ def input_uses(known: Wiring) -> Iterator[Use]:
             if not _holds_examples(known.placement, tensor, fed=fed):
                 continue
             for taker in takers[tensor]:
-                tower = known.at[taker]
+                tower = known.tower_of[taker]
                 if tower >= 0 and known.flow.types[taker] not in _SELECTS:
                     yield Use(source, tower, tensor)
                 else:
@@ -81,12 +81,12 @@ def _holds_examples(placement: Placement, tensor: str, *, fed: bool) -> bool:
     return len(shape) > 1 or (len(shape) == 1 and (shape[0] is None or not fed))
 
 
-def pipelines_of_one(known: Wiring, uses: Sequence[Use]) -> Iterator[tuple[int, int]]:
+def pipelines_of_one(known: TowerAnalysis, uses: Sequence[Use]) -> Iterator[tuple[int, int]]:
     """The iterators and queues that feed one tower alone, each with that tower."""
     feeds: dict[int, set[int]] = defaultdict(set)
     for use in uses:
-        values = known.flow.values[use.source]
-        holder = known.flow.holder(values[0]) if values else None
+        values = known.flow.inputs[use.source]
+        holder = known.flow.state_holder(values[0]) if values else None
         if holder is not None and known.flow.types[holder] in _MADE_ONCE:
             feeds[holder].add(use.tower)
     return ((holder, min(towers)) for holder, towers in feeds.items() if len(towers) == 1)

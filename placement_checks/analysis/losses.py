@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from placement_checks.analysis.data_flow import Flow
+from placement_checks.analysis.data_flow import DataFlow
 from placement_checks.core.placement import Placement, producer_of
 
 
@@ -25,7 +25,7 @@ class Losses(NamedTuple):
 
 
 def losses_of(
-    placement: Placement, flow: Flow, at: Sequence[int], masks: Sequence[int], towers: int
+    placement: Placement, flow: DataFlow, at: Sequence[int], masks: Sequence[int], towers: int
 ) -> Losses:
     """The losses of each tower.
 
@@ -67,7 +67,7 @@ def losses_of(
 
 
 def _parts(
-    loss: int, flow: Flow, at: Sequence[int], masks: Sequence[int], every: int
+    loss: int, flow: DataFlow, at: Sequence[int], masks: Sequence[int], every: int
 ) -> list[tuple[int, int]]:
     """The last ops before ``loss`` that are one tower's, in the order of the inputs.
 
@@ -77,7 +77,7 @@ def _parts(
     seen = {loss}
     todo = [loss]
     for op in todo:
-        for each in flow.values[op]:
+        for each in flow.inputs[op]:
             if each in seen:
                 continue
             seen.add(each)

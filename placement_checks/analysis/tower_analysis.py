@@ -7,23 +7,23 @@ from functools import cached_property
 from typing import NamedTuple
 
 from placement_checks.analysis.backward import Backward
-from placement_checks.analysis.data_flow import Flow
+from placement_checks.analysis.data_flow import DataFlow
 from placement_checks.analysis.losses import Losses, losses_of
-from placement_checks.analysis.towers import Parts, Tower, tower_device
+from placement_checks.analysis.towers import ReadsByGpu, Tower, tower_device
 from placement_checks.analysis.updates import Updates
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
 from placement_checks.core.placement import Op, Placement
 
 
-class Blended(NamedTuple):
+class MixedLoss(NamedTuple):
     """A tower's loss and the way back from it to an op of another tower."""
 
     tower: int
     path: Sequence[int]
 
 
-class Wiring:
-    """The wiring of one placement; `Placement.derived` keeps it, so that rules share it.
+class TowerAnalysis:
+    """The wiring of one placement; `Placement.cached` keeps it, so that rules share it.
 
     Attributes:
         flow: the edges of the graph.
@@ -32,12 +32,12 @@ class Wiring:
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
-        self.flow = Flow(placement)
+        self.flow = DataFlow(placement)
         self.ops: Sequence[Op] = list(placement.ops.values())
 
     @cached_property
-    def parts(self) -> Parts:
-        return Parts(self.placement, self.flow, self.backward, self.updates)
+    def parts(self) -> ReadsByGpu:
+        return ReadsByGpu(self.placement, self.flow, self.backward, self.updates)
 
     @cached_property
     def towers(self) -> Sequence[Tower]:
@@ -46,7 +46,7 @@ class Wiring:
         A copy that only evaluates is part of no step, and no gradients are taken of it.
         """
         towers = self.parts.towers()
-        trained = self.flow.behind(self.backward.numbers())
+        trained = self.flow.ancestors(self.backward.numbers())
         if not any(trained):
             return towers
         at_work = {
@@ -72,10 +72,12 @@ class Wiring:
 
     @cached_property
     def losses(self) -> Losses:
-        return losses_of(self.placement, self.flow, self.at, self.masks, len(self.towers))
+        return losses_of(
+            self.placement, self.flow, self.tower_of, self.towers_behind, len(self.towers)
+        )
 
     @cached_property
-    def every(self) -> int:
+    def all_towers(self) -> int:
         """The bits of all towers."""
         return (1 << len(self.towers)) - 1
 
@@ -85,7 +87,7 @@ class Wiring:
         return 1 << len(self.towers)
 
     @cached_property
-    def at(self) -> Sequence[int]:
+    def tower_of(self) -> Sequence[int]:
         """For each op the number of the tower on whose GPU it is asked to be, or -1.
 
         An op that asks for no device goes with what it is bound to, a backward op with its
@@ -118,7 +120,7 @@ class Wiring:
         return found
 
     @cached_property
-    def own(self) -> Sequence[int]:
+    def own_towers(self) -> Sequence[int]:
         """For each op the tower it computes for, as a bit; 0 for those that may join towers.
 
         Where an op is asked to be is not enough: towers may be averaged on the GPU of one. Ops
@@ -127,33 +129,33 @@ class Wiring:
         own = [0] * len(self.ops)
         for readers in self.parts.readers.values():
             for op in readers:
-                if self.at[op] >= 0:
-                    own[op] = 1 << self.at[op]
+                if self.tower_of[op] >= 0:
+                    own[op] = 1 << self.tower_of[op]
         for op, kind in enumerate(self.flow.types):
-            if self.at[op] < 0:
+            if self.tower_of[op] < 0:
                 own[op] = self.gradient if self.backward.ops[op] else 0
             elif self.backward.ops[op]:
-                own[op] = 1 << self.at[op] | self.gradient
+                own[op] = 1 << self.tower_of[op] | self.gradient
             elif kind in EXAMPLE_SOURCES:
-                own[op] = 1 << self.at[op]
+                own[op] = 1 << self.tower_of[op]
         return own
 
     @cached_property
-    def masks(self) -> Sequence[int]:
+    def towers_behind(self) -> Sequence[int]:
         """For each op the towers that its value depends on, a bit each, and `gradient`."""
-        return self.flow.masks(self.own)
+        return self.flow.masks(self.own_towers)
 
     def without_regularisation(self, loss: int) -> int:
         """The part of a loss that depends on examples, where the rest is added to it."""
         while self.flow.types[loss] in ADDS:
-            parts = [each for each in self.flow.values[loss] if self.examples[each]]
-            if len(parts) != 1 or len(self.flow.values[loss]) == 1:
+            parts = [each for each in self.flow.inputs[loss] if self.examples[each]]
+            if len(parts) != 1 or len(self.flow.inputs[loss]) == 1:
                 break
             loss = parts[0]
         return loss
 
     @cached_property
-    def blended(self) -> Sequence[Blended]:
+    def mixed_losses(self) -> Sequence[MixedLoss]:
         """The losses of towers that contain what another tower computes.
 
         That is, what it computes with a variable that both read: a layer that one GPU computes for
@@ -162,18 +164,18 @@ class Wiring:
         found = []
         for number, losses in enumerate(self.losses.of):
             for loss in losses:
-                strangers = self.masks[loss] & self.every & ~(1 << number)
+                strangers = self.towers_behind[loss] & self.all_towers & ~(1 << number)
                 theirs = {
                     op
                     for variable in (self.towers[number].reads if strangers else ())
                     for op in self.parts.readers[variable]
-                    if self.at[op] >= 0
-                    and strangers >> self.at[op] & 1
+                    if self.tower_of[op] >= 0
+                    and strangers >> self.tower_of[op] & 1
                     and not self.backward.ops[op]
                 }
                 path = self.flow.path(loss, theirs.__contains__) if theirs else []
                 if path:
-                    found.append(Blended(number, path))
+                    found.append(MixedLoss(number, path))
         return found
 
     def towers_in(self, mask: int) -> Iterator[int]:
@@ -190,6 +192,6 @@ class Wiring:
         )
 
 
-def wiring(placement: Placement) -> Wiring:
+def analyse(placement: Placement) -> TowerAnalysis:
     """The wiring of a placement, worked out once."""
-    return placement.derived(Wiring)
+    return placement.cached(TowerAnalysis)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from placement_checks.analysis.backward import Backward
-from placement_checks.analysis.data_flow import Flow
+from placement_checks.analysis.data_flow import DataFlow
 from placement_checks.analysis.updates import Updates
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.op_types import (
@@ -23,7 +23,7 @@ from placement_checks.core.placement import Op, Placement, producer_of
 _PASSES_ON = PASSES_VALUE | VARIABLE_READS | {CAST}
 
 
-class Part(NamedTuple):
+class GpuReads(NamedTuple):
     """What one GPU computes with: the variables it reads, and the first op that reads each."""
 
     device: Device
@@ -40,7 +40,7 @@ class Tower(NamedTuple):
         return " and ".join(device.short for device in self.devices)
 
 
-class Parts:
+class ReadsByGpu:
     """The GPUs that compute with variables, and which of them hold parts of one model.
 
     In one model, what is computed with a variable on one GPU has a part in what is combined with
@@ -57,14 +57,14 @@ class Parts:
     """
 
     def __init__(
-        self, placement: Placement, flow: Flow, backward: Backward, updates: Updates
+        self, placement: Placement, flow: DataFlow, backward: Backward, updates: Updates
     ) -> None:
         self.flow = flow
         self._ops = list(placement.ops.values())
         self._backward = backward.ops
         self._updates = updates
         ends = [*backward.numbers(), *_named(placement, flow)]
-        self._model = flow.behind(ends) if ends else None
+        self._model = flow.ancestors(ends) if ends else None
         self.readers = {
             variable.name: self._readers(flow.number[variable.name])
             for variable in placement.variables
@@ -76,8 +76,8 @@ class Parts:
                 op = self._ops[reader]
                 if op.requested.is_gpu:
                     reads[tower_device(op)].setdefault(variable, op.name)
-        self.all = [Part(device, reads[device]) for device in sorted(reads)]
-        self.met: set[frozenset[int]] = self._meetings()
+        self.all = [GpuReads(device, reads[device]) for device in sorted(reads)]
+        self.joined_gpus: set[frozenset[int]] = self._meetings()
 
     def _readers(self, variable: int) -> list[int]:
         """The ops that compute with a variable's value; copies of the value are followed.
@@ -119,7 +119,7 @@ class Parts:
             for update in updates
             for value in update.values
         )
-        return self.flow.behind(values)
+        return self.flow.ancestors(values)
 
     def _add_hosted(self) -> None:
         """Add the first ops on GPUs that compute with what the host made of a variable."""
@@ -131,7 +131,7 @@ class Parts:
                     reached[op] = reached.get(op, 0) | 1 << number
         if not reached:
             return
-        for op, producers in enumerate(self.flow.values):
+        for op, producers in enumerate(self.flow.inputs):
             mask = 0
             for producer in producers:
                 mask |= reached.get(producer, 0)
@@ -177,7 +177,7 @@ class Parts:
     def models(self, numbers: Sequence[int]) -> list[list[int]]:
         """The GPUs of these numbers, those that hold parts of one model together."""
         found: dict[int, list[int]] = {number: [number] for number in numbers}
-        for number, other in map(tuple, self.met):
+        for number, other in map(tuple, self.joined_gpus):
             if number in found and other in found and found[number] is not found[other]:
                 joined = [*found[number], *found[other]]
                 found.update(dict.fromkeys(joined, joined))
@@ -211,7 +211,7 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= lowest
 
 
-def _named(placement: Placement, flow: Flow) -> Iterator[int]:
+def _named(placement: Placement, flow: DataFlow) -> Iterator[int]:
     """The losses that the program names."""
     for name in (*placement.step.objectives, *placement.step.losses):
         if producer_of(name) in flow.number:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import CUTS, PARTITIONS
 from placement_checks.core.placement import Placement, producer_of
@@ -16,7 +16,7 @@ _HANDLES = frozenset({"resource"})
 _CUTS = CUTS.keys() | PARTITIONS
 
 
-class Copy(NamedTuple):
+class Copied(NamedTuple):
     """One tensor that a step copies to a device, once; ``bytes`` is None where it is unknown."""
 
     tensor: str
@@ -50,7 +50,7 @@ class Transfer(NamedTuple):
         )
 
 
-def copies(placement: Placement, rows: int | None = None) -> list[Copy]:
+def copies(placement: Placement, rows: int | None = None) -> list[Copied]:
     """The copies of one step: every tensor that an op takes from another device.
 
     The same tensor is copied to the same device once. Loops count as one turn, of branches both
@@ -60,8 +60,8 @@ def copies(placement: Placement, rows: int | None = None) -> list[Copy]:
         placement: one that a placer has answered for.
         rows: the rows of the global batch.
     """
-    known = wiring(placement)
-    found: dict[tuple[str, Device], Copy] = {}
+    known = analyse(placement)
+    found: dict[tuple[str, Device], Copied] = {}
     for here, op in enumerate(known.ops):
         if op.assigned is None or not known.updates.steps[here]:
             continue
@@ -75,17 +75,17 @@ def copies(placement: Placement, rows: int | None = None) -> list[Copy]:
             if (tensor, op.assigned) not in found:
                 size = _size(known, tensor, rows)
                 if size != 0:
-                    copy = Copy(tensor, producer.assigned, op.assigned, size)
+                    copy = Copied(tensor, producer.assigned, op.assigned, size)
                     found[tensor, op.assigned] = copy
     return list(found.values())
 
 
-def transfers(all_copies: Iterable[Copy]) -> list[Transfer]:
+def transfers(all_copies: Iterable[Copied]) -> list[Transfer]:
     """The copies, added up for each pair of devices, the largest sum first."""
     return _sums((copy.source, copy.to, copy) for copy in all_copies)
 
 
-def links(all_copies: Iterable[Copy]) -> list[Transfer]:
+def network_transfers(all_copies: Iterable[Copied]) -> list[Transfer]:
     """The copies that go over the network, added up for each pair of tasks."""
     return _sums(
         (source, to, copy)
@@ -95,8 +95,8 @@ def links(all_copies: Iterable[Copy]) -> list[Transfer]:
     )
 
 
-def _sums(apart: Iterable[tuple[Device, Device, Copy]]) -> list[Transfer]:
-    pairs: dict[tuple[Device, Device], list[Copy]] = defaultdict(list)
+def _sums(apart: Iterable[tuple[Device, Device, Copied]]) -> list[Transfer]:
+    pairs: dict[tuple[Device, Device], list[Copied]] = defaultdict(list)
     for source, to, copy in apart:
         pairs[source, to].append(copy)
     sums = [
@@ -112,7 +112,7 @@ def _sums(apart: Iterable[tuple[Device, Device, Copy]]) -> list[Transfer]:
     return sorted(sums, key=lambda each: (-each.bytes, -each.copies, each.source, each.to))
 
 
-def _size(known: Wiring, tensor: str, rows: int | None) -> int | None:
+def _size(known: TowerAnalysis, tensor: str, rows: int | None) -> int | None:
     """Bytes of a tensor; 0 for a handle, which is no data, None where it is not known."""
     name, _, number = tensor.partition(":")
     outputs = known.placement.details.outputs(name)
@@ -126,20 +126,20 @@ def _size(known: Wiring, tensor: str, rows: int | None) -> int | None:
     return output.bytes
 
 
-def _rows(known: Wiring, tensor: str, rows: int) -> int:
+def _rows(known: TowerAnalysis, tensor: str, rows: int) -> int:
     """The rows of a tensor whose first dimension is that of the batch."""
     towers = len(known.towers)
     if towers < 2:
         return rows
     op = known.flow.number[producer_of(tensor)]
-    met = (known.masks[op] & known.every).bit_count()
-    of_one = met == 1 or (met == 0 and known.placement.derived(_cut)[op])
+    met = (known.towers_behind[op] & known.all_towers).bit_count()
+    of_one = met == 1 or (met == 0 and known.placement.cached(_cut)[op])
     return math.ceil(rows / towers) if of_one else rows
 
 
 def _cut(placement: Placement) -> Sequence[int]:
     """For each op whether its value comes from a part of a batch: cut off, or fed as one."""
-    flow = wiring(placement).flow
+    flow = analyse(placement).flow
     inputs = placement.step.inputs
     fed = {producer_of(name) for each in inputs for name in each} if len(inputs) > 1 else set()
     parts = zip(flow.names, flow.types, strict=True)

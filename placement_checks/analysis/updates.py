@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from placement_checks.analysis.data_flow import Flow
+from placement_checks.analysis.data_flow import DataFlow
 from placement_checks.core.op_types import (
     GROUPS,
     SWITCHES,
@@ -38,13 +38,13 @@ class Updates:
         by_variable: the updates of each variable, in the order of building.
     """
 
-    def __init__(self, placement: Placement, flow: Flow) -> None:
+    def __init__(self, placement: Placement, flow: DataFlow) -> None:
         self._flow = flow
         self._ops = placement.ops
         self.roots, self.unknown = _train_ops(placement.step, flow)
         self.steps = bytearray(b"\1") * len(flow.names)
         if not self.unknown:
-            self.steps = flow.needed(self.roots)
+            self.steps = flow.needed_to_run(self.roots)
         self.by_variable: dict[str, list[Update]] = defaultdict(list)
         for update in self._all():
             self.by_variable[update.variable].append(update)
@@ -58,8 +58,8 @@ class Updates:
                 kind
             ):  # it may be an initialiser or a restore
                 continue
-            values = flow.values[here]
-            holder = flow.holder(values[0]) if values else None
+            values = flow.inputs[here]
+            holder = flow.state_holder(values[0]) if values else None
             if holder is not None and flow.types[holder] in VARIABLES:
                 yield Update(here, flow.names[holder], values[1:])
 
@@ -72,11 +72,11 @@ class Updates:
         found: list[tuple[str, str]] = []
         each = self._ops[self._flow.names[op]]
         source = each.inputs[0]
-        while each.call:
-            branch = _BRANCH.match(each.name.removeprefix(f"{each.call}/"))
+        while each.caller:
+            branch = _BRANCH.match(each.name.removeprefix(f"{each.caller}/"))
             if branch:
-                found.append((each.call, branch[1]))
-            each = self._ops[each.call]
+                found.append((each.caller, branch[1]))
+            each = self._ops[each.caller]
         # A branch of control flow v1 gets what it computes with by a switch, by either output.
         while (producer := self._ops.get(producer_of(source))) and producer.type in SWITCHES:
             found.append((producer.inputs[1], source.partition(":")[2]))
@@ -100,7 +100,7 @@ def _at_once(updates: list[tuple[list[tuple[str, str]], Update]]) -> list[Update
     return together
 
 
-def _train_ops(training: StepOps, flow: Flow) -> tuple[list[int], str]:
+def _train_ops(training: StepOps, flow: DataFlow) -> tuple[list[int], str]:
     """The ops that are one step, and why they are not known."""
     declared = [flow.number[producer_of(name)] for name in training.train_op]
     if declared:
@@ -121,7 +121,7 @@ def _train_ops(training: StepOps, flow: Flow) -> tuple[list[int], str]:
     )
 
 
-def _ends(op: int, flow: Flow) -> Collection[int]:
+def _ends(op: int, flow: DataFlow) -> Collection[int]:
     """The outermost groups that ``op`` is part of: the true step may be around an optimiser's."""
     around = _waiting(flow)
     found: set[int] = set()
@@ -137,11 +137,11 @@ def _ends(op: int, flow: Flow) -> Collection[int]:
     return found
 
 
-def _waiting(flow: Flow) -> dict[int, list[int]]:
+def _waiting(flow: DataFlow) -> dict[int, list[int]]:
     """The groups that wait for an op, or pass its value on, by its number."""
     found: dict[int, list[int]] = defaultdict(list)
     for here, kind in enumerate(flow.types):
         if kind in GROUPS:
-            for each in (*flow.waits.get(here, ()), *flow.values[here]):
+            for each in (*flow.control_inputs.get(here, ()), *flow.inputs[here]):
                 found[each].append(here)
     return found

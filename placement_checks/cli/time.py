@@ -24,9 +24,9 @@ from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome_trace import chrome_trace
 from placement_checks.report.html import page
 from placement_checks.report.timeline_svg import picture
-from placement_checks.run.threads import settle
+from placement_checks.run.threads import set_thread_pools
 from placement_checks.util.streams import report_alone
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 from placement_checks.verification import configuration, gathering
 from placement_checks.verification.configuration import Settings
 
@@ -88,7 +88,7 @@ def command(
     call = Settings(gpus=gpus, reference=reference, batch=batch)
     settings = _settings(target, call)
     before = _saved(against) if against else ()
-    settle()
+    set_thread_pools()
     check_all([target, settings.reference], settings.batch)
     with written(output) as stream, _timeline(timeline) as step:
         with report_alone():
@@ -148,10 +148,10 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
 def _race(
     pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds: int, progress: Progress
 ) -> Timing:
-    from placement_checks.run.timing import MOST_TRACED, Race
+    from placement_checks.run.timing import MOST_TRACED, TimedPair
 
-    with Race(pair, batch, rows=rows) as race:
-        task = progress.add_task(counted(race.rows, "row"), total=rounds + MOST_TRACED)
+    with TimedPair(pair, batch, rows=rows) as race:
+        task = progress.add_task(plural(race.rows, "row"), total=rounds + MOST_TRACED)
         for _ in range(rounds):
             race.others()
             race.towers()
@@ -223,7 +223,7 @@ def _status(timings: Sequence[Timing], most: float) -> int:
     for each in over:
         assert each.ratio is not None
         said = f"{each.ratio.median:.3f} is over {most:g}"
-        tell(f"placement-checks: {counted(each.rows, 'row')}: the measured ratio {said}")
+        tell(f"placement-checks: {plural(each.rows, 'row')}: the measured ratio {said}")
     if over:
         return 1
     return FAILED if any(each.unmeasured for each in timings) else 0

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement_checks.core.errors import InputError
-from placement_checks.util.text import listed, nearest
+from placement_checks.util.text import joined, nearest
 
 TF_CONFIG = "TF_CONFIG"
 _CURE = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
@@ -36,12 +36,12 @@ def addresses(spec: Any, name: str = "the ClusterSpec") -> Addresses:
     Raises:
         InputError: it has another form, an address is malformed, or two tasks have the same.
     """
-    listed = spec.as_dict() if hasattr(spec, "as_dict") else spec
-    if not isinstance(listed, Mapping) or not listed:
+    joined = spec.as_dict() if hasattr(spec, "as_dict") else spec
+    if not isinstance(joined, Mapping) or not joined:
         raise InputError(name, "names no jobs", _CURE)
     found: Addresses = {}
     owners: dict[str, str] = {}
-    for job, tasks in listed.items():
+    for job, tasks in joined.items():
         if not isinstance(job, str) or not _JOB.fullmatch(job):
             raise InputError(name, f"{job!r} is no name of a job", _CURE)
         for index, address in _tasks(tasks, job, name):
@@ -87,7 +87,7 @@ def some_tasks(indices: Sequence[int]) -> str:
     if list(indices) == list(range(indices[0], indices[-1] + 1)) and len(indices) > 2:
         return f"tasks {indices[0]} to {indices[-1]}"
     shown = [*indices[:_SHOWN], "others"] if len(indices) > _SHOWN + 1 else indices
-    return f"tasks {listed(shown)}"
+    return f"tasks {joined(shown)}"
 
 
 def _tasks(tasks: Any, job: str, name: str) -> list[tuple[int, Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from placement_checks.core.errors import UsageError
 
-MOST_GPUS = 256
+MAX_GPUS = 256
 
 
 def local_gpus() -> tuple[int, ...]:
@@ -38,10 +38,10 @@ def checked_gpus(count: int) -> int:
     """
     if isinstance(count, bool) or not isinstance(count, Integral):
         raise UsageError(f"gpus={count!r:.60}", "is no number", "give a whole one, such as gpus=2")
-    if not 1 <= count <= MOST_GPUS:
+    if not 1 <= count <= MAX_GPUS:
         raise UsageError(
             f"{count} GPUs",
-            f"one host has between 1 and {MOST_GPUS}",
+            f"one host has between 1 and {MAX_GPUS}",
             'describe a cluster with --machine "worker*64: gpu*8"',
         )
     return count

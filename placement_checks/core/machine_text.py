@@ -20,10 +20,10 @@ from itertools import groupby
 from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import UsageError
-from placement_checks.core.gpus import MOST_GPUS
+from placement_checks.core.gpus import MAX_GPUS
 from placement_checks.util.text import close
 
-MOST_TASKS = 10_000
+MAX_TASKS = 10_000
 PRESETS = {
     "k40-pair": "gpu*2",
     "dgx-1": "gpu*8",
@@ -100,8 +100,8 @@ def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
     taken = [task.index for task in after if task.job == job]
     first = int(index) if index else max(taken, default=-1) + 1
     last = first + (1 if index else int(count or 1)) - 1
-    if last < first or last >= MOST_TASKS:
-        raise malformed(whole, f"a job has between 1 and {MOST_TASKS} tasks")
+    if last < first or last >= MAX_TASKS:
+        raise malformed(whole, f"a job has between 1 and {MAX_TASKS} tasks")
     if first in taken:
         raise malformed(whole, f"/job:{job}/task:{first} is there twice")
     return [Task(job, each, devices) for each in range(first, last + 1)]
@@ -150,8 +150,8 @@ def _parse_devices(text: str, whole: str) -> tuple[tuple[str, int], ...]:
     counts = _counts(PRESETS.get(text.strip(), text))
     if counts is None:
         raise malformed(whole, f"'{text.strip()}' is no list of cpu*N and gpu*N")
-    if counts.get("cpu") == 0 or max(counts.values()) > MOST_GPUS:
-        raise malformed(whole, f"a task has at least 1 CPU, and at most {MOST_GPUS} of each")
+    if counts.get("cpu") == 0 or max(counts.values()) > MAX_GPUS:
+        raise malformed(whole, f"a task has at least 1 CPU, and at most {MAX_GPUS} of each")
     return devices_of(counts.get("cpu", 1), counts.get("gpu", 0))
 
 

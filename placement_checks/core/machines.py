@@ -20,7 +20,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.gpus import checked_gpus, local_gpus
 from placement_checks.core.machine_text import (
-    MOST_TASKS,
+    MAX_TASKS,
     Task,
     devices_of,
     devices_text,
@@ -28,7 +28,7 @@ from placement_checks.core.machine_text import (
     malformed,
     parse_tasks,
 )
-from placement_checks.util.text import listed, nearest
+from placement_checks.util.text import joined, nearest
 
 _COMPUTING_JOBS = {"worker", "chief"}
 _MASTERS = ("chief", "worker")
@@ -115,10 +115,10 @@ class Machine:
         if not highest:
             return Machine.local(gpus)
         for job, last in highest.items():
-            if last >= MOST_TASKS:
+            if last >= MAX_TASKS:
                 raise UsageError(
                     f"/job:{job}/task:{last}",
-                    f"a job has at most {MOST_TASKS} tasks",
+                    f"a job has at most {MAX_TASKS} tasks",
                     "name a task that the cluster can have",
                 )
         return Machine(
@@ -139,9 +139,9 @@ class Machine:
         """
         counts: dict[tuple[str, int], dict[str, int]] = {}
         for device in devices:
-            if max(device.index or 0, device.task or 0) >= MOST_TASKS:
+            if max(device.index or 0, device.task or 0) >= MAX_TASKS:
                 raise InputError(
-                    str(device), f"no machine has {MOST_TASKS} of a kind", "is its name whole?"
+                    str(device), f"no machine has {MAX_TASKS} of a kind", "is its name whole?"
                 )
             kinds = counts.setdefault((device.job or "localhost", device.task or 0), {"CPU": 1})
             kind = device.type or "CPU"
@@ -203,7 +203,7 @@ class Machine:
         if device.job not in self.jobs:
             if self.is_local:
                 return f"asks for the job {device.job}, and the machine is one host ({self})"
-            known = listed(f"/job:{job}" for job in self.jobs)
+            known = joined(f"/job:{job}" for job in self.jobs)
             return f"asks for /job:{device.job}, and the machine has {known}"
         tasks = self.jobs[device.job]
         if device.task is None or device.task in tasks:
@@ -235,9 +235,9 @@ class Machine:
 def _of_addresses(spec: cluster_spec.Addresses, gpus: int) -> Machine:
     checked_gpus(gpus)
     for job, tasks in spec.items():
-        if max(tasks) >= MOST_TASKS:
+        if max(tasks) >= MAX_TASKS:
             raise InputError(
-                f"/job:{job}/task:{max(tasks)}", f"a job has at most {MOST_TASKS} tasks"
+                f"/job:{job}/task:{max(tasks)}", f"a job has at most {MAX_TASKS} tasks"
             )
     return Machine(
         tuple(

@@ -21,7 +21,7 @@ TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
 NOT_ASKED: Final = Missing("no placer was asked")
-MOST_REFUSALS = 50  # how often the placer is asked again after a refusal
+MAX_REFUSALS = 50  # how often the placer is asked again after a refusal
 
 
 class Op(NamedTuple):
@@ -34,9 +34,9 @@ class Op(NamedTuple):
         inputs: ``op``, ``op:1`` or ``^op`` (a control edge), as a GraphDef has them.
         assigned: where the placer put it; None where no placer answered.
         colocated: names of the ops it is bound to (``_class``), its own left out.
-        why_not: why it did not get the device it asked for; ``""`` where it did.
-        bound: whether the reason is another op, which it is bound to.
-        call: the op whose function body it is in; ``""`` for an op of the graph itself.
+        fallback_reason: why it did not get the device it asked for; ``""`` where it did.
+        fell_with_another: whether the reason is another op, which it is bound to.
+        caller: the op whose function body it is in; ``""`` for an op of the graph itself.
     """
 
     name: str
@@ -45,9 +45,9 @@ class Op(NamedTuple):
     inputs: Sequence[str] = ()
     assigned: Device | None = None
     colocated: Sequence[str] = ()
-    why_not: str = ""
-    bound: bool = False
-    call: str = ""
+    fallback_reason: str = ""
+    fell_with_another: bool = False
+    caller: str = ""
 
 
 class Variable(NamedTuple):
@@ -119,7 +119,7 @@ class Details:
         """The dtype, shape and values of a constant; None if it is large or no constant."""
         return None
 
-    def forward(self, _op: str) -> str:
+    def forward_op(self, _op: str) -> str:
         """The op whose gradient a backward op computes; ``""`` where that is not known."""
         return ""
 
@@ -192,7 +192,7 @@ class Placement:
     details: Details = field(default=Details(), repr=False)
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def derived(self, make: Callable[[Placement], _T]) -> _T:
+    def cached(self, make: Callable[[Placement], _T]) -> _T:
         """``make(self)``, computed once: what several rules want to know of one placement."""
         if make not in self._derived:
             self._derived[make] = make(self)

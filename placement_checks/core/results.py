@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
-from placement_checks.util.text import listed
+from placement_checks.util.text import joined
 
 State = Literal["kept", "broken", "not-checked"]
 Kind = Literal["requested", "assigned", "executed", "configuration"]  # what a rule rests on
@@ -107,7 +107,7 @@ def _ending(verdicts: Sequence[Verdict]) -> PlacementError:
     """The error that ended some rules, with their names."""
     error = verdicts[0].error
     assert error is not None
-    rules = listed(verdict.rule for verdict in verdicts)
+    rules = joined(verdict.rule for verdict in verdicts)
     message = f"{rules} could not be checked: {error.message}"
     ending = type(error)(error.object, message, error.cure, details=error.details)
     ending.__cause__ = error.__cause__

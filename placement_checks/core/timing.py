@@ -8,7 +8,7 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from placement_checks.core.trace import Trace
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 QUIET = 0.1  # how far from 1 the control may be
 CROWDED = 0.25  # how far above 1 the time of several programs at once may be
@@ -48,7 +48,7 @@ class Spread(NamedTuple):
         return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
-class Replayed(NamedTuple):
+class Simulated(NamedTuple):
     """How long a step of each program takes when it is replayed (`timing.replay`), in seconds."""
 
     single: float
@@ -109,7 +109,7 @@ class Timing:
     control: Loop
     company: Loop | None
     trace: Trace = field(repr=False)
-    replayed: Replayed | None = None
+    replayed: Simulated | None = None
     at_once: float | None = None
 
     @property
@@ -136,7 +136,7 @@ class Timing:
         where = self.at
         if where.devices == "simulated" and where.cores < where.gpus:
             return (
-                f"{counted(where.gpus, 'device')} of one core each need as many cores, and this "
+                f"{plural(where.gpus, 'device')} of one core each need as many cores, and this "
                 f"process has {where.cores}"
             )
         control = self.quiet.median

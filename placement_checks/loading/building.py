@@ -13,9 +13,9 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.program import AppliedGradient, Program, Step
 from placement_checks.loading.applied_gradients import record_applied
 from placement_checks.loading.behaviour import Behaviour
-from placement_checks.loading.gradient_notes import noted
+from placement_checks.loading.gradient_notes import record_gradients
 from placement_checks.loading.graph_reading import Source, of_live
-from placement_checks.loading.steps import told
+from placement_checks.loading.steps import step_ops
 from placement_checks.loading.tf_internals import names_of_keras
 from placement_checks.loading.users_code import users_code
 
@@ -40,7 +40,7 @@ def build(program: Program, num_gpus: int) -> Built:
     with (
         _undisturbed(),
         graph.as_default(),
-        noted(graph) as gradients,
+        record_gradients(graph) as gradients,
         record_applied() as applied,
     ):
         with users_code(program.name, "the builder", program.folder):
@@ -53,7 +53,7 @@ def build(program: Program, num_gpus: int) -> Built:
             "build there, without a tf.Graph().as_default() of its own and without eager code",
         )
     source = of_live(graph, program.name, program.folder, gradients)
-    source.training = told(step, source)
+    source.training = step_ops(step, source)
     return Built(source, step, applied)
 
 

@@ -113,7 +113,7 @@ class GraphDetails(Details):
             return None
         return (array.dtype.name, array.shape, *map(_comparable, array.ravel().tolist()))
 
-    def forward(self, op: str) -> str:
+    def forward_op(self, op: str) -> str:
         if op in self.bodies:
             return ""  # the name is that of another graph
         found = self._op(op)

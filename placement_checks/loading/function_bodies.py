@@ -14,7 +14,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Op, producer_of
 
-MOST_NESTED = 2_000_000  # ops; large programs have one million, and a million takes 8 GB to place
+MAX_NESTED = 2_000_000  # ops; large programs have one million, and a million takes 8 GB to place
 DEEPEST = 100  # calls within calls; loops in branches in functions of programs go ten deep
 
 _CALLS: Mapping[str, Mapping[str, str]] = {
@@ -82,11 +82,11 @@ def check_calls(graph_def: Any, program: str) -> None:
     ops, levels = of_calls(graph_def.node, ())
     if levels > DEEPEST:
         raise too_deep()
-    if ops > MOST_NESTED:
+    if ops > MAX_NESTED:
         raise InputError(
             program,
             f"the calls of its functions unfold to {_rounded(ops)} ops, and at most "
-            f"{MOST_NESTED:,} are placed",
+            f"{MAX_NESTED:,} are placed",
             "build a part of it, or call fewer functions from each other",
         )
 
@@ -127,7 +127,7 @@ def nested_ops(
                 sources = [_source(source, prefix, known) for source in inner.input]
                 # A node without a device of its own takes that of the call.
                 own = device_of(inner.device, path).over(device)
-                yield Op(path, inner.op, own, tuple(sources), call=name), function, inner.name
+                yield Op(path, inner.op, own, tuple(sources), caller=name), function, inner.name
                 if _is_call(inner, library):
                     yield from expand(inner, path, own, sources)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from placement_checks.loading.tf_internals import around_gradients, patched
 
 
-class Gradients:
+class GradientNotes:
     """What was noted.
 
     Attributes:
@@ -53,9 +53,9 @@ class Gradients:
 
 
 @contextlib.contextmanager
-def noted(graph: tf.Graph) -> Iterator[Gradients]:
+def record_gradients(graph: tf.Graph) -> Iterator[GradientNotes]:
     """Note the gradients that are taken in ``graph``, by `tf.gradients`, optimisers and tapes."""
-    notes = Gradients()
+    notes = GradientNotes()
 
     def of_tape(gradient: Callable[..., Any]) -> Callable[..., Any]:
         def noting(self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any) -> Any:

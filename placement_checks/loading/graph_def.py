@@ -22,7 +22,7 @@ _STRIPPED = {
 }
 
 
-def keep_whole(graph_def: Any) -> None:
+def keep_constants_whole(graph_def: Any) -> None:
     """Keep small constants from being split up among tasks after they were placed.
 
     TensorFlow replaces a constant that several tasks read by one for each, under other names, but

@@ -16,8 +16,8 @@ from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Op, Placement, StepOps, Variable
 from placement_checks.loading.details import GraphDetails
 from placement_checks.loading.function_bodies import check_calls, nested_ops
-from placement_checks.loading.gradient_notes import Gradients
-from placement_checks.util.garbage import left_alone
+from placement_checks.loading.gradient_notes import GradientNotes
+from placement_checks.util.garbage import gc_paused
 
 
 @dataclass
@@ -45,7 +45,7 @@ def of_live(
     graph: tf.Graph,
     program: str,
     folder: Path | None = None,
-    gradients: Gradients | None = None,
+    gradients: GradientNotes | None = None,
 ) -> Source:
     """Read a live graph; ``gradients`` are what was noted while it was built.
 
@@ -84,7 +84,7 @@ def _name(item: Any) -> Any:
     return getattr(item, "name", None)
 
 
-@left_alone()
+@gc_paused()
 def requested(source: Source) -> Placement:
     """The placement that a graph asks for; no placer has been asked.
 

@@ -15,7 +15,7 @@ from placement_checks.core.program import Step
 from placement_checks.loading.graph_reading import Source
 
 
-def told(step: Step, source: Source) -> StepOps:
+def step_ops(step: Step, source: Source) -> StepOps:
     """What is known of a training step: what the graph shows, and what the program says.
 
     Raises:

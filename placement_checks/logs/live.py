@@ -15,7 +15,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.placement import Placement
 from placement_checks.logs.log import Log
 from placement_checks.logs.reading import read_logs
-from placement_checks.util.streams import diverted, flush, write_back
+from placement_checks.util.streams import flush, redirected, write_back
 
 _NAME = "the caught log"
 
@@ -44,7 +44,7 @@ class CaughtLog:
         }
         self._caught = contextlib.ExitStack()
         for stream, file in self._files.items():
-            self._caught.enter_context(diverted(stream, file))
+            self._caught.enter_context(redirected(stream, file))
         return self
 
     def __exit__(self, *exc_info: object) -> None:

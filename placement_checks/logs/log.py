@@ -14,7 +14,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Op, Placement, Variable
 from placement_checks.logs.forms import Record
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 _UNASKED = (
     "a placement log has neither requests nor edges; give the program that printed it with --graph"
@@ -55,7 +55,7 @@ class Log:
         """How many records are torn, in words."""
         is_torn, whose = ("is torn", "its") if self.torn == 1 else ("are torn", "their")
         return (
-            f"{self.torn:,} of {counted(self.records + self.torn, 'record')} {is_torn}, and "
+            f"{self.torn:,} of {plural(self.records + self.torn, 'record')} {is_torn}, and "
             f"{whose} other copy is not there: log again with PYTHONUNBUFFERED=1"
         )
 

@@ -18,7 +18,7 @@ from placement_checks.core.measurement import EPS, Array, Trial, largest
 # without weights are wrong by 0.2 to 0.7 %.
 COARSEST = 0.01
 
-State = Literal["equal", "differs", "noise", "blurred"]
+State = Literal["equal", "differs", "noise", "too-coarse"]
 
 
 class Difference(NamedTuple):
@@ -27,7 +27,7 @@ class Difference(NamedTuple):
     Attributes:
         variable: whose arrays they are.
         state: a difference of a hundredth could not be told from their noise (``noise``), or in
-            their dtype (``blurred``).
+            their dtype (``too-coarse``).
         ratio: of the found to the expected values, by least squares; None for no such number.
         error: the largest difference, in eps of the largest expected value.
         limit: what it may be, in the same unit.
@@ -83,7 +83,7 @@ def difference(
     if off > sound or not np.isfinite(off):
         state = "differs"
     elif size and tolerance * eps > COARSEST:
-        state = "blurred"
+        state = "too-coarse"
     elif noisy and max(size, off):
         state = "noise"
     else:

@@ -21,12 +21,14 @@ from placement_checks.core.measurement import (
     Trial,
     largest,
 )
-from placement_checks.numerics.row_weights import CLOSE, Cause, blocks_of, by_rows, number
+from placement_checks.numerics.row_weights import CLOSE, Diagnosis, blocks_of, by_rows, number
 
 _WORST_CONDITION = 1e5  # of a fit whose weights still mean something in float32
 
 
-def causes(measured: Measurement, trial: Trial, variables: Sequence[str]) -> dict[str, Cause]:
+def diagnoses(
+    measured: Measurement, trial: Trial, variables: Sequence[str]
+) -> dict[str, Diagnosis]:
     """The cause for each variable whose gradient differs; those of one mistake share it.
 
     Args:
@@ -54,13 +56,13 @@ def causes(measured: Measurement, trial: Trial, variables: Sequence[str]) -> dic
     return found
 
 
-_CHANGED = Cause(
+_CHANGED = Diagnosis(
     "it is clipped, or else changed, otherwise than the reference's, so that rows or towers count "
     "by another factor",
     "do to the averaged gradients, once and last, what the reference does to its own; undo a loss "
     "scale before it",
 )
-_UNKNOWN = Cause(
+_UNKNOWN = Diagnosis(
     "no mistake that is known explains it",
     "compare the two programs on this batch; if the difference is meant, leave the variable out: "
     "gradients-equal.leave_out",
@@ -94,7 +96,7 @@ class _Case:
     def _is_near(self, values: Array, others: Array) -> bool:
         return largest(values - others) <= self._near
 
-    def scaled(self) -> Cause | None:
+    def scaled(self) -> Diagnosis | None:
         """All gradients are the reference's times one number."""
         square = float(np.vdot(self._expected, self._expected))
         if not square:
@@ -108,7 +110,7 @@ class _Case:
             return _CHANGED
         return _scaled(ratio, self._measured)
 
-    def of_towers(self) -> Cause | None:
+    def of_towers(self) -> Diagnosis | None:
         """The gradients are those of the towers' rows, each with a weight of its own."""
         samples = self._trial.parts
         weights = self._weights(samples, self._found)
@@ -124,7 +126,7 @@ class _Case:
             return _CHANGED
         return by_rows(self._times(samples, weights / right), self._trial, self._measured.towers)
 
-    def of_rows(self) -> Cause | None:
+    def of_rows(self) -> Diagnosis | None:
         """The gradients are those of single rows, each with a weight of its own.
 
         Rows that all have another weight explain nothing: where a loss is a function of one
@@ -163,33 +165,33 @@ class _Case:
             return None
         return np.asarray(weights) if self._is_near(columns @ weights, gradients) else None
 
-    def _by_tower(self) -> Cause:
+    def _by_tower(self) -> Diagnosis:
         """Right on every tower's own rows: what the program does is no sum over rows."""
         if any(name in self._measured.changed for name in self._variables):
-            return Cause(
+            return Diagnosis(
                 "each tower changes its gradients, by clipping for example, before the mean is "
                 "taken, the reference after it",
                 "clip the averaged gradients; if it is meant, say so: "
                 "gradients-equal.statistics = 'tower'",
             )
-        return Cause(
+        return Diagnosis(
             "it is the mean over towers of what the reference gives on each tower's rows alone: "
             "statistics of the batch, as batch normalisation takes, are those of a tower's rows",
             "if that is meant, say so: gradients-equal.statistics = 'tower'; else take them "
             "over all towers",
         )
 
-    def shifted(self) -> Cause | None:
+    def shifted(self) -> Diagnosis | None:
         """The rows of one input do not belong to those of the others."""
         for how, gradients in self._trial.shifted.items():
             if self._is_near(self._joined(gradients), self._found):
-                return Cause(
+                return Diagnosis(
                     f"it is what the reference gives with {how}",
                     "cut all inputs of a tower at the same rows, in the same order",
                 )
         return None
 
-    def paired(self) -> Cause | None:
+    def paired(self) -> Diagnosis | None:
         """The gradient is that of another variable."""
         (own,) = self._variables
         for other, gradient in self._trial.expected.items():
@@ -201,14 +203,14 @@ class _Case:
             off = largest(gradient - self._trial.found[own])
             apart = largest(self._trial.expected[own] - self._trial.found[own])
             if size and off <= min(close, 0.1 * apart):
-                return Cause(
+                return Diagnosis(
                     f"it is the gradient of {other}: gradients and variables are paired wrongly",
                     "keep each gradient with its variable; where lists are joined with zip, both "
                     "must leave out the same entries",
                 )
         return None
 
-    def penalised(self) -> Cause | None:
+    def penalised(self) -> Diagnosis | None:
         """The difference is a multiple of the variable itself."""
         (own,) = self._variables
         start = self._trial.start.get(own)
@@ -222,7 +224,7 @@ class _Case:
             return None
         towers = self._measured.towers
         if times > 0:
-            return Cause(
+            return Diagnosis(
                 "what is added to it is a multiple of the variable itself, as a weight penalty's "
                 f"gradient is: the penalty counts more than once, in each of the {towers} towers "
                 "perhaps",
@@ -230,7 +232,7 @@ class _Case:
                 "towers where gradients are added up",
                 (f"found - expected = {number(times)} x the variable",),
             )
-        return Cause(
+        return Diagnosis(
             "what it lacks is a multiple of the variable itself, as a weight penalty's gradient "
             "is: the penalty counts less than once, or not at all",
             "add the penalty to the loss of every tower whose gradients are averaged",
@@ -238,11 +240,11 @@ class _Case:
         )
 
 
-def _scaled(ratio: float, measured: Measurement) -> Cause:
+def _scaled(ratio: float, measured: Measurement) -> Diagnosis:
     towers = measured.towers
     declared = f"gradients-equal.scale = {_exact(ratio * measured.scale)}"
     if abs(ratio) < 1e-6:
-        return Cause(
+        return Diagnosis(
             "nothing of it arrives",
             "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
         )
@@ -265,7 +267,7 @@ def _scaled(ratio: float, measured: Measurement) -> Cause:
             "if it is a loss scale, undo it before the gradients are applied; if it is meant, say "
             f"so: {declared}"
         )
-    return Cause(what, cure, ratio=ratio)
+    return Diagnosis(what, cure, ratio=ratio)
 
 
 def _whole(number: float) -> bool:

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from placement_checks.core.measurement import Array, Trial
-from placement_checks.util.text import listed
+from placement_checks.util.text import joined
 
 CLOSE = 0.01  # of weights and ratios, which are fitted
 
 
-class Cause(NamedTuple):
+class Diagnosis(NamedTuple):
     """The likely mistake.
 
     Attributes:
@@ -29,7 +29,7 @@ class Cause(NamedTuple):
     ratio: float | None = None
 
 
-def by_rows(times: Array, trial: Trial, towers: int) -> Cause:
+def by_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
     """What it means that rows count so many times what they should."""
     shown = tuple(_ranges(times))
     if trial.split:
@@ -38,7 +38,7 @@ def by_rows(times: Array, trial: Trial, towers: int) -> Cause:
     begin, end, last = blocks[-1]
     if len(blocks) > 1 and abs(last) < CLOSE and end - begin < towers:
         rows = "row counts" if end - begin == 1 else f"{end - begin} rows count"
-        return Cause(
+        return Diagnosis(
             f"of a batch of {trial.rows} rows the last {rows} for nothing",
             "give what is left over to a tower, and weight the towers by their rows; or feed "
             f"batches that {towers} divides, and say so: gradients-equal.rows = "
@@ -47,8 +47,8 @@ def by_rows(times: Array, trial: Trial, towers: int) -> Cause:
         )
     sizes = list(_sizes(blocks, trial.rows, towers))
     if len(sizes) == towers and len(set(sizes)) > 1:
-        return Cause(
-            f"towers of {listed(sizes)} rows are averaged as if they were equal",
+        return Diagnosis(
+            f"towers of {joined(sizes)} rows are averaged as if they were equal",
             "weight each tower by its rows, n_i / n: placement_checks.average_gradients("
             "tower_grads, weights=rows)",
             shown,
@@ -56,7 +56,7 @@ def by_rows(times: Array, trial: Trial, towers: int) -> Cause:
     split = [part.rows for part in trial.parts]
     if len(split) == towers and all(np.ptp(times[list(rows)]) < CLOSE for rows in split):
         return _by_towers(times, split, shown)
-    return Cause(
+    return Diagnosis(
         "rows do not count alike",
         "see that every row is in one tower, and that towers are weighted by their rows",
         shown,
@@ -75,7 +75,9 @@ def _sizes(blocks: Sequence[tuple[int, int, float]], rows: int, towers: int) -> 
         yield from [round(size)] * ((end - begin) // round(size))
 
 
-def _by_towers(times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str, ...]) -> Cause:
+def _by_towers(
+    times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str, ...]
+) -> Diagnosis:
     of = [times[list(rows)] for rows in split]
     lost = [number for number, rows in enumerate(of) if np.all(np.abs(rows) < CLOSE)]
     kept = [number for number in range(len(of)) if number not in lost]
@@ -83,15 +85,15 @@ def _by_towers(times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str,
     if lost and whole and np.allclose(of[kept[0]], whole, rtol=CLOSE):
         last = ", the last," if kept[0] == len(of) - 1 else ""
         others = "the other's" if len(of) == 2 else "those of the others"
-        return Cause(
+        return Diagnosis(
             f"only the rows of tower {kept[0]}{last} count: {others} are lost, or computed on the "
             "same rows",
             "take the mean over the gradients of all towers, each computed on its own rows",
             shown,
         )
     if lost:
-        towers = f"{'tower' if len(lost) == 1 else 'towers'} {listed(lost)}"
-        return Cause(
+        towers = f"{'tower' if len(lost) == 1 else 'towers'} {joined(lost)}"
+        return Diagnosis(
             f"nothing of it comes from {towers}, as if it were frozen there",
             "look for a stop_gradient, a mask, a list of variables or an index that leaves it out",
             shown,
@@ -101,7 +103,7 @@ def _by_towers(times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str,
         "; if the towers are meant for parts of different size, say so: gradients-equal.shares = "
         f"{shares}"
     )
-    return Cause(
+    return Diagnosis(
         "the towers do not count alike",
         f"weight each tower by its rows{meant if shares else ''}",
         shown,

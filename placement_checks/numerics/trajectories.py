@@ -22,7 +22,7 @@ _PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
 _DRIFT = 0.02  # of what a variable moves, under an optimiser that is not proportional
 
 
-class Departure(NamedTuple):
+class Divergence(NamedTuple):
     """A variable that is no longer the reference's.
 
     Attributes:
@@ -53,7 +53,7 @@ def compared(
     tolerance: float = 32.0,
     times_noise: float = 8.0,
     scale: float = 1.0,
-) -> tuple[list[Difference], list[Departure]]:
+) -> tuple[list[Difference], list[Divergence]]:
     """The variables that both programs have: those that stay equal, and those that do not.
 
     Variables whose gradient is zero in truth, and their slots, go where rounding takes them, and
@@ -69,7 +69,7 @@ def compared(
     equal, apart = [], []
     noisy = _noisy(measured)
     for name in trajectory.start:
-        if name not in trajectory.found[0] or owner(name, trajectory) in noisy:
+        if name not in trajectory.found[0] or trained_variable_of(name, trajectory) in noisy:
             continue
         for number in range(len(trajectory.found)):
             each = _after(measured, trajectory, name, number, tolerance, times_noise, scale)
@@ -92,7 +92,7 @@ def _after(
 ) -> Difference:
     """The difference of one variable after a step."""
     expected, found = trajectory.expected[number][name], trajectory.found[number][name]
-    trained = owner(name, trajectory)
+    trained = trained_variable_of(name, trajectory)
     dtype = measured.dtypes[name]
     allowed = 0.0
     if dtype in EPS:
@@ -134,7 +134,7 @@ def _noisy(measured: Measurement) -> set[str]:
     }
 
 
-def stale(measured: Measurement) -> set[str]:
+def variables_with_stale_copies(measured: Measurement) -> set[str]:
     """The variables whose gradient differs after the steps, from equal variables again.
 
     Then the program computes with something else than the variables that both have.
@@ -145,7 +145,7 @@ def stale(measured: Measurement) -> set[str]:
     return differing(measured.trajectory.late, measured.precisions) - before
 
 
-def made_up_for(measured: Measurement) -> float:
+def compensated_factor(measured: Measurement) -> float:
     """The number that all gradients are multiplied by and the rate is divided by; 1 if by none.
 
     That is so where the weights stay equal, under an optimiser whose step grows with the gradient.
@@ -167,7 +167,7 @@ def made_up_for(measured: Measurement) -> float:
     return 1.0 if apart else float(ratios[0])
 
 
-def owner(name: str, trajectory: Trajectory) -> str | None:
+def trained_variable_of(name: str, trajectory: Trajectory) -> str | None:
     """The trained variable that this is, or is a slot of: slots are named under their variable."""
     while name:
         if name in trajectory.unsure:
@@ -176,7 +176,7 @@ def owner(name: str, trajectory: Trajectory) -> str | None:
     return None
 
 
-def _departure(trajectory: Trajectory, each: Difference, number: int) -> Departure:
+def _departure(trajectory: Trajectory, each: Difference, number: int) -> Divergence:
     name = each.variable
     before = trajectory.expected[number - 1] if number else trajectory.start
     ours = trajectory.found[number - 1] if number else trajectory.start
@@ -187,7 +187,7 @@ def _departure(trajectory: Trajectory, each: Difference, number: int) -> Departu
     last = trajectory.expected[-1][name]
     size = largest(last - trajectory.start[name])
     off = largest(trajectory.found[-1][name] - last)
-    return Departure(each, number + 1, moved, off / size if size else np.inf)
+    return Divergence(each, number + 1, moved, off / size if size else np.inf)
 
 
 def _ratio(expected: Array, found: Array) -> float | None:

@@ -14,17 +14,22 @@ from placement_checks.core.gpus import local_gpus
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import VARIABLES
-from placement_checks.core.placement import MOST_REFUSALS, Placement, Refusal
+from placement_checks.core.placement import MAX_REFUSALS, Placement, Refusal
 from placement_checks.loading.graph_def import (
     all_nodes,
-    keep_whole,
+    keep_constants_whole,
     without_large_constants,
 )
 from placement_checks.placer.answers import check
 from placement_checks.placer.kernels import BOUND, why_not
-from placement_checks.placer.task_order import Preference
-from placement_checks.placer.worker.client import PlacerProcess, Unusable, phantom, session
-from placement_checks.placer.worker.refused import Refused
+from placement_checks.placer.task_order import TaskOrder
+from placement_checks.placer.worker.client import (
+    PlacerProcess,
+    PlacerUnavailable,
+    phantom,
+    session,
+)
+from placement_checks.placer.worker.refused import GraphRefused
 
 
 def place(asked: Placement, graph_def: Any, machine: Machine, devices: str) -> Placement:
@@ -62,18 +67,18 @@ def place(asked: Placement, graph_def: Any, machine: Machine, devices: str) -> P
             try:
                 placed = _ask(process, graph_def, asked, soft=False)
                 return _assigned(asked, graph_def, placed, kind)
-            except Refused as refused:
+            except GraphRefused as refused:
                 refusals = list(_refusals(process, graph_def, asked, refused))
         try:
             placed = _ask(process, graph_def, asked, soft=True)
-        except Refused as refused:
+        except GraphRefused as refused:
             return replace(
                 asked,
                 refusals=refusals or [_refusal(str(refused), asked)],
                 placer=kind,
                 assigned=Missing("the placer refused the graph"),
             )
-    except Unusable as reason:
+    except PlacerUnavailable as reason:
         return replace(asked, assigned=Missing(str(reason)))
     return replace(_assigned(asked, graph_def, placed, kind), refusals=refusals)
 
@@ -89,7 +94,7 @@ def _of_other_clusters(asked: Placement) -> list[Refusal]:
     return [
         Refusal(op.name, f"it {lacking[op.requested]}")
         for op in asked.ops.values()
-        if op.requested in lacking and not op.call
+        if op.requested in lacking and not op.caller
     ]
 
 
@@ -100,11 +105,11 @@ _HERE = re.compile(r"/(?:replica|task):0(?=/|$)")
 def prepared(graph_def: Any, machine: Machine) -> Any:
     """A copy of a GraphDef that can be placed from outside.
 
-    On one host every op names that host, in a cluster tasks have the names of `Preference`, and
+    On one host every op names that host, in a cluster tasks have the names of `TaskOrder`, and
     large constants that no shape depends on become small ones.
     """
     prefix = str(LOCALHOST) if machine.is_local else ""
-    renamed = cache(Preference(machine).device)
+    renamed = cache(TaskOrder(machine).device)
     copied = without_large_constants(graph_def)
     for node in all_nodes(copied):
         if prefix and "/job:" not in node.device:
@@ -112,7 +117,7 @@ def prepared(graph_def: Any, machine: Machine) -> Any:
         elif not prefix and node.device:
             node.device = renamed(node.device)
     if not machine.is_local:
-        keep_whole(copied)
+        keep_constants_whole(copied)
     return copied
 
 
@@ -121,7 +126,7 @@ def _ask(process: PlacerProcess, graph_def: Any, asked: Placement, *, soft: bool
     names = list(asked.ops)
     own = len(graph_def.node)
     assert asked.machine is not None
-    preference = Preference(asked.machine)
+    preference = TaskOrder(asked.machine)
     try:
         devices = process.place(
             graph_def.SerializeToString(),
@@ -130,13 +135,13 @@ def _ask(process: PlacerProcess, graph_def: Any, asked: Placement, *, soft: bool
             preference.tasks(),
             soft=soft,
         )
-    except Refused as refused:
+    except GraphRefused as refused:
         if unknown := _UNKNOWN_OP.search(str(refused)):
-            raise Unusable(
+            raise PlacerUnavailable(
                 f"the placer does not know the op type {unknown[1]}: "
                 "ops of libraries of one's own cannot be placed"
             ) from None
-        raise Refused(preference.back(str(refused))) from None
+        raise GraphRefused(preference.back(str(refused))) from None
     back = cache(preference.back)
     answer = list(map(back, devices))
     requested = [] if soft else [back(node.device) for node in graph_def.node]
@@ -158,7 +163,7 @@ def _assigned(asked: Placement, graph_def: Any, devices: Iterable[str], kind: st
         nodes = {node.name: node for node in graph_def.node if node.name in fallen}
         for name, op in fallen.items():
             reason = why_not(op, nodes.get(name), machine)
-            ops[name] = op._replace(why_not=reason or BOUND, bound=not reason)
+            ops[name] = op._replace(fallback_reason=reason or BOUND, fell_with_another=not reason)
     return replace(asked, ops=ops, placer=kind, assigned=True)
 
 
@@ -170,7 +175,7 @@ _MALFORMED = re.compile(r"Malformed device specification '([^']*)' in node: \{na
 
 
 def _refusals(
-    process: PlacerProcess, graph_def: Any, asked: Placement, refused: Refused
+    process: PlacerProcess, graph_def: Any, asked: Placement, refused: GraphRefused
 ) -> Iterator[Refusal]:
     """Everything that strict placement refuses, one after the other.
 
@@ -181,7 +186,7 @@ def _refusals(
     kept: dict[str, str] = {}
     told: set[str] = set()
     try:
-        for _ in range(MOST_REFUSALS):
+        for _ in range(MAX_REFUSALS):
             refusal = _refusal(str(refused), asked)
             alike = _on_the_same_missing_device(refusal, asked)
             for name in [refusal.op, *alike]:
@@ -198,7 +203,7 @@ def _refusals(
                 nodes[name].device = _without_type(kept[name])
             try:
                 _ask(process, graph_def, asked, soft=False)
-            except Refused as again:
+            except GraphRefused as again:
                 refused = again
             else:
                 return
@@ -215,7 +220,7 @@ def _on_the_same_missing_device(refusal: Refusal, asked: Placement) -> list[str]
     return [
         other.name
         for other in asked.ops.values()
-        if other.requested == op.requested and other.name != op.name and not other.call
+        if other.requested == op.requested and other.name != op.name and not other.caller
     ]
 
 

@@ -21,7 +21,7 @@ _FIRST = "A0_"  # before a job's name: comes before what does not begin so
 _TASK = re.compile(rf"/job:{_FIRST}(\w+)((?:/replica:\d+)?)(?:/task:(\d+))?")
 
 
-class Preference:
+class TaskOrder:
     """The names of a machine's tasks as the placer process knows them."""
 
     def __init__(self, machine: Machine) -> None:

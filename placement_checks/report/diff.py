@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from placement_checks.core.results import Difference, Places
 from placement_checks.report.json import SCHEMA, versions, written
 from placement_checks.util.printable import printable
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 _MOST = 20  # ops of a group that are listed
 
@@ -45,7 +45,7 @@ def render_text(difference: Difference) -> str:
 def _text(difference: Difference) -> Iterator[str]:
     old, new = difference.old, difference.new
     if not difference:
-        yield f"{old} and {new} have {counted(difference.ops, 'op')}, each on the same device."
+        yield f"{old} and {new} have {plural(difference.ops, 'op')}, each on the same device."
         return
     ways: dict[tuple[Places, Places], list[str]] = defaultdict(list)
     for op, kind, before, after in difference.moved:
@@ -57,13 +57,13 @@ def _text(difference: Difference) -> Iterator[str]:
             ops = [f"{op} ({kind})" if kind else op for op, kind in only.items()]
             yield from _group(f"only in {name}", ops)
     yield (
-        f"of {counted(difference.ops, 'op')} in both, {len(difference.moved)} moved; "
+        f"of {plural(difference.ops, 'op')} in both, {len(difference.moved)} moved; "
         f"{len(difference.removed)} only in {old}, {len(difference.added)} only in {new}."
     )
 
 
 def _group(title: str, ops: Sequence[str]) -> Iterator[str]:
-    yield f"{title}: {counted(len(ops), 'op')}"
+    yield f"{title}: {plural(len(ops), 'op')}"
     yield from (f"  {op}" for op in ops[:_MOST])
     if len(ops) > _MOST:
         yield f"  and {len(ops) - _MOST} more, see --format json"

@@ -11,7 +11,7 @@ from rich.text import Text
 _MOST = 8  # variables
 _WIDTH = 24
 _DECADES = 9  # a difference as large as the values is some 10^7 eps in float32
-_STYLES = {"equal": "green", "noise": "dim", "blurred": "yellow", "differs": "bold red"}
+_STYLES = {"equal": "green", "noise": "dim", "too-coarse": "yellow", "differs": "bold red"}
 
 
 def picture(figures: Sequence[Mapping[str, Any]]) -> Iterator[Text]:

@@ -10,7 +10,7 @@ from placement_checks.core.op_types import VARIABLES
 from placement_checks.logs import Log, Record, text_of
 from placement_checks.report.json import SCHEMA, written
 from placement_checks.util.printable import printable
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 _MOST_KINDS = 4
 _MOST_MOVED = 20
@@ -56,8 +56,8 @@ def torn_and_reason(log: Log) -> Iterator[str]:
 def _text(log: Log) -> Iterator[str]:
     if not log.reason:
         yield (
-            f"{log.name}: {counted(log.records, 'record')}, "
-            f"{counted(sum(log.counts.values()), 'placement')} of {counted(len(log.counts), 'op')}"
+            f"{log.name}: {plural(log.records, 'record')}, "
+            f"{plural(sum(log.counts.values()), 'placement')} of {plural(len(log.counts), 'op')}"
         )
         yield ""
         yield from _table(log)
@@ -100,11 +100,10 @@ def _shown(device: str) -> str:
 
 def _moved(log: Log) -> Iterator[str]:
     moved = log.moved
-    yield f"{counted(len(moved), 'op')} on more than one device:"
+    yield f"{plural(len(moved), 'op')} on more than one device:"
     for node, records in list(moved.items())[:_MOST_MOVED]:
         where = ", ".join(
-            f"{_shown(record.device)} ({counted(log.counts[record], 'time')})"
-            for record in records
+            f"{_shown(record.device)} ({plural(log.counts[record], 'time')})" for record in records
         )
         yield f"  {node} ({records[0].op or 'of unknown type'}): {where}"
     if len(moved) > _MOST_MOVED:

@@ -13,7 +13,7 @@ from placement_checks.core.results import Report, Verdict
 from placement_checks.report.console import show
 from placement_checks.report.error_bars import picture
 from placement_checks.report.finding_lines import finding_lines
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
@@ -87,7 +87,7 @@ def _findings(verdict: Verdict) -> Iterator[Text]:
     if not verdict.findings:
         return
     yield Text.assemble(
-        (verdict.rule, "bold red"), f": {counted(len(verdict.findings), 'finding')}"
+        (verdict.rule, "bold red"), f": {plural(len(verdict.findings), 'finding')}"
     )
     for line in finding_lines(verdict.findings):
         text = Text(line)
@@ -102,6 +102,6 @@ def _count(reports: Sequence[Report]) -> Text:
     counts = {state: sum(report.count(state) for report in reports) for state in _STATES}
     said = ", ".join(f"{count} {state.replace('-', ' ')}" for state, count in counts.items())
     return Text(
-        f"{counted(len(reports), 'program')}, rules: {said}.",
+        f"{plural(len(reports), 'program')}, rules: {said}.",
         "bold red" if counts["broken"] else "bold",
     )

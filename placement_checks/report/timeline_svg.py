@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from placement_checks.core.trace import OpSpan, Timeline, Trace
 from placement_checks.report.html import Picture, shown
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 _WIDTH, _LABEL, _RIGHT = 960, 120, 20
 _LANE, _GAP, _TOP, _BOTTOM = 34, 10, 8, 34
@@ -18,8 +18,8 @@ _TICKS = 8
 
 def picture(trace: Trace, program: str) -> Picture:
     """The fastest of the steps that were traced."""
-    caption = f"The fastest of {counted(len(trace.steps), 'traced step')} of {program}, "
-    caption += f"{counted(trace.rows, 'row')}"
+    caption = f"The fastest of {plural(len(trace.steps), 'traced step')} of {program}, "
+    caption += f"{plural(trace.rows, 'row')}"
     return Picture(lanes_svg(trace.shortest, caption), caption)
 
 

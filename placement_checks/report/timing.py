@@ -11,7 +11,7 @@ from rich.text import Text
 from placement_checks.core.timing import Loop, Timing
 from placement_checks.report.console import show
 from placement_checks.report.json import SCHEMA, versions, written
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 _COMPARED = ("rows", "gpus", "devices", "kind", "tensorflow", "onednn", "measured_ratio",
              "replayed_ratio")  # fmt: skip
@@ -46,13 +46,13 @@ def write(timings: Sequence[Timing], console: Console) -> None:
 def write_table(timings: Sequence[Timing], console: Console) -> None:
     """Print the figures of one pair of programs, a column for each size of batch."""
     at = timings[0].at
-    towers = f", {counted(at.gpus, 'tower')}, beside "
+    towers = f", {plural(at.gpus, 'tower')}, beside "
     show(console, Text.assemble((at.program, "bold"), towers, (at.reference, "bold")))
-    on = f"{at.kind}, {counted(at.cores, 'core')}, oneDNN {at.onednn}"
+    on = f"{at.kind}, {plural(at.cores, 'core')}, oneDNN {at.onednn}"
     show(console, Text(f"on {on}, TensorFlow {at.tensorflow}"))
     show(console, Text())
     columns = [["", *_CELLS]] + [
-        [counted(each.rows, "row"), *(cell(each) for cell in _CELLS.values())] for each in timings
+        [plural(each.rows, "row"), *(cell(each) for cell in _CELLS.values())] for each in timings
     ]
     widths = [max(map(len, column)) for column in columns]
     for name, *cells in zip(*columns, strict=True):
@@ -63,14 +63,14 @@ def write_table(timings: Sequence[Timing], console: Console) -> None:
     show(console, Text())
     for each in timings:
         if each.unmeasured:
-            said = f"{counted(each.rows, 'row')}: no ratio is measured, {each.unmeasured}"
+            said = f"{plural(each.rows, 'row')}: no ratio is measured, {each.unmeasured}"
             show(console, Text(said, "yellow"))
             show(console, Text())
 
 
 def write_legend(timing: Timing, console: Console) -> None:
     """Print what the lines of the table mean."""
-    rounds = counted(len(timing.single.wall), "round")
+    rounds = plural(len(timing.single.wall), "round")
     for name, meaning in {**_CONTROLS[timing.at.devices], **_LEGEND}.items():
         line = Text.assemble((f"{name:<12}", "bold"), meaning.format(rounds=rounds), style="dim")
         show(console, line)
@@ -120,7 +120,7 @@ def write_against(
 ) -> None:
     """Print what a saved run had for the same batches."""
     for each in timings:
-        rows = counted(each.rows, "row")
+        rows = plural(each.rows, "row")
         show(console, Text(f"{rows} against {file}: {_against(each.document(), before)}"))
 
 
@@ -128,7 +128,7 @@ def _against(now: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str
     alike = ("rows", "gpus", "devices")
     then = next((each for each in before if all(each[key] == now[key] for key in alike)), None)
     if then is None:
-        return f"it has no run of them with {counted(now['gpus'], 'tower')} on {now['kind']}"
+        return f"it has no run of them with {plural(now['gpus'], 'tower')} on {now['kind']}"
     changed = [
         f"{name} {now[key]} instead of {then[key]}"
         for key, name in (("tensorflow", "TensorFlow"), ("onednn", "oneDNN"), ("kind", "on"))

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import ClassVar
 
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing, OneTower
 from placement_checks.core.placement import Op, Placement
@@ -77,7 +77,7 @@ def is_among(name: str, patterns: Iterable[str]) -> bool:
 
 def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
     """A path for a finding: each op with its type and source line; of a long one both ends."""
-    flow = wiring(placement).flow
+    flow = analyse(placement).flow
     shown = [
         " ".join(
             filter(None, (f"{flow.names[op]} ({flow.types[op]})", placement.where(flow.names[op])))

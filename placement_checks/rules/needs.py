@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing, OneTower
 
@@ -72,7 +72,7 @@ def _two_towers(evidence: Evidence) -> Missing | None:
         if (missing := need.missing(evidence)) is not None:
             return missing
     placement = evidence.placement
-    towers = wiring(placement).towers
+    towers = analyse(placement).towers
     if len(towers) > 1:
         return None
     if not towers:
@@ -90,15 +90,15 @@ def _two_towers(evidence: Evidence) -> Missing | None:
 
 
 def _losses(evidence: Evidence) -> Missing | None:
-    unknown = wiring(evidence.placement).losses.unknown
+    unknown = analyse(evidence.placement).losses.unknown
     return Missing(unknown) if unknown else None
 
 
 def _losses_apart(evidence: Evidence) -> Missing | None:
-    known = wiring(evidence.placement)
-    if not known.blended:
+    known = analyse(evidence.placement)
+    if not known.mixed_losses:
         return None
-    tower = known.towers[known.blended[0].tower]
+    tower = known.towers[known.mixed_losses[0].tower]
     return Missing(
         f"the loss of the tower on {tower} contains another tower's; mend losses-apart first"
     )

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.run.runnable import Runnable
-from placement_checks.util.text import counted, listed, nearest
+from placement_checks.run.runnable import RunnableProgram
+from placement_checks.util.text import joined, nearest, plural
 
 
-def comparable(program: Runnable, reference: Runnable) -> None:
+def comparable(program: RunnableProgram, reference: RunnableProgram) -> None:
     """Check that both programs train the same variables, and the reference on one device.
 
     Raises:
         InputError: the reference has towers, or a step trains nothing.
         CannotRun: the variables differ, or it is not known what a step is.
     """
-    towers = wiring(reference.placement).towers
+    towers = analyse(reference.placement).towers
     if len(towers) > 1:
         raise InputError(
             reference.name,
-            f"it has {len(towers)} towers, on {listed(towers)}, and a reference has one",
+            f"it has {len(towers)} towers, on {joined(towers)}, and a reference has one",
             "name the program for one GPU as the reference",
         )
     for each in (reference, program):
@@ -27,9 +27,9 @@ def comparable(program: Runnable, reference: Runnable) -> None:
     _same_variables(program, reference)
 
 
-def _trains(program: Runnable) -> None:
+def _trains(program: RunnableProgram) -> None:
     """Refuse a program whose step trains nothing."""
-    if program.received.gradients or program.received.unread:
+    if program.gradient_tensors.gradients or program.gradient_tensors.unread:
         return
     if program.placement.step.train_op:
         raise InputError(
@@ -41,10 +41,10 @@ def _trains(program: Runnable) -> None:
     )
 
 
-def _same_variables(program: Runnable, reference: Runnable) -> None:
+def _same_variables(program: RunnableProgram, reference: RunnableProgram) -> None:
     """Variables are compared by name, so those that are trained must have one name and shape."""
     shapes = {each.name: each.shape for each in program.placement.variables}
-    trained = [*reference.received.gradients, *reference.received.unread]
+    trained = [*reference.gradient_tensors.gradients, *reference.gradient_tensors.unread]
     missing = [name for name in trained if name not in shapes]
     if missing:
         near = nearest(missing[0], shapes)
@@ -52,7 +52,7 @@ def _same_variables(program: Runnable, reference: Runnable) -> None:
             f"variables are compared by name, and {program.name} has none called {missing[0]}"
             + (f" ({near} is near)" if near else "")
             + (
-                f", nor {counted(len(missing) - 1, 'other')} of the reference"
+                f", nor {plural(len(missing) - 1, 'other')} of the reference"
                 if missing[1:]
                 else ""
             )

@@ -19,7 +19,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.gpus import local_gpus
 
 
-def stands_in(gpus: int, devices: str = "auto") -> bool:
+def uses_simulated(gpus: int, devices: str = "auto") -> bool:
     """Whether CPU devices stand in for GPUs.
 
     Args:
@@ -34,9 +34,9 @@ def session_config(gpus: int, devices: str = "auto") -> Any:
 
     Args:
         gpus: how many GPUs the program names.
-        devices: as for `stands_in`.
+        devices: as for `uses_simulated`.
     """
-    if stands_in(gpus, devices):
+    if uses_simulated(gpus, devices):
         return tf.compat.v1.ConfigProto(device_count={"CPU": gpus + 1, "GPU": 0})
     return tf.compat.v1.ConfigProto(gpu_options=tf.compat.v1.GPUOptions(allow_growth=True))
 
@@ -47,15 +47,15 @@ def running_on(gpus: int, *, devices: str = "auto") -> Iterator[Any]:
 
     Args:
         gpus: how many GPUs the program names.
-        devices: as for `stands_in`.
+        devices: as for `uses_simulated`.
 
     Yields:
         The ``ConfigProto`` for the session that runs the graph, which may be changed.
     """
     config = session_config(gpus, devices)
     with contextlib.ExitStack() as stack:
-        if stands_in(gpus, devices):
-            stack.enter_context(tf.compat.v1.device(lambda op: stand_in(op.device)))
+        if uses_simulated(gpus, devices):
+            stack.enter_context(tf.compat.v1.device(lambda op: to_simulated(op.device)))
         yield config
 
 
@@ -72,7 +72,7 @@ def full_precision() -> Iterator[None]:
 
 
 @lru_cache(maxsize=1024)
-def stand_in(device: str) -> str:
+def to_simulated(device: str) -> str:
     """The device that stands in for ``device``: ``CPU:i+1`` for ``GPU:i``, else itself."""
     parsed = Device.parse(device)
     if not parsed.is_gpu:
@@ -80,7 +80,7 @@ def stand_in(device: str) -> str:
     return str(Device(parsed.job, parsed.replica, parsed.task, "CPU", (parsed.index or 0) + 1))
 
 
-def stood_in_for(device: Device) -> Device:
+def to_requested(device: Device) -> Device:
     """The device that one stands in for: ``GPU:i`` for ``CPU:i+1``, else itself."""
     if device.type != "CPU" or not device.index:
         return device

@@ -17,7 +17,7 @@ import tensorflow as tf
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import UsageError
 from placement_checks.loading import tf_internals
-from placement_checks.run.devices import stand_in, stands_in
+from placement_checks.run.devices import to_simulated, uses_simulated
 
 # Where the numbers of the groups of devices begin that strategies add up in, of each strategy.
 _group_keys = count(1000, 1000)
@@ -44,7 +44,7 @@ def simulated_gpus(gpus: int, *, devices: str = "auto") -> Iterator[None]:
     Raises:
         UsageError: TensorFlow has started with fewer logical CPUs.
     """
-    simulated = stands_in(gpus, devices)
+    simulated = uses_simulated(gpus, devices)
     if simulated:
         ask_for_cpus(gpus + 1)
     soft = tf.config.get_soft_device_placement()
@@ -112,7 +112,9 @@ def _instead(device: Any) -> Any:
         asked: Callable[[Any], Any] = device
         return lambda op: _instead(asked(op))
     if isinstance(device, str) and device:
-        return stand_in(device)
+        return to_simulated(device)
     if hasattr(device, "to_string"):
-        return stand_in(device.to_string()) if Device.parse(device.to_string()).is_gpu else device
+        return (
+            to_simulated(device.to_string()) if Device.parse(device.to_string()).is_gpu else device
+        )
     return device

@@ -15,8 +15,8 @@ from placement_checks.core.program import BatchFunction
 from placement_checks.loading.details import dims
 from placement_checks.loading.saved_case import Case
 from placement_checks.loading.users_code import users_code
-from placement_checks.run.runnable import Runnable
-from placement_checks.util.text import close, counted, listed
+from placement_checks.run.runnable import RunnableProgram
+from placement_checks.util.text import close, joined, plural
 
 Batch = Mapping[str, npt.NDArray[Any]]
 Split = tuple[tuple[int, ...], ...]
@@ -38,8 +38,8 @@ class Feeding:
 
     def __init__(
         self,
-        towers: Runnable,
-        reference: Runnable | None,
+        towers: RunnableProgram,
+        reference: RunnableProgram | None,
         make: BatchFunction | None,
         *,
         rows: int = 0,
@@ -79,14 +79,14 @@ class Feeding:
         self.rows = rows or fixed or kept or total * -(-max(fewest, _EACH * total) // total)
         if fixed and rows and fixed != rows:
             raise InputError(
-                f"a batch of {counted(rows, 'row')}",
+                f"a batch of {plural(rows, 'row')}",
                 f"the programs take {fixed}",
                 "leave the number out",
             )
         if self.rows % total:
             raise InputError(
                 towers.name,
-                f"{counted(self.rows, 'row')} cannot be cut for its {counted(total, 'tower')}",
+                f"{plural(self.rows, 'row')} cannot be cut for its {plural(total, 'tower')}",
                 f"take a multiple of {total}, such as {total * _EACH}",
             )
         self.odd = 0 if fixed or rows or not towers.shared or total == 1 else self.rows + 1
@@ -132,7 +132,7 @@ class Feeding:
                 raise InputError(
                     self._name,
                     f"it returned {type(given).__name__}",
-                    f"return arrays by the names of the inputs: {listed(sorted(wanted))}",
+                    f"return arrays by the names of the inputs: {joined(sorted(wanted))}",
                 )
             arrays = {str(name): self._array(str(name), value) for name, value in given.items()}
         for name in sorted(wanted - arrays.keys()):
@@ -140,7 +140,7 @@ class Feeding:
             raise InputError(
                 self._name,
                 f"it returned no array for the input '{name}'",
-                f"is '{near[0]}' meant?" if near else f"it returned {listed(sorted(arrays))}",
+                f"is '{near[0]}' meant?" if near else f"it returned {joined(sorted(arrays))}",
             )
         for name in sorted(wanted):
             if arrays[name].ndim and len(arrays[name]) != rows:
@@ -203,7 +203,7 @@ def _taken(batch: Batch, rows: Sequence[int] | None) -> Batch:
     return {name: each[list(rows)] if each.ndim else each for name, each in batch.items()}
 
 
-def _checked(program: Runnable, mapping: Mapping[str, str], arrays: Batch) -> Batch:
+def _checked(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) -> Batch:
     """The arrays by the tensors that they are fed to.
 
     Raises:
@@ -229,7 +229,7 @@ def _checked(program: Runnable, mapping: Mapping[str, str], arrays: Batch) -> Ba
     return feeds
 
 
-def _rows(program: Runnable, mapping: Mapping[str, str]) -> int:
+def _rows(program: RunnableProgram, mapping: Mapping[str, str]) -> int:
     """The rows that placeholders of one mapping are made for; 0 if they take any number."""
     shapes = [dims(program.graph.get_tensor_by_name(tensor).shape) for tensor in mapping.values()]
     first = {shape[0] for shape in shapes if shape}

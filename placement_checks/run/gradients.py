@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from placement_checks.analysis.gradient_flow import contributions
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
@@ -30,7 +30,7 @@ class Gradient(NamedTuple):
 
 
 @dataclass
-class Received:
+class GradientTensors:
     """The gradients of one program.
 
     Attributes:
@@ -46,12 +46,12 @@ class Received:
     updates: dict[str, str] = field(default_factory=dict)
 
 
-def received(
+def gradient_tensors_of(
     placement: Placement,
     graph: tf.Graph,
     given: Sequence[tuple[Any, Any]],
     applied: Sequence[AppliedGradient],
-) -> Received:
+) -> GradientTensors:
     """The gradients that one step of a program applies.
 
     Args:
@@ -63,15 +63,15 @@ def received(
     Raises:
         InputError: what it says are no gradients with their variables.
     """
-    found = Received()
-    known = wiring(placement)
+    found = GradientTensors()
+    known = analyse(placement)
     said = _by_variable(given, placement.program)
     heard = {each.variable: each for each in applied}
     for variable, updates in known.updates.by_variable.items():
         names = [known.flow.names[update.op] for update in updates]
         applies = [name for name in names if is_gradient_update(placement.ops[name].type)]
         found.updates[variable] = names[-1]
-        if len(applies) == 1 and not placement.ops[applies[0]].call:
+        if len(applies) == 1 and not placement.ops[applies[0]].caller:
             found.gradients[variable] = _input(graph.get_operation_by_name(applies[0]))
             found.optimizers.add(placement.ops[applies[0]].type)
         elif len(applies) > 1:
@@ -85,7 +85,7 @@ def received(
                 found.unread[variable] = "it is applied inside a branch, loop or function"
             if variable in heard:
                 found.optimizers.add(heard[variable].optimizer)
-        elif variable in contributions(placement).trained:
+        elif variable in gradient_flow(placement).trained:
             found.unread[variable] = (
                 f"{names[-1]} ({placement.ops[names[-1]].type}) changes it by an update; return "
                 "{'gradients': [(gradient, variable), …]}"

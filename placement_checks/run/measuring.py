@@ -15,7 +15,11 @@ from placement_checks.core.program import BatchFunction
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.noise import mean_over
-from placement_checks.numerics.trajectories import compared, made_up_for, stale
+from placement_checks.numerics.trajectories import (
+    compared,
+    compensated_factor,
+    variables_with_stale_copies,
+)
 from placement_checks.run import stepping
 from placement_checks.run.comparable import comparable
 from placement_checks.run.devices import full_precision
@@ -23,8 +27,13 @@ from placement_checks.run.feeding import Batch
 from placement_checks.run.pair import ProgramPair
 from placement_checks.run.paired_sessions import PairedSessions
 from placement_checks.run.precision import changed, precisions
-from placement_checks.run.preconditions import all_fed, apart, behind, nothing_random
-from placement_checks.run.session import Running
+from placement_checks.run.preconditions import (
+    ancestors,
+    check_all_fed,
+    check_repeatable,
+    check_towers_ran_apart,
+)
+from placement_checks.run.session import ProgramSession
 
 # Why no steps are taken.
 _BY_TOWER = (
@@ -72,8 +81,8 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     with (
         full_precision(),
-        Running(pair.towers, conditions.seconds) as running,
-        Running(pair.reference, conditions.seconds) as alone,
+        ProgramSession(pair.towers, conditions.seconds) as running,
+        ProgramSession(pair.reference, conditions.seconds) as alone,
     ):
         sessions = PairedSessions(
             running, alone, feeding, scale=conditions.scale, seed=conditions.seed
@@ -102,11 +111,11 @@ class _Comparison:
         rows = self._feeding.rows
         batch = self._sessions.batch(rows)
         for running, feeds in self._sessions.both(batch):
-            all_fed(running.program, feeds)
-        apart(self._towers, self._feeding.to_towers(batch))
+            check_all_fed(running.program, feeds)
+        check_towers_ran_apart(self._towers, self._feeding.to_towers(batch))
         self._towers.begin(self._sessions.start)
         for running, feeds in self._sessions.both(batch):
-            nothing_random(running, feeds)
+            check_repeatable(running, feeds)
         trials = [self._trial(batch, rows)]
         if self._feeding.odd and not self._conditions.by_tower:
             trials += self._odd_trial(program.name)
@@ -124,11 +133,11 @@ class _Comparison:
             trials=trials,
             scale=self._conditions.scale,
             trajectory=trajectory,
-            unread={**single.received.unread, **program.received.unread},
+            unread={**single.gradient_tensors.unread, **program.gradient_tensors.unread},
             missing=dict(self._missing()),
             changed=frozenset([*changed(single), *changed(program)]),
-            optimizers=frozenset(program.received.optimizers),
-            updates=program.received.updates,
+            optimizers=frozenset(program.gradient_tensors.optimizers),
+            updates=program.gradient_tensors.updates,
             notes=self._notes,
         )
         if not _differs(measured):
@@ -156,7 +165,7 @@ class _Comparison:
         """The gradients of both programs on one batch; if they differ, also what explains it."""
         trial = self._sessions.gradients(batch, rows)
         self._no_number(trial.expected, batch)
-        parts = self._sessions.alone.on_parts(batch, rows)
+        parts = self._sessions.alone.per_tower(batch, rows)
         expected = mean_over(parts, rows) if self._conditions.by_tower and parts else {}
         start = self._sessions.start
         trial = replace(
@@ -172,14 +181,14 @@ class _Comparison:
             return trial
         return replace(
             trial,
-            each=self._sessions.alone.on_each(batch, rows),
+            each=self._sessions.alone.per_row(batch, rows),
             shifted=dict(self._sessions.alone.shifted(batch, rows)),
         )
 
     def _missing(self) -> Iterator[tuple[str, bool]]:
         program, single = self._towers.program, self._reference.program
-        ours, theirs = program.received, single.received
-        for name in single.received.gradients:
+        ours, theirs = program.gradient_tensors, single.gradient_tensors
+        for name in single.gradient_tensors.gradients:
             if name not in ours.gradients and name not in ours.unread:
                 yield name, True
         for name in ours.gradients:
@@ -213,9 +222,11 @@ class _Comparison:
         for name in names:
             yield name, self._stray(self._towers, name, self._feeding.to_towers(batch))
 
-    def _stray(self, running: Running, variable: str, feeds: Batch) -> tuple[str, str | None]:
-        gradient = running.program.received.gradients[variable].values
-        op = running.first_stray(behind(running.program, [gradient], feeds), feeds)
+    def _stray(
+        self, running: ProgramSession, variable: str, feeds: Batch
+    ) -> tuple[str, str | None]:
+        gradient = running.program.gradient_tensors.gradients[variable].values
+        op = running.first_stray(ancestors(running.program, [gradient], feeds), feeds)
         op = op or producer_of(gradient)
         return op, running.program.placement.where(op)
 
@@ -231,12 +242,12 @@ def _coarser(some: Mapping[str, str], others: Mapping[str, str]) -> dict[str, st
 def _differs(measured: Measurement) -> bool:
     """Whether a rule may find a difference."""
     if measured.missing or (
-        made_up_for(measured) == 1
+        compensated_factor(measured) == 1
         and any(differing(each, measured.precisions) for each in measured.trials)
     ):
         return True
     if not measured.trajectory:
         return False
-    scale = measured.scale * made_up_for(measured)
-    _, apart = compared(measured, measured.trajectory, scale=scale)
-    return bool(apart or stale(measured))
+    scale = measured.scale * compensated_factor(measured)
+    _, check_towers_ran_apart = compared(measured, measured.trajectory, scale=scale)
+    return bool(check_towers_ran_apart or variables_with_stale_copies(measured))

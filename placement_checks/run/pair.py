@@ -8,7 +8,7 @@ from typing import final
 
 from placement_checks.core.program import BatchFunction, BuiltProgram
 from placement_checks.run.feeding import FEWEST, Feeding
-from placement_checks.run.runnable import Runnable, runnable
+from placement_checks.run.runnable import RunnableProgram, runnable
 
 
 @final
@@ -21,8 +21,8 @@ class ProgramPair:
         reference: the same for one GPU.
     """
 
-    towers: Runnable
-    reference: Runnable
+    towers: RunnableProgram
+    reference: RunnableProgram
 
     @staticmethod
     def of(towers: BuiltProgram, reference: BuiltProgram, devices: str) -> ProgramPair:

@@ -12,8 +12,8 @@ from placement_checks.core.measurement import Trial
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.noise import noise_of
 from placement_checks.run.feeding import Batch, Feeding
-from placement_checks.run.reference_runs import Alone
-from placement_checks.run.session import Running
+from placement_checks.run.reference_runs import ReferenceRuns
+from placement_checks.run.session import ProgramSession
 
 _ORDERS = 3  # other orders of the rows, in which the noise is measured
 
@@ -31,7 +31,13 @@ class PairedSessions:
     """
 
     def __init__(
-        self, towers: Running, reference: Running, feeding: Feeding, *, scale: float, seed: int
+        self,
+        towers: ProgramSession,
+        reference: ProgramSession,
+        feeding: Feeding,
+        *,
+        scale: float,
+        seed: int,
     ) -> None:
         """Nothing is run yet.
 
@@ -44,14 +50,14 @@ class PairedSessions:
         """
         self.towers = towers
         self.reference = reference
-        self.alone = Alone(reference, feeding, towers.program.gpus)
+        self.alone = ReferenceRuns(reference, feeding, towers.program.gpus)
         self.feeding = feeding
         self.start: Mapping[str, npt.NDArray[Any]] = {}
         self.batches: list[Batch] = []
         self._scale = scale
         self._rng = np.random.default_rng(seed)
 
-    def both(self, batch: Batch) -> Iterator[tuple[Running, Batch]]:
+    def both(self, batch: Batch) -> Iterator[tuple[ProgramSession, Batch]]:
         """Each program with its feeds."""
         yield self.towers, self.feeding.to_towers(batch)
         yield self.reference, self.feeding.to_reference(batch)
@@ -64,7 +70,7 @@ class PairedSessions:
         if case and case.start:
             self.start = case.first(values)
         else:
-            trained = self.reference.program.received.gradients
+            trained = self.reference.program.gradient_tensors.gradients
             self.start = {
                 name: self._uneven(value) if name in trained else value
                 for name, value in values.items()

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.measurement import EPS
 from placement_checks.core.op_types import LINEAR
 from placement_checks.core.placement import producer_of
-from placement_checks.run.runnable import Runnable
+from placement_checks.run.runnable import RunnableProgram
 
 
-def precisions(program: Runnable) -> dict[str, str]:
+def precisions(program: RunnableProgram) -> dict[str, str]:
     """The coarsest dtype in which the gradient of each variable is computed.
 
     That of the variable tells nothing where the model computes in another, as in mixed precision.
     """
-    known = wiring(program.placement)
+    known = analyse(program.placement)
     names = sorted(EPS, key=EPS.__getitem__)
     coarsest = [0] * len(known.flow.names)
-    for op, producers in enumerate(known.flow.values):
+    for op, producers in enumerate(known.flow.inputs):
         own = [
             names.index(each.dtype)
             for each in (
@@ -31,24 +31,24 @@ def precisions(program: Runnable) -> dict[str, str]:
         ]
         coarsest[op] = max([*own, *(coarsest[producer] for producer in producers)], default=0)
     found = {}
-    for variable, gradient in program.received.gradients.items():
+    for variable, gradient in program.gradient_tensors.gradients.items():
         dtype = program.variables[variable]
         behind = names[coarsest[known.flow.number[producer_of(gradient.values)]]]
         found[variable] = max(dtype, behind, key=lambda name: EPS.get(name, 0.0))
     return found
 
 
-def changed(program: Runnable) -> Iterator[str]:
+def changed(program: RunnableProgram) -> Iterator[str]:
     """The variables whose gradient is clipped, or else changed, before it is applied.
 
     What does not depend on gradients, such as the rows of a tower, only scales them.
     """
-    known = wiring(program.placement)
+    known = analyse(program.placement)
     backward = known.backward.ops
     of_gradients = known.flow.masks([int(each) for each in backward])
-    for variable, gradient in program.received.gradients.items():
+    for variable, gradient in program.gradient_tensors.gradients.items():
         start = known.flow.number[producer_of(gradient.values)]
-        between = known.flow.cone([start], lambda op: not backward[op])
+        between = known.flow.walk_back([start], lambda op: not backward[op])
         if any(
             of_gradients[op] and not backward[op] and known.flow.types[op] not in LINEAR
             for op in between

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import numpy as np
 
-from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Trial
 from placement_checks.core.op_types import (
@@ -22,17 +22,17 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import gradients
-from placement_checks.run.runnable import Runnable
-from placement_checks.run.session import Running, Values
-from placement_checks.util.text import counted, listed
+from placement_checks.run.runnable import RunnableProgram
+from placement_checks.run.session import ProgramSession, Values
+from placement_checks.util.text import joined, plural
 
 _PIPELINE = PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
 _NEAR = 10  # steps between a random op and what switches it
 
 
-def behind(program: Runnable, roots: Iterable[str], fed: Collection[str]) -> list[str]:
+def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[str]) -> list[str]:
     """The ops that run for some tensors or ops, in the order of building; not behind fed ones."""
-    flow = wiring(program.placement).flow
+    flow = analyse(program.placement).flow
     ends = {flow.number[producer_of(tensor)] for tensor in fed}
     todo = [flow.number[producer_of(root)] for root in roots]
     seen = set(todo)
@@ -40,19 +40,19 @@ def behind(program: Runnable, roots: Iterable[str], fed: Collection[str]) -> lis
         op = todo.pop()
         if op in ends:
             continue
-        for each in (*flow.values[op], *flow.waits.get(op, ())):
+        for each in (*flow.inputs[op], *flow.control_inputs.get(op, ())):
             if each not in seen:
                 seen.add(each)
                 todo.append(each)
     return [flow.names[op] for op in sorted(seen - ends)]
 
 
-def gradient_tensors(program: Runnable) -> list[str]:
+def gradient_tensors(program: RunnableProgram) -> list[str]:
     """The tensors that make up the gradients."""
-    return [part for each in program.received.gradients.values() for part in each if part]
+    return [part for each in program.gradient_tensors.gradients.values() for part in each if part]
 
 
-def all_fed(program: Runnable, fed: Collection[str]) -> None:
+def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
     """Check that nothing behind the gradients and the step is left without a value.
 
     Raises:
@@ -60,7 +60,7 @@ def all_fed(program: Runnable, fed: Collection[str]) -> None:
     """
     training = program.placement.step
     ops = program.placement.ops
-    for name in behind(program, [*gradient_tensors(program), *training.train_op], fed):
+    for name in ancestors(program, [*gradient_tensors(program), *training.train_op], fed):
         where = program.placement.where(name)
         at = f", built at {where}" if where else ""
         if ops[name].type in PLACEHOLDERS_TO_FEED:
@@ -76,7 +76,7 @@ def all_fed(program: Runnable, fed: Collection[str]) -> None:
             )
 
 
-def says_step(program: Runnable) -> None:
+def check_step_known(program: RunnableProgram) -> None:
     """Check that a program says what one step is.
 
     Raises:
@@ -89,16 +89,16 @@ def says_step(program: Runnable) -> None:
         )
 
 
-def nothing_random(running: Running, feeds: Values) -> None:
+def check_repeatable(running: ProgramSession, feeds: Values) -> None:
     """Check that the gradients are those of the last run when the program runs again.
 
     Raises:
         CannotRun: a random op reaches them and is not switched off.
     """
     program = running.program
-    known = wiring(program.placement)
+    known = analyse(program.placement)
     read = gradient_tensors(program)
-    ops = behind(program, read or program.placement.step.train_op, feeds)
+    ops = ancestors(program, read or program.placement.step.train_op, feeds)
     random = [name for name in ops if program.placement.ops[name].type in RANDOM]
     if random and not read:  # no two runs can be compared
         raise _left_on(program, known, random[0], feeds)
@@ -111,7 +111,7 @@ def nothing_random(running: Running, feeds: Values) -> None:
         raise _left_on(program, known, random[0], feeds)
     for name in random:
         if program.placement.ops[name].type in RANDOM_STATELESS:
-            if program.placement.ops[name].call:  # it cannot be fed
+            if program.placement.ops[name].caller:  # it cannot be fed
                 raise _left_on(program, known, name, feeds)
             drawn = f"{name}:0"
             others = _others(running.run(drawn, feeds))
@@ -119,13 +119,13 @@ def nothing_random(running: Running, feeds: Values) -> None:
                 raise _left_on(program, known, name, feeds)
 
 
-def random_steps(program: Runnable, fed: Collection[str]) -> str | None:
+def random_steps(program: RunnableProgram, fed: Collection[str]) -> str | None:
     """A random op that reaches a step beside the gradients, such as noise on the weights."""
-    drawn = set(behind(program, gradient_tensors(program), fed))
+    drawn = set(ancestors(program, gradient_tensors(program), fed))
     return next(
         (
             name
-            for name in behind(program, program.placement.step.train_op, fed)
+            for name in ancestors(program, program.placement.step.train_op, fed)
             if name not in drawn and program.placement.ops[name].type in RANDOM
         ),
         None,
@@ -149,7 +149,9 @@ def _others(drawn: np.ndarray) -> np.ndarray:
     return others * drawn.dtype.type(0.5) if drawn.dtype.kind == "f" else others
 
 
-def _left_on(program: Runnable, known: Wiring, random: str, feeds: Values) -> CannotRun:
+def _left_on(
+    program: RunnableProgram, known: TowerAnalysis, random: str, feeds: Values
+) -> CannotRun:
     where = program.placement.where(random)
     at = f", built at {where}" if where else ""
     switch = _switch(program, known, random)
@@ -174,12 +176,12 @@ def _left_on(program: Runnable, known: Wiring, random: str, feeds: Values) -> Ca
     )
 
 
-def _switch(program: Runnable, known: Wiring, random: str) -> str | None:
+def _switch(program: RunnableProgram, known: TowerAnalysis, random: str) -> str | None:
     """The placeholder of one number that meets what a random op draws."""
     flow = known.flow
     after = _around([flow.number[random]], lambda op: flow.consumers[op])
     for op in after:
-        for before in _around(flow.values[op], lambda op: flow.values[op]):
+        for before in _around(flow.inputs[op], lambda op: flow.inputs[op]):
             name = flow.names[before]
             shapes = [each.shape for each in program.placement.details.outputs(name)]
             if flow.types[before] in PLACEHOLDERS and shapes == [()]:
@@ -197,16 +199,16 @@ def _around(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> It
         seen.update(front)
 
 
-def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
+def check_towers_ran_apart(running: ProgramSession, feeds: Mapping[str, np.ndarray]) -> None:
     """Check that the towers ran on devices of their own.
 
     Raises:
         CannotRun: a device that a tower asks for computed nothing, or one had them all.
     """
     program = running.program
-    asked = {device for tower in wiring(program.placement).towers for device in tower.devices}
+    asked = {device for tower in analyse(program.placement).towers for device in tower.devices}
     roots = gradient_tensors(program) or program.placement.step.train_op
-    needed = {program.placement.ops[name].requested for name in behind(program, roots, feeds)}
+    needed = {program.placement.ops[name].requested for name in ancestors(program, roots, feeds)}
     kind, first = ("CPU", 1) if program.simulated else ("GPU", 0)
     ran = {
         (device.index or 0) - first
@@ -225,11 +227,11 @@ def apart(running: Running, feeds: Mapping[str, np.ndarray]) -> None:
     if idle:
         raise CannotRun(
             f"the run shows nothing: of {program.name} nothing ran on what stands for "
-            f"{listed(device.short for device in sorted(idle))}"
+            f"{joined(device.short for device in sorted(idle))}"
         )
     if len(asked) < min(2, towers):
-        where = listed(device.short for device in asked) or "the host"
+        where = joined(device.short for device in asked) or "the host"
         raise CannotRun(
-            f"the run shows nothing: {program.name} has inputs for {counted(towers, 'tower')}, "
+            f"the run shows nothing: {program.name} has inputs for {plural(towers, 'tower')}, "
             f"and all of them ran on {where}"
         )

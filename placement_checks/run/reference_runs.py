@@ -11,15 +11,15 @@ import numpy.typing as npt
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Array, Arrays, Sample
 from placement_checks.run.feeding import Batch, Feeding
-from placement_checks.run.session import Running
+from placement_checks.run.session import ProgramSession
 
 _MOST_SINGLE_ROWS = 128  # each is a run
 
 
-class Alone:
+class ReferenceRuns:
     """The program for one GPU, beside one that has so many towers."""
 
-    def __init__(self, reference: Running, feeding: Feeding, towers: int) -> None:
+    def __init__(self, reference: ProgramSession, feeding: Feeding, towers: int) -> None:
         self._reference = reference
         self._feeding = feeding
         self._towers = towers
@@ -29,7 +29,7 @@ class Alone:
         found = self._reference.gradients(self._feeding.to_reference(batch, rows))
         return {name: np.asarray(value, np.float64) for name, value in found.items()}
 
-    def on_parts(self, batch: Batch, rows: int) -> list[Sample]:
+    def per_tower(self, batch: Batch, rows: int) -> list[Sample]:
         """On the rows of each tower, those that are left over last."""
         split = list(self._feeding.split)
         if not split or rows != self._feeding.rows:
@@ -37,7 +37,7 @@ class Alone:
             split = [tuple(range(at, min(at + size, rows))) for at in range(0, rows, size)]
         return list(self._samples(batch, split))
 
-    def on_each(self, batch: Batch, rows: int) -> list[Sample]:
+    def per_row(self, batch: Batch, rows: int) -> list[Sample]:
         """On every row by itself."""
         singles = [(row,) for row in range(rows)] if rows <= _MOST_SINGLE_ROWS else []
         return list(self._samples(batch, singles))

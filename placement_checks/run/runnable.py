@@ -14,18 +14,18 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import RANDOM_SEEDED
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import BuiltProgram, Step
-from placement_checks.loading.graph_def import keep_whole
+from placement_checks.loading.graph_def import keep_constants_whole
 from placement_checks.loading.steps import components
 from placement_checks.run.channels_last import channels_last
-from placement_checks.run.devices import session_config, stand_in, stands_in
-from placement_checks.run.gradients import Received, received
-from placement_checks.util.text import counted
+from placement_checks.run.devices import session_config, to_simulated, uses_simulated
+from placement_checks.run.gradients import GradientTensors, gradient_tensors_of
+from placement_checks.util.text import plural
 
 tf1 = tf.compat.v1
 
 
 @dataclass(frozen=True)
-class Runnable:
+class RunnableProgram:
     """A program that can be run. Tensors and ops are known by name.
 
     Attributes:
@@ -36,7 +36,7 @@ class Runnable:
         inputs: the tensors to feed by the names of arrays, one mapping a tower or a single one;
             empty where the program does not say.
         shared: whether it splits the batch itself.
-        received: the gradients that its variables receive.
+        gradient_tensors: the gradients that its variables receive.
     """
 
     built: BuiltProgram
@@ -45,7 +45,7 @@ class Runnable:
     config: Any
     inputs: Sequence[Mapping[str, str]]
     shared: bool
-    received: Received
+    gradient_tensors: GradientTensors
 
     @property
     def name(self) -> str:
@@ -74,7 +74,9 @@ class Runnable:
         }
 
 
-def runnable(built: BuiltProgram, devices: str, *, cluster: Machine | None = None) -> Runnable:
+def runnable(
+    built: BuiltProgram, devices: str, *, cluster: Machine | None = None
+) -> RunnableProgram:
     """Put real or simulated devices in place of those that a program names.
 
     Args:
@@ -96,24 +98,26 @@ def runnable(built: BuiltProgram, devices: str, *, cluster: Machine | None = Non
     asked = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
     most = max([built.gpus, *(index + 1 for index in asked)])
     jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
-    simulated = stands_in(most, devices) if cluster is None else devices == "simulated"
+    simulated = uses_simulated(most, devices) if cluster is None else devices == "simulated"
     if cluster is not None:
         _in_cluster(placement, cluster)
     elif jobs:
         raise CannotRun(
             f"it names the job {sorted(map(str, jobs))[0]}: programs of several tasks are not run"
         )
-    elif devices == "real" and stands_in(most):
-        raise CannotRun(f"{built.name} wants {counted(most, 'GPU')}, and real ones are asked for")
+    elif devices == "real" and uses_simulated(most):
+        raise CannotRun(f"{built.name} wants {plural(most, 'GPU')}, and real ones are asked for")
     inputs, shared = _inputs(built.step, built.name)
-    return Runnable(
+    return RunnableProgram(
         built=built,
         graph=_on_devices(built.graph_def, simulated=simulated, whole=cluster is not None),
         simulated=simulated,
         config=session_config(most, devices),
         inputs=inputs,
         shared=shared,
-        received=received(placement, built.graph, built.step.gradients or (), built.applied),
+        gradient_tensors=gradient_tensors_of(
+            placement, built.graph, built.step.gradients or (), built.applied
+        ),
     )
 
 
@@ -175,13 +179,13 @@ def _on_devices(graph_def: Any, *, simulated: bool, whole: bool) -> tf.Graph:
     for nodes in (copied.node, *bodies):
         for number, node in enumerate(nodes):
             if simulated:
-                node.device = stand_in(node.device)
+                node.device = to_simulated(node.device)
             if node.op in RANDOM_SEEDED and not (node.attr["seed"].i or node.attr["seed2"].i):
                 node.attr["seed2"].i = number + 1  # so that the next run starts alike
     if simulated:
         channels_last(copied)
     if whole:
-        keep_whole(copied)
+        keep_constants_whole(copied)
     graph = tf.Graph()
     with graph.as_default():
         tf.graph_util.import_graph_def(copied, name="")

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.run.runnable import Runnable
+from placement_checks.run.runnable import RunnableProgram
 
 tf1 = tf.compat.v1
 
@@ -29,7 +29,7 @@ _NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 _MOST_FETCHED = 2000
 
 
-class Running:
+class ProgramSession:
     """A session of one program.
 
     Its ops run as they were built, without graph optimisation: Grappler would make control edges
@@ -39,7 +39,7 @@ class Running:
 
     def __init__(
         self,
-        program: Runnable,
+        program: RunnableProgram,
         seconds: float,
         *,
         threads: int = 0,
@@ -79,7 +79,7 @@ class Running:
             config.use_per_session_threads = True
         self._session = tf1.Session(target, graph=program.graph, config=config)
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> ProgramSession:
         return self
 
     def __exit__(
@@ -204,7 +204,7 @@ class Running:
 
     def gradients(self, feeds: Values, metadata: Any = None) -> dict[str, npt.NDArray[Any]]:
         """The gradient of every variable, dense, by its name."""
-        read = self.program.received.gradients
+        read = self.program.gradient_tensors.gradients
         fetches = {
             name: tuple(part for part in gradient if part) for name, gradient in read.items()
         }
@@ -247,7 +247,7 @@ class Running:
         Where no gradient can be read, those of a step, which changes variables.
         """
         metadata = tf1.RunMetadata()
-        if self.program.received.gradients:
+        if self.program.gradient_tensors.gradients:
             self.gradients(feeds, metadata)
         else:
             self.run(list(self.program.placement.step.train_op), feeds, metadata)

@@ -14,8 +14,8 @@ from placement_checks.numerics.noise import noise_of, unsure_in
 from placement_checks.run.feeding import Batch
 from placement_checks.run.paired_sessions import PairedSessions
 from placement_checks.run.preconditions import random_steps
-from placement_checks.run.session import Running, Values
-from placement_checks.util.text import counted
+from placement_checks.run.session import ProgramSession, Values
+from placement_checks.util.text import plural
 
 
 class _Steps(NamedTuple):
@@ -45,12 +45,12 @@ def trajectory(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     strange = [name for name in start if not np.all(np.isfinite(last[name]))]
     if strange:
         return Missing(
-            f"after {counted(steps, 'step')} of the reference {strange[0]} holds what is no number"
+            f"after {plural(steps, 'step')} of the reference {strange[0]} holds what is no number"
         )
     if all(np.array_equal(last[name], start[name]) for name in start):
         raise InputError(
             reference.program.name,
-            f"{counted(steps, 'step')} changed none of its variables",
+            f"{plural(steps, 'step')} changed none of its variables",
             "return the op that trains as train_op",
         )
     found = _of_towers(sessions, batches)
@@ -104,7 +104,7 @@ def _of_towers(sessions: PairedSessions, batches: Sequence[Batch]) -> list[dict[
     return found
 
 
-def _values(running: Running) -> dict[str, Any]:
+def _values(running: ProgramSession) -> dict[str, Any]:
     """The variables that are numbers; local ones, such as a metric's, are not compared."""
     return {
         name: np.asarray(value, np.float64)

@@ -15,7 +15,7 @@ POOL = "TF_OVERRIDE_GLOBAL_THREADPOOL"
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 
 
-def settle() -> None:
+def set_thread_pools() -> None:
     """Let every session size the threads of its ops, and use oneDNN unless the user says not.
 
     Once TensorFlow is loaded it is too late for oneDNN, and its own choice is left.

@@ -17,12 +17,12 @@ import tensorflow as tf
 from placement_checks.analysis import schedule
 from placement_checks.core.errors import UsageError
 from placement_checks.core.program import BatchFunction
-from placement_checks.core.timing import Circumstances, Loop, Replayed, Timing
+from placement_checks.core.timing import Circumstances, Loop, Simulated, Timing
 from placement_checks.run.feeding import Batch
 from placement_checks.run.pair import ProgramPair
-from placement_checks.run.preconditions import all_fed, says_step
-from placement_checks.run.runnable import Runnable
-from placement_checks.run.session import Running
+from placement_checks.run.preconditions import check_all_fed, check_step_known
+from placement_checks.run.runnable import RunnableProgram
+from placement_checks.run.session import ProgramSession
 from placement_checks.run.threads import ONEDNN, POOL
 from placement_checks.run.tracing import Tracer, tower_devices
 
@@ -62,7 +62,7 @@ class _Arm:
         return Loop(self._wall, self._cpu)
 
 
-class Race:
+class TimedPair:
     """The loops of a pair, which take steps in turn.
 
     On CPU devices each device has one core: an op computes on one thread, the towers have as many
@@ -91,14 +91,14 @@ class Race:
         data = feeding.batch(np.random.default_rng(0), self.rows)
         to_towers, to_single = feeding.to_towers(data), feeding.to_reference(data)
         for program, feeds in ((pair.towers, to_towers), (pair.reference, to_single)):
-            says_step(program)
-            all_fed(program, feeds)
+            check_step_known(program)
+            check_all_fed(program, feeds)
         gpus, simulated = pair.towers.gpus, pair.towers.simulated
         with ExitStack() as stack:
 
-            def opened(program: Runnable, feeds: Batch, threads: int) -> Running:
+            def opened(program: RunnableProgram, feeds: Batch, threads: int) -> ProgramSession:
                 threads = threads if simulated else 0
-                running = Running(program, _SECONDS, threads=threads, timed=True)
+                running = ProgramSession(program, _SECONDS, threads=threads, timed=True)
                 stack.enter_context(running)
                 running.begin({})
                 running.step(feeds)  # its errors are told
@@ -127,7 +127,7 @@ class Race:
             self._warm_up()
             self._stack = stack.pop_all()
 
-    def __enter__(self) -> Race:
+    def __enter__(self) -> TimedPair:
         return self
 
     def __exit__(
@@ -186,7 +186,7 @@ class Race:
             self._control.loop,
             self._company.loop if self._company else None,
             towers,
-            Replayed(alone.seconds, together.seconds) if alone and together else None,
+            Simulated(alone.seconds, together.seconds) if alone and together else None,
             schedule.observed_overlap(towers, tower_devices(self._pair.towers)),
         )
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import EXITS, NEXT_ITERATIONS, RECEIVES, SENDS, SWITCHES
 from placement_checks.core.placement import producer_of
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
-from placement_checks.run.devices import stood_in_for
-from placement_checks.run.preconditions import all_fed, says_step
-from placement_checks.run.runnable import Runnable
-from placement_checks.run.session import Running, Values
+from placement_checks.run.devices import to_requested
+from placement_checks.run.preconditions import check_all_fed, check_step_known
+from placement_checks.run.runnable import RunnableProgram
+from placement_checks.run.session import ProgramSession, Values
 
 tf1 = tf.compat.v1
 
@@ -31,7 +31,7 @@ _DEVICE = re.compile(r"/device:\w+:\d+$")
 class Tracer:
     """Traces one program, step by step."""
 
-    def __init__(self, running: Running, feeds: Values, rows: int) -> None:
+    def __init__(self, running: ProgramSession, feeds: Values, rows: int) -> None:
         """Take a first step, of which no statistics are kept: TensorFlow still gets ready.
 
         Args:
@@ -63,7 +63,7 @@ class Tracer:
         return Trace(self._rows, [_from_zero(each) for each in self._steps], tasks)
 
 
-def watched(program: Runnable, feeds: Values, rows: int, seconds: float) -> Trace:
+def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: float) -> Trace:
     """Some steps of a program, on as many threads as it has towers.
 
     Args:
@@ -76,9 +76,11 @@ def watched(program: Runnable, feeds: Values, rows: int, seconds: float) -> Trac
         InputError: a step failed.
         CannotRun: it does not say what a step is, cannot be fed, or cannot run here.
     """
-    says_step(program)
-    all_fed(program, feeds)
-    with Running(program, seconds, threads=program.gpus if program.simulated else 0) as running:
+    check_step_known(program)
+    check_all_fed(program, feeds)
+    with ProgramSession(
+        program, seconds, threads=program.gpus if program.simulated else 0
+    ) as running:
         running.begin({})
         tracer = Tracer(running, feeds, rows)
         begin = time.perf_counter()
@@ -89,9 +91,9 @@ def watched(program: Runnable, feeds: Values, rows: int, seconds: float) -> Trac
         return tracer.trace()
 
 
-def tower_devices(program: Runnable) -> list[tuple[Device, ...]]:
+def tower_devices(program: RunnableProgram) -> list[tuple[Device, ...]]:
     """The devices of each tower, as the program asks for them."""
-    return [tower.devices for tower in wiring(program.placement).towers]
+    return [tower.devices for tower in analyse(program.placement).towers]
 
 
 def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[OpSpan]]]:
@@ -121,7 +123,7 @@ def _slice(node: Any) -> OpSpan:
 
 def _told(name: str, *, simulated: bool) -> Device:
     device = Device.parse(name)
-    return stood_in_for(device) if simulated else device
+    return to_requested(device) if simulated else device
 
 
 def _from_zero(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:

@@ -527,7 +527,7 @@ def assert_transfer_budget(
 
 def assert_shards_balanced(
     evidence: Evidence | Placement,
-    by: Literal['', 'round-robin', 'bytes'] | None = None,
+    by: Literal["", "round-robin", "bytes"] | None = None,
     most: float | None = None,
     job: str | None = None,
     allow: str | Sequence[str] | None = None,
@@ -600,7 +600,7 @@ def assert_gradients_equal(
     noise: float | None = None,
     scale: float | None = None,
     shares: Sequence[int] | None = None,
-    statistics: Literal['batch', 'tower'] | None = None,
+    statistics: Literal["batch", "tower"] | None = None,
     leave_out: str | Sequence[str] | None = None,
     rows: int | None = None,
     seconds: float | None = None,

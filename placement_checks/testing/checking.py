@@ -10,7 +10,7 @@ from placement_checks.core.placement import NOT_ASKED, Placement
 from placement_checks.core.results import Report, Verdict
 from placement_checks.report.finding_lines import finding_lines
 from placement_checks.util.printable import printable
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 from placement_checks.verification.judging import verify
 
 # Told of every verdict; the pytest plugin listens, for its summary.
@@ -117,7 +117,7 @@ def _message(evidence: Evidence, verdict: Verdict) -> str:
     machine = f" on {placement.machine}" if placement.machine else ""
     headline = (
         f"{verdict.rule} is broken by {placement.program}{machine}: "
-        f"{counted(len(verdict.findings), 'finding')}"
+        f"{plural(len(verdict.findings), 'finding')}"
     )
     lines = [headline, *finding_lines(verdict.findings)]
     if verdict.evidence == "executed" and measurement and measurement.saved:

@@ -79,9 +79,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse marks that make no sense before anything runs, and prepare for being timed."""
     if any("tower_benchmark" in getattr(item, "fixturenames", ()) for item in items):
-        from placement_checks.run.threads import settle
+        from placement_checks.run.threads import set_thread_pools
 
-        settle()
+        set_thread_pools()
     for item in items:
         marks.check(item)
 

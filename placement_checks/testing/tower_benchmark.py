@@ -59,14 +59,14 @@ class TowerBenchmark:
         from placement_checks.loading.batches import batch_of
         from placement_checks.loading.programs import load, load_reference
         from placement_checks.run.pair import ProgramPair
-        from placement_checks.run.timing import Race
+        from placement_checks.run.timing import TimedPair
 
         __tracebackhide__ = True
         disabled = self._benchmark.disabled
         try:
             built = load(towers, gpus or self._gpus)
             pair = ProgramPair.of(built, load_reference(single, built), self._devices)
-            with Race(pair, batch_of(batch), rows=rows) as race:
+            with TimedPair(pair, batch_of(batch), rows=rows) as race:
                 self._benchmark.pedantic(race.towers, setup=race.others, rounds=rounds)
                 for _ in race.traced():
                     if disabled:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def left_alone() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Without collections, which would walk all objects of TensorFlow's graph again and again.
 
     On a graph of 15,000 ops they cost more than the rules themselves.

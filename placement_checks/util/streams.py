@@ -29,7 +29,7 @@ def report_alone() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def diverted(descriptor: int, file: IO[bytes]) -> Iterator[None]:
+def redirected(descriptor: int, file: IO[bytes]) -> Iterator[None]:
     """Send to ``file`` what is written to a file descriptor, by Python, C or C++."""
     flush()
     kept = os.dup(descriptor)
@@ -47,7 +47,7 @@ def quiet_stderr() -> Iterator[None]:
     """Hold back what is written to file descriptor 2, and show it only if an error passes."""
     with unnamed_file() as held:
         try:
-            with diverted(2, held):
+            with redirected(2, held):
                 yield
         except BaseException:
             write_back(held, 2)

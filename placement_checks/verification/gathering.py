@@ -20,7 +20,7 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.towers_overlap import TowersOverlap
 from placement_checks.rules.runs.weights_equal import WeightsEqual
-from placement_checks.util.garbage import left_alone
+from placement_checks.util.garbage import gc_paused
 from placement_checks.verification.judging import rules_of
 from placement_checks.verification.policy import Policy
 
@@ -84,7 +84,7 @@ class Request:
         """Where the placer puts the ops; as for `place`."""
         from placement_checks.placer.placing import place as place_on
 
-        with left_alone():
+        with gc_paused():
             placement = place_on(self.evidence.placement, self.graph_def, self.machine, devices)
         return replace(self.evidence, placement=placement)
 
@@ -290,8 +290,8 @@ def _traced(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
     """Some steps of the towers, traced."""
     import numpy as np
 
-    from placement_checks.run.tracing import watched
+    from placement_checks.run.tracing import trace_steps
 
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     data = feeding.batch(np.random.default_rng(conditions.seed), feeding.rows)
-    return watched(pair.towers, feeding.to_towers(data), feeding.rows, conditions.seconds)
+    return trace_steps(pair.towers, feeding.to_towers(data), feeding.rows, conditions.seconds)

@@ -9,7 +9,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report, Verdict
 from placement_checks.rules.base import Rule
-from placement_checks.util.garbage import left_alone
+from placement_checks.util.garbage import gc_paused
 from placement_checks.verification.policy import Policy, policy_errors, rules_for
 
 
@@ -35,7 +35,7 @@ def verify(
     """
     evidence = Evidence.of(known)
     rules = rules_of(evidence, policies, only, without)
-    with left_alone():
+    with gc_paused():
         return Report(evidence, [_judged(rule, evidence) for rule in rules])
 
 

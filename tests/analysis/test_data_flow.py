@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_checks import Placement
-from placement_checks.analysis.data_flow import Flow
+from placement_checks.analysis.data_flow import DataFlow
 from placement_checks.core.placement import producer_of
 
 
@@ -50,7 +50,7 @@ def value_edges(graph: Placement) -> Any:
 @given(graphs())
 def test_masks_are_the_bits_of_all_that_values_come_from(case: tuple[Placement, set[int]]) -> None:
     graph, sources = case
-    flow = Flow(graph)
+    flow = DataFlow(graph)
     values = value_edges(graph)
 
     masks = flow.masks(
@@ -65,14 +65,14 @@ def test_masks_are_the_bits_of_all_that_values_come_from(case: tuple[Placement, 
 @given(graphs())
 def test_needed_is_all_that_an_op_waits_for(case: tuple[Placement, set[int]]) -> None:
     graph, starts = case
-    flow = Flow(graph)
+    flow = DataFlow(graph)
     edges = nx.DiGraph()
     edges.add_nodes_from(graph.ops)
     edges.add_edges_from(
         (producer_of(source), each.name) for each in graph.ops.values() for source in each.inputs
     )
 
-    needed = flow.needed(starts)
+    needed = flow.needed_to_run(starts)
 
     names = {flow.names[number] for number in starts}
     expected = names.union(*(nx.ancestors(edges, name) for name in names))
@@ -82,7 +82,7 @@ def test_needed_is_all_that_an_op_waits_for(case: tuple[Placement, set[int]]) ->
 @given(graphs(), st.data())
 def test_a_path_is_a_shortest_one(case: tuple[Placement, set[int]], data: st.DataObject) -> None:
     graph, ends = case
-    flow = Flow(graph)
+    flow = DataFlow(graph)
     values = value_edges(graph).reverse()
     start = data.draw(st.integers(0, len(graph.ops) - 1))
 
@@ -106,10 +106,10 @@ def test_a_call_computes_with_the_ops_of_its_body() -> None:
         op("x", "Placeholder"),
         op("call", "PartitionedCall", "", "", "x"),
         op("y", "Neg", "", "", "call"),
-        op("call/Tanh", "Tanh", "", "", "x", call="call"),
-        op("call/scale", "Const", call="call"),
+        op("call/Tanh", "Tanh", "", "", "x", caller="call"),
+        op("call/scale", "Const", caller="call"),
     )
-    flow = Flow(graph)
+    flow = DataFlow(graph)
 
     masks = flow.masks([0, 0, 0, 0, 1])
 
@@ -119,16 +119,16 @@ def test_a_call_computes_with_the_ops_of_its_body() -> None:
 @pytest.mark.parametrize("kind", ["Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"])
 def test_the_shape_of_a_value_is_no_value_but_is_waited_for(kind: str) -> None:
     graph = placement(op("x", "Placeholder"), op("like", kind, "", "", "x"))
-    flow = Flow(graph)
+    flow = DataFlow(graph)
 
-    assert list(flow.behind([1])) == [0, 1]
-    assert list(flow.needed([1])) == [1, 1]
+    assert list(flow.ancestors([1])) == [0, 1]
+    assert list(flow.needed_to_run([1])) == [1, 1]
 
 
 def given_to(name: str, graph: Placement) -> list[str]:
     """The ops whose values an op computes with."""
-    flow = Flow(graph)
-    return [flow.names[each] for each in flow.values[flow.number[name]]]
+    flow = DataFlow(graph)
+    return [flow.names[each] for each in flow.inputs[flow.number[name]]]
 
 
 def reduced(kind: str, *keys: int, in_attributes: str) -> Placement:
@@ -218,7 +218,7 @@ def test_writers_change_what_a_holder_holds(kind: str, copy: str) -> None:
         op("write", "AssignAdd", "", "", "copy", "g"),
         op("read", "ReadVariableOp", "", "", "state", "g"),
     )
-    flow = Flow(graph)
+    flow = DataFlow(graph)
 
     assert flow.writers == {0: [(flow.number["write"], [flow.number["g"]])]}
 
@@ -229,7 +229,7 @@ def test_what_takes_out_of_a_holder_writes_nothing(kind: str) -> None:
         op("queue", "FIFOQueueV2"), op("n", "Const"), op("batch", kind, "", "", "queue", "n")
     )
 
-    assert Flow(graph).writers == {}
+    assert DataFlow(graph).writers == {}
 
 
 @pytest.mark.parametrize("kind", ["MakeIterator", "MultiDeviceIteratorInit"])
@@ -240,14 +240,14 @@ def test_an_iterator_is_given_its_dataset(kind: str) -> None:
         op("make", kind, "", "", "dataset", "iterator"),
     )
 
-    assert Flow(graph).writers == {1: [(2, [0])]}
+    assert DataFlow(graph).writers == {1: [(2, [0])]}
 
 
 @pytest.mark.parametrize(
     "kind", ["MakeIterator", "DeleteIterator", "InitializeTableV2", "IteratorFromStringHandleV2"]
 )
 def test_what_is_done_with_a_holder_is_none(kind: str) -> None:
-    assert Flow(placement(op("only", kind))).holder(0) is None
+    assert DataFlow(placement(op("only", kind))).state_holder(0) is None
 
 
 def test_a_cone_ends_where_it_is_not_to_be_entered() -> None:
@@ -257,10 +257,10 @@ def test_a_cone_ends_where_it_is_not_to_be_entered() -> None:
         op("c", "Add", "", "", "b", "b"),
         op("d", "Add", "", "", "c", "b"),
     )
-    flow = Flow(graph)
+    flow = DataFlow(graph)
 
-    assert sorted(flow.cone([3], lambda op: op != 1)) == [1, 2, 3]
-    assert sorted(flow.cone([3], lambda _: True)) == [0, 1, 2, 3]
+    assert sorted(flow.walk_back([3], lambda op: op != 1)) == [1, 2, 3]
+    assert sorted(flow.walk_back([3], lambda _: True)) == [0, 1, 2, 3]
 
 
 def test_a_collective_whose_input_is_not_known_gives_nothing() -> None:
@@ -282,7 +282,7 @@ def test_a_path_leads_only_through_what_may_be_entered() -> None:
         op("round", "Neg", "", "", "way"),
         op("d", "AddN", "", "", "c", "round"),
     )
-    flow = Flow(graph)
+    flow = DataFlow(graph)
 
     def names(path: Sequence[int]) -> list[str]:
         return [flow.names[each] for each in path]

@@ -10,15 +10,15 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Op
-from placement_checks.analysis.data_flow import Flow
-from placement_checks.analysis.equivalence import Identities
+from placement_checks.analysis.data_flow import DataFlow
+from placement_checks.analysis.equivalence import EqualTensors
 
 
 def are_equal(
     *ops: Op, tensors: tuple[str, str] = ("one", "other"), by_kind: bool = False, **more: Any
 ) -> bool:
     graph = placement(*ops, **more)
-    equal = Identities(graph, Flow(graph), by_kind=by_kind)
+    equal = EqualTensors(graph, DataFlow(graph), by_kind=by_kind)
     one, other = map(equal.of, tensors)
     return one == other
 

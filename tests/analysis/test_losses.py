@@ -8,12 +8,12 @@ from typing import Any
 from towers import gradient, host, on, program
 
 from placement_checks import Op
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 
 
 def losses(*ops: Op, of: Sequence[str], **more: Any) -> tuple[list[list[str]], bool]:
     """The losses of each tower by name, and whether they are the parts of one."""
-    known = wiring(program(*ops, step={"objectives": of}, **more))
+    known = analyse(program(*ops, step={"objectives": of}, **more))
     names = [[known.flow.names[op] for op in each] for each in known.losses.of]
     return names, known.losses.joint
 

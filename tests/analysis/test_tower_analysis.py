@@ -11,13 +11,13 @@ from graphs import op, placement
 from towers import host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.placement import StepOps
 
 
 def tower_of(name: str, *ops: Op, **more: Any) -> int:
     graph = program(*ops, **more)
-    return wiring(graph).at[wiring(graph).flow.number[name]]
+    return analyse(graph).tower_of[analyse(graph).flow.number[name]]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_saved_graph_may_have_an_op_before_the_one_it_is_bound_to() -> None:
     graph = program()
     early = op("early", "Tanh", "", "", colocated=["tower_1/loss"])
 
-    assert wiring(replace(graph, ops={"early": early, **graph.ops})).at[0] == -1
+    assert analyse(replace(graph, ops={"early": early, **graph.ops})).tower_of[0] == -1
 
 
 @pytest.mark.parametrize("asked", ["", "/gpu:0", "/cpu:0"])
@@ -88,14 +88,14 @@ def evaluated(gpu: int, **more: Any) -> Placement:
 
 
 def test_a_copy_that_only_evaluates_is_no_tower() -> None:
-    assert [str(each) for each in wiring(evaluated(2)).towers] == [
+    assert [str(each) for each in analyse(evaluated(2)).towers] == [
         "/device:GPU:0",
         "/device:GPU:1",
     ]
 
 
 def test_every_copy_is_a_tower_where_the_step_is_not_known() -> None:
-    assert len(wiring(evaluated(2, step={"train_op": ()})).towers) == 3
+    assert len(analyse(evaluated(2, step={"train_op": ()})).towers) == 3
 
 
 def test_a_copy_that_the_step_runs_is_a_tower_though_no_gradients_are_taken_of_it() -> None:
@@ -103,7 +103,7 @@ def test_a_copy_that_the_step_runs_is_a_tower_though_no_gradients_are_taken_of_i
     train = graph.ops["train"]
     ops = {**graph.ops, "train": train._replace(inputs=[*train.inputs, "^eval/MatMul"])}
 
-    assert len(wiring(replace(graph, ops=ops)).towers) == 3
+    assert len(analyse(replace(graph, ops=ops)).towers) == 3
 
 
 def test_copies_that_only_predict_are_towers_where_no_gpu_trains() -> None:
@@ -118,30 +118,30 @@ def test_copies_that_only_predict_are_towers_where_no_gpu_trains() -> None:
         step=StepOps(train_op=("update",), objectives=("loss",)),
     )
 
-    assert len(wiring(graph).towers) == 2
+    assert len(analyse(graph).towers) == 2
 
 
 def test_every_copy_is_a_tower_where_no_gradients_are_taken() -> None:
-    assert len(wiring(evaluated(2, step={"backward": ()})).towers) == 3
+    assert len(analyse(evaluated(2, step={"backward": ()})).towers) == 3
 
 
 def test_the_body_of_a_backward_function_is_part_of_the_backward_pass() -> None:
     graph = placement(
         op("forward", "PartitionedCall"),
-        op("forward/Relu", "Relu", call="forward"),
+        op("forward/Relu", "Relu", caller="forward"),
         op("back", "PartitionedCall"),
-        op("back/ReluGrad", "ReluGrad", call="back"),
+        op("back/ReluGrad", "ReluGrad", caller="back"),
         step=StepOps(backward={"back"}),
     )
 
-    assert list(wiring(graph).backward.ops) == [0, 0, 1, 1]
+    assert list(analyse(graph).backward.ops) == [0, 0, 1, 1]
 
 
 def test_a_backward_op_whose_forward_op_is_gone_has_none() -> None:
     """A graph that was cut down for serving."""
     graph = placement(op("gradients/gone_grad/Mul", "Mul"), op("kept", "Relu"))
 
-    assert wiring(graph).backward.forward == {}
+    assert analyse(graph).backward.forward == {}
 
 
 @pytest.mark.parametrize(
@@ -162,6 +162,6 @@ def test_a_backward_op_whose_forward_op_is_gone_has_none() -> None:
     ],
 )
 def test_what_starts_in_a_tower_is_that_towers(ops: Sequence[Op]) -> None:
-    known = wiring(program(*ops))
+    known = analyse(program(*ops))
 
-    assert list(known.towers_in(known.masks[known.flow.number["shown"]])) == [1]
+    assert list(known.towers_in(known.towers_behind[known.flow.number["shown"]])) == [1]

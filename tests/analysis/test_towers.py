@@ -8,13 +8,13 @@ import pytest
 from graphs import op, placement
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.placement import StepOps
 
 
 def read_by(graph: Placement, variable: str) -> list[str]:
-    flow = wiring(graph).flow
-    return [flow.names[number] for number in wiring(graph).parts.readers[variable]]
+    flow = analyse(graph).flow
+    return [flow.names[number] for number in analyse(graph).parts.readers[variable]]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_towers_are_the_gpus_asked_for_in_the_order_of_their_numbers() -> None:
         op("free", "L2Loss", "", "GPU:0", "w"),
         op("unread", "VarHandleOp", "/gpu:3", "GPU:0"),
     )
-    assert [(each.device.short, each.reads) for each in wiring(graph).parts.all] == [
+    assert [(each.device.short, each.reads) for each in analyse(graph).parts.all] == [
         ("/device:GPU:2", {"w": "first"}),
         ("/device:GPU:10", {"w": "late"}),
     ]
@@ -113,7 +113,7 @@ def test_towers_of_a_cluster_are_ordered_by_job_and_task() -> None:
     graph = placement(
         op("w", "VarHandleOp"), *(op(name, "MatMul", name, "", "w") for name in names)
     )
-    assert [each.reads["w"] for each in wiring(graph).parts.all] == names[::-1]
+    assert [each.reads["w"] for each in analyse(graph).parts.all] == names[::-1]
 
 
 def looked_up(*more: Op, trained: bool = True) -> Placement:
@@ -149,7 +149,7 @@ def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it() -> No
         "own_1",
         "loss_1",
     ]
-    assert [each.reads for each in wiring(graph).parts.all] == [
+    assert [each.reads for each in analyse(graph).parts.all] == [
         {"first": "loss_0", "second": "own_0"},
         {"first": "loss_1", "second": "own_1"},
     ]
@@ -158,11 +158,11 @@ def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it() -> No
 def test_where_no_loss_is_known_all_that_the_host_looks_up_is_read() -> None:
     graph = replace(looked_up(trained=False), step=StepOps())
 
-    assert [each.reads for each in wiring(graph).parts.all] == [
+    assert [each.reads for each in analyse(graph).parts.all] == [
         {"first": "loss_0", "second": "own_0"},
         {"first": "loss_1", "second": "own_1"},
     ]
-    assert wiring(graph).read == {"first", "second"}
+    assert analyse(graph).read == {"first", "second"}
 
 
 def test_a_gpu_that_takes_a_table_and_what_the_host_made_of_it_reads_it_once() -> None:
@@ -180,7 +180,7 @@ def test_what_the_host_looks_up_beside_the_model_makes_no_tower(trained: bool) -
         trained=trained,
     )
 
-    assert len(wiring(graph).parts.all) == 2
+    assert len(analyse(graph).parts.all) == 2
 
 
 def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one() -> None:
@@ -192,7 +192,7 @@ def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one() -> No
         op("second", "MatMul", "/gpu:1", "", "first", "v"),
     )
 
-    assert [each.reads for each in wiring(graph).parts.all] == [{"w": "first"}, {"v": "second"}]
+    assert [each.reads for each in analyse(graph).parts.all] == [{"w": "first"}, {"v": "second"}]
 
 
 def test_gpus_are_joined_into_models_among_those_asked_about() -> None:
@@ -202,7 +202,7 @@ def test_gpus_are_joined_into_models_among_those_asked_about() -> None:
         op("second", "MatMul", "/gpu:1", "", "first", "v"),
         op("third", "MatMul", "/gpu:2", "", "x", "w"),
     )
-    parts = wiring(graph).parts
+    parts = analyse(graph).parts
 
     assert parts.models([0, 1, 2]) == [[0, 1], [2]]
     assert parts.models([1, 2]) == [[1], [2]]
@@ -213,7 +213,7 @@ def test_the_body_of_a_function_reads_what_the_call_takes() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0"),
         op("call", "PartitionedCall", "/gpu:0", "", "w"),
-        op("call/MatMul", "MatMul", "/gpu:0", "", "w", call="call"),
+        op("call/MatMul", "MatMul", "/gpu:0", "", "w", caller="call"),
     )
 
     assert read_by(graph, "w") == ["call/MatMul"]

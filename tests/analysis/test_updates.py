@@ -8,11 +8,11 @@ import pytest
 from towers import host, program, variable
 
 from placement_checks import Op
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 
 
 def roots(*ops: Op, of: Sequence[str]) -> list[str]:
-    known = wiring(program(*ops, step={"train_op": (), "train_ops": of}))
+    known = analyse(program(*ops, step={"train_op": (), "train_ops": of}))
     return [known.flow.names[op] for op in known.updates.roots]
 
 
@@ -43,7 +43,7 @@ def test_of_many_train_ops_three_are_named() -> None:
         step={"train_op": (), "train_ops": [f"train_{each}" for each in "dcba"]},
     )
 
-    assert wiring(graph).updates.unknown.startswith(
+    assert analyse(graph).updates.unknown.startswith(
         "the graph has 4 train ops, train_a and train_b and train_c, and which is one step"
     )
 
@@ -60,7 +60,7 @@ def test_an_assignment_to_what_is_no_variable_is_no_update(inputs: Sequence[str]
         host("train", "NoOp", "^set", "^step/add"),
     )
 
-    assert list(wiring(graph).updates.by_variable) == ["step"]
+    assert list(analyse(graph).updates.by_variable) == ["step"]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_updates_change_their_first_input(kind: str, changes: bool) -> None:
         host("train", "NoOp", "^set"),
     )
 
-    assert ("v" in wiring(graph).updates.by_variable) == changes
+    assert ("v" in analyse(graph).updates.by_variable) == changes
 
 
 def test_branches_within_branches_are_known_by_their_switches() -> None:
@@ -98,7 +98,7 @@ def test_branches_within_branches_are_known_by_their_switches() -> None:
         host("other", "AssignAdd", "outer", "one"),
         host("train", "NoOp", "^first", "^second_one", "^other"),
     )
-    known = wiring(graph)
+    known = analyse(graph)
 
     assert len(known.updates.by_variable["v"]) == 3
     assert len(known.updates.at_once(known.updates.by_variable["v"])) == 1
@@ -114,7 +114,7 @@ def test_of_the_updates_in_branches_that_are_taken_at_once_the_first_built_comes
         host("cond/other", "AssignAdd", "cond/Switch", "one"),
         host("train", "NoOp", "^cond/first", "^always", "^cond/other"),
     )
-    known = wiring(graph)
+    known = analyse(graph)
 
     found = known.updates.at_once(known.updates.by_variable["v"])
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 from commands import Ran, Run
 
-from placement_checks.analysis.tower_analysis import Wiring
+from placement_checks.analysis.tower_analysis import TowerAnalysis
 from placement_checks.core.errors import PlacerError
 from placement_checks.rules.towers.losses_apart import LossesApart
 
@@ -191,7 +191,7 @@ def test_a_rule_that_fails_is_not_checked_and_the_others_are_judged(
 def test_a_fault_that_ends_several_rules_is_told_once(
     run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
-    monkeypatch.setattr(Wiring, "__init__", failing(fault))
+    monkeypatch.setattr(TowerAnalysis, "__init__", failing(fault))
 
     ran = run("verify", "train.py:towers")
 

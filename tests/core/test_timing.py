@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timings import loop, timing
 
-from placement_checks.core.timing import Replayed, Spread, summary
+from placement_checks.core.timing import Simulated, Spread, summary
 
 BUSY = ": the machine was busy; time it again when it is quiet"
 
@@ -158,7 +158,7 @@ def test_a_document_has_all_figures_as_plain_values() -> None:
         single=loop(1.0, 2.0),
         towers=loop(0.5, 2.0, cpu=[1.0, 3.0]),
         company=loop(1.0, 2.4),
-        replayed=Replayed(single=4.0, towers=2.0),
+        replayed=Simulated(single=4.0, towers=2.0),
         at_once=0.75,
     ).document()
 
@@ -211,7 +211,7 @@ def test_a_document_without_a_ratio_has_the_reason() -> None:
 
 
 def test_a_summary_keeps_the_figures_that_are_known() -> None:
-    known = timing(company=loop(1.2), replayed=Replayed(1.0, 0.5), at_once=0.0).document()
+    known = timing(company=loop(1.2), replayed=Simulated(1.0, 0.5), at_once=0.0).document()
     unknown = timing(1.11).document()
 
     assert summary(known) == {

@@ -82,9 +82,9 @@ def test_strict_placement_is_refused_op_by_op_and_then_softened() -> None:
         *(f"lower_{number}" for number in range(5)),
         "nowhere",
     }
-    assert placement.ops["lower_0"].why_not == "StringLower has no GPU kernel"
-    assert placement.ops["nowhere"].why_not == "the machine (gpu*2) has no /device:GPU:5"
-    assert not placement.ops["root"].why_not
+    assert placement.ops["lower_0"].fallback_reason == "StringLower has no GPU kernel"
+    assert placement.ops["nowhere"].fallback_reason == "the machine (gpu*2) has no /device:GPU:5"
+    assert not placement.ops["root"].fallback_reason
 
 
 def test_what_cannot_be_placed_even_softly_is_said_to_be_unplaced() -> None:

@@ -16,7 +16,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from placement_checks import place
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import TRAINABLE
-from placement_checks.loading.function_bodies import DEEPEST, MOST_NESTED
+from placement_checks.loading.function_bodies import DEEPEST, MAX_NESTED
 from placement_checks.verification.gathering import requested
 from placement_checks.verification.judging import verify
 
@@ -104,14 +104,14 @@ def test_as_many_ops_are_counted_as_unfold(graph: Any, monkeypatch: pytest.Monke
     target = save(doubled(graph, 5))
     nested = len(requested(target).ops) - own
 
-    monkeypatch.setattr("placement_checks.loading.function_bodies.MOST_NESTED", nested)
+    monkeypatch.setattr("placement_checks.loading.function_bodies.MAX_NESTED", nested)
     assert len(requested(target).ops) == own + nested
-    monkeypatch.setattr("placement_checks.loading.function_bodies.MOST_NESTED", nested - 1)
+    monkeypatch.setattr("placement_checks.loading.function_bodies.MAX_NESTED", nested - 1)
     assert f"unfold to {nested} ops" in refused(target)
 
 
 def test_a_function_that_is_called_often_counts_often(graph: Any) -> None:
-    inner = MOST_NESTED // 1000
+    inner = MAX_NESTED // 1000
     for number in range(1000):
         call(graph.node, f"call_{number}", "large")
     function(graph, "large")

@@ -12,8 +12,8 @@ from measurements import SHAPES, Problem, measurement, problem, runs, spread
 
 from placement_checks.core.measurement import Array, Arrays, Sample, Trial
 from placement_checks.numerics.comparing import differing
-from placement_checks.numerics.diagnosis import causes
-from placement_checks.numerics.row_weights import Cause
+from placement_checks.numerics.diagnosis import diagnoses
+from placement_checks.numerics.row_weights import Diagnosis
 from placement_checks.verification.policy import policy_errors
 
 UNKNOWN = "no mistake that is known explains it"
@@ -31,14 +31,14 @@ splits = st.tuples(st.integers(2, 4), st.integers(2, 5)).map(
 uneven = st.lists(st.integers(2, 6), min_size=2, max_size=4).map(lambda sizes: runs(*sizes))
 
 
-def explained(trial: Trial, towers: int = 2, **more: Any) -> dict[str, Cause]:
+def explained(trial: Trial, towers: int = 2, **more: Any) -> dict[str, Diagnosis]:
     """What is said of the variables whose gradients differ."""
     numbers = measurement(trial, towers=towers, **more)
     off = differing(trial, numbers.dtypes)
-    return causes(numbers, trial, [name for name in trial.expected if name in off])
+    return diagnoses(numbers, trial, [name for name in trial.expected if name in off])
 
 
-def common(trial: Trial, towers: int = 2, **more: Any) -> Cause:
+def common(trial: Trial, towers: int = 2, **more: Any) -> Diagnosis:
     """The one mistake that all variables share."""
     found = explained(trial, towers, **more)
     assert found.keys() == trial.expected.keys()
@@ -64,7 +64,7 @@ def tail(sizes: Sequence[int], times: Array, seed: int = 0, *, in_parts: bool = 
 def test_no_variable_has_no_cause() -> None:
     trial = problem().trial({})
 
-    assert causes(measurement(trial), trial, []) == {}
+    assert diagnoses(measurement(trial), trial, []) == {}
 
 
 # One number.
@@ -74,7 +74,7 @@ def test_a_sum_is_told_where_the_mean_is_meant() -> None:
     given = problem()
     cause = common(given.trial(given.times(np.full(12, 2.0)), runs(6, 6)))
 
-    assert cause._replace(ratio=None) == Cause(
+    assert cause._replace(ratio=None) == Diagnosis(
         "the gradients of 2 towers are added up where their mean is meant",
         "divide the sum by the number of towers; if a sum is meant, with a rate that is divided "
         "by it, say so: gradients-equal.scale = 2",
@@ -86,7 +86,7 @@ def test_a_division_too_many_is_told() -> None:
     given = problem()
     cause = common(given.trial(given.times(np.full(12, 0.25)), runs(3, 3, 3, 3)), 4)
 
-    assert cause._replace(ratio=None) == Cause(
+    assert cause._replace(ratio=None) == Diagnosis(
         "it is divided by the number of towers, 4, once too often",
         "divide the losses by the number of towers or take the mean of the gradients, not both; "
         "where the loss is a sum over rows, add the gradients up; if it is meant, say so: "
@@ -99,7 +99,7 @@ def test_a_factor_of_no_known_cause_is_told() -> None:
     given = problem()
     cause = common(given.trial(given.times(np.full(12, 128.0)), runs(6, 6)))
 
-    assert cause._replace(ratio=None) == Cause(
+    assert cause._replace(ratio=None) == Diagnosis(
         "all of it is multiplied by one number",
         "if it is a loss scale, undo it before the gradients are applied; if it is meant, say so: "
         "gradients-equal.scale = 128",
@@ -261,7 +261,7 @@ def test_a_gradient_of_zeros_is_told() -> None:
     """A scale of 0 cannot be declared, so none is offered."""
     given = problem()
 
-    assert common(given.trial(given.times(np.zeros(12)), runs(6, 6))) == Cause(
+    assert common(given.trial(given.times(np.zeros(12)), runs(6, 6))) == Diagnosis(
         "nothing of it arrives",
         "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
     )
@@ -373,7 +373,7 @@ def test_towers_that_do_not_count_alike() -> None:
 
     cause = common(counted(spread([1.5, 0.5], split), split))
 
-    assert cause == Cause(
+    assert cause == Diagnosis(
         "the towers do not count alike",
         "weight each tower by its rows; if the towers are meant for parts of different size, say "
         "so: gradients-equal.shares = [3, 1]",
@@ -503,7 +503,7 @@ def test_the_last_row_is_dropped(in_parts: bool) -> None:
 
     cause = common(tail([6, 6, 1], times, in_parts=in_parts))
 
-    assert cause == Cause(
+    assert cause == Diagnosis(
         "of a batch of 13 rows the last row counts for nothing",
         "give what is left over to a tower, and weight the towers by their rows; or feed batches "
         "that 2 divides, and say so: gradients-equal.rows = 12",
@@ -565,7 +565,7 @@ def test_unequal_parts_that_are_not_weighted() -> None:
 
     cause = common(tail([6, 6, 1], spread([13 / 14, 13 / 12], split)))
 
-    assert cause == Cause(
+    assert cause == Diagnosis(
         "towers of 7 and 6 rows are averaged as if they were equal",
         "weight each tower by its rows, n_i / n: placement_checks.average_gradients(tower_grads, "
         "weights=rows)",
@@ -642,7 +642,7 @@ def test_rows_that_count_otherwise(is_sum: bool) -> None:
 
     cause = common(given.trial(given.times(spread([1, 3, 1], runs(3, 2, 8)))))
 
-    assert cause == Cause(
+    assert cause == Diagnosis(
         "rows do not count alike",
         "see that every row is in one tower, and that towers are weighted by their rows",
         (
@@ -731,7 +731,7 @@ def test_labels_of_other_rows() -> None:
 
     cause = common(given.trial(labels, runs(6, 6), shifted=ways))
 
-    assert cause == Cause(
+    assert cause == Diagnosis(
         "it is what the reference gives with the rows of 'y' moved by 6",
         "cut all inputs of a tower at the same rows, in the same order",
     )
@@ -770,7 +770,7 @@ def test_gradients_of_each_others_variable() -> None:
     found = explained(given.trial(swapped, runs(6, 6)))
 
     assert found == {
-        own: Cause(
+        own: Diagnosis(
             f"it is the gradient of {other}: gradients and variables are paired wrongly",
             "keep each gradient with its variable; where lists are joined with zip, both must "
             "leave out the same entries",
@@ -878,7 +878,7 @@ def test_a_gradient_that_is_far_too_large_is_not_any_others_of_that_size() -> No
     assert explained(small.trial({"a": other}))["a"].what == UNKNOWN
 
 
-def penalised(times: float, towers: int = 2) -> dict[str, Cause]:
+def penalised(times: float, towers: int = 2) -> dict[str, Diagnosis]:
     given = problem(rows=4 * towers)
     expected = given.of(range(given.rows))
     off = {name: times * given.start[name] for name in ("a", "b")}
@@ -893,7 +893,7 @@ def test_a_penalty_that_counts_in_every_tower() -> None:
 
     assert found == dict.fromkeys(
         ["a", "b"],
-        Cause(
+        Diagnosis(
             "what is added to it is a multiple of the variable itself, as a weight penalty's "
             "gradient is: the penalty counts more than once, in each of the 3 towers perhaps",
             "let the penalty count once: add it in one tower, or divide it by the number of "
@@ -904,7 +904,7 @@ def test_a_penalty_that_counts_in_every_tower() -> None:
 
 
 def test_a_penalty_that_is_missing() -> None:
-    assert penalised(-0.25)["a"] == Cause(
+    assert penalised(-0.25)["a"] == Diagnosis(
         "what it lacks is a multiple of the variable itself, as a weight penalty's gradient is: "
         "the penalty counts less than once, or not at all",
         "add the penalty to the loss of every tower whose gradients are averaged",
@@ -975,7 +975,7 @@ def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
 
 
 def test_statistics_of_each_towers_rows() -> None:
-    assert common(by_tower(0, runs(6, 6))) == Cause(
+    assert common(by_tower(0, runs(6, 6))) == Diagnosis(
         "it is the mean over towers of what the reference gives on each tower's rows alone: "
         "statistics of the batch, as batch normalisation takes, are those of a tower's rows",
         "if that is meant, say so: gradients-equal.statistics = 'tower'; else take them over all "
@@ -984,7 +984,7 @@ def test_statistics_of_each_towers_rows() -> None:
 
 
 def test_clipped_in_each_tower() -> None:
-    assert common(by_tower(0, runs(6, 6)), changed=frozenset("a")) == Cause(
+    assert common(by_tower(0, runs(6, 6)), changed=frozenset("a")) == Diagnosis(
         "each tower changes its gradients, by clipping for example, before the mean is taken, the "
         "reference after it",
         "clip the averaged gradients; if it is meant, say so: gradients-equal.statistics = "
@@ -1007,7 +1007,7 @@ def test_what_is_right_on_each_towers_rows(
     assert ("clip" in cause.what) == changed
 
 
-CHANGED = Cause(
+CHANGED = Diagnosis(
     "it is clipped, or else changed, otherwise than the reference's, so that rows or towers count "
     "by another factor",
     "do to the averaged gradients, once and last, what the reference does to its own; undo a loss "
@@ -1046,7 +1046,7 @@ def test_what_nothing_explains_has_no_cause(seed: int, split: list[tuple[int, ..
     found = {name: rng.normal(0, 1, shape) for name, shape in SHAPES.items()}
     ways = {"moved": moved(given).of(range(given.rows))}
 
-    assert common(given.trial(found, split, shifted=ways), len(split)) == Cause(
+    assert common(given.trial(found, split, shifted=ways), len(split)) == Diagnosis(
         UNKNOWN,
         "compare the two programs on this batch; if the difference is meant, leave the variable "
         "out: gradients-equal.leave_out",
@@ -1215,12 +1215,12 @@ def test_noise_widens_what_is_near() -> None:
     rng = np.random.default_rng(1)
     half = given.times(spread([1, 0], split))
     noise = {name: 1e-4 * float(np.max(np.abs(each))) for name, each in half.items()}
-    blurred = {
+    too_coarse = {
         name: each + noise[name] * rng.uniform(-1, 1, each.shape) for name, each in half.items()
     }
 
-    assert common(given.trial(blurred, split)).what == UNKNOWN
-    cause = common(given.trial(blurred, split, noise=noise))
+    assert common(given.trial(too_coarse, split)).what == UNKNOWN
+    cause = common(given.trial(too_coarse, split, noise=noise))
     assert cause.what.startswith("nothing of it comes from tower 1")
 
 

@@ -14,12 +14,12 @@ from measurements import measurement, trajectory
 from placement_checks.core.measurement import NO_STEPS, Array, Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
 from placement_checks.numerics.trajectories import (
-    Departure,
+    Divergence,
     compared,
+    compensated_factor,
     is_proportional,
-    made_up_for,
-    owner,
-    stale,
+    trained_variable_of,
+    variables_with_stale_copies,
 )
 
 SGD = "ResourceApplyGradientDescent"
@@ -33,7 +33,7 @@ def after(
     optimizer: str = SGD,
     dtypes: Mapping[str, str] | None = None,
     **more: Any,
-) -> tuple[dict[str, str], dict[str, Departure]]:
+) -> tuple[dict[str, str], dict[str, Divergence]]:
     """The states of the variables that stay equal, and those that part ways."""
     numbers = measurement(
         optimizers=frozenset([optimizer]),
@@ -92,7 +92,7 @@ def test_optimisers_whose_step_is_as_large_as_the_gradient(
 def test_slots_are_named_under_their_variable(name: str, of: str | None) -> None:
     steps = trajectory({"fc/w": [1]}, {"fc/w": [[1]]}, {}, unsure={"fc/w": [False]})
 
-    assert owner(name, steps) == of
+    assert trained_variable_of(name, steps) == of
 
 
 def test_equal_steps_do_not_differ() -> None:
@@ -399,7 +399,7 @@ def test_descent_by_hand(seed: int, towers: int, rate: float) -> None:
     turned = steps([slice(None, None, -1)], rate / 10)
     noise = max(float(np.max(np.abs(a - b))) for a, b in zip(expected, turned, strict=True))
 
-    def apart(found: Sequence[Array]) -> dict[str, Departure]:
+    def apart(found: Sequence[Array]) -> dict[str, Divergence]:
         given = {"w": np.zeros(3)}
         return after(
             trajectory({"w": start}, {"w": expected}, {"w": found}, noise=noise, unsure=given)
@@ -417,7 +417,7 @@ def test_descent_by_hand(seed: int, towers: int, rate: float) -> None:
 def test_a_type_that_is_too_coarse_says_so() -> None:
     steps = trained([[1, 2], [1, 2]], [[1, 2], [1, 2]])
 
-    assert after(steps, dtypes={"w": "bfloat16"})[0] == {"w": "blurred"}
+    assert after(steps, dtypes={"w": "bfloat16"})[0] == {"w": "too-coarse"}
 
 
 # What the gradients tell of the steps.
@@ -483,7 +483,7 @@ def test_variables_that_go_where_rounding_takes_them(
         ("float32", 31, "equal"),
         ("float32", 33, "differs"),
         ("float64", 1, "differs"),
-        ("bfloat16", 33, "blurred"),
+        ("bfloat16", 33, "too-coarse"),
     ],
 )
 def test_gradients_may_be_coarser_than_the_variables(
@@ -532,8 +532,8 @@ def test_gradients_that_are_too_coarse_say_nothing_of_any_weight() -> None:
     equal, _ = compared(numbers, steps)
 
     assert {each.variable: each.state for each in equal} == {
-        "w": "blurred",
-        "mean": "blurred",
+        "w": "too-coarse",
+        "mean": "too-coarse",
         "step": "equal",
     }
 
@@ -555,20 +555,23 @@ def test_gradients_that_differ_after_the_steps_alone(
 ) -> None:
     steps = both({}, late=batch(late) if late else None)
 
-    assert stale(walked(batch(first), trajectory=steps)) == said
+    assert variables_with_stale_copies(walked(batch(first), trajectory=steps)) == said
 
 
 def test_without_steps_nothing_is_stale_or_made_up_for() -> None:
     numbers = walked(batch({"w": 2, "v": 2}), trajectory=NO_STEPS)
 
-    assert stale(numbers) == set()
-    assert made_up_for(numbers) == 1
+    assert variables_with_stale_copies(numbers) == set()
+    assert compensated_factor(numbers) == 1
 
 
 def test_noise_after_the_steps_is_not_stale() -> None:
     late = batch({"w": 3, "v": 1}, noisy="w")
 
-    assert stale(walked(batch({"w": 1, "v": 1}), trajectory=both({}, late))) == set()
+    assert (
+        variables_with_stale_copies(walked(batch({"w": 1, "v": 1}), trajectory=both({}, late)))
+        == set()
+    )
 
 
 EQUAL_SLOT = {"w/Momentum": [[2, 4], [4, 8], [6, 12]]}
@@ -596,11 +599,13 @@ def test_a_factor_that_the_rate_makes_up_for(
 ) -> None:
     numbers = walked(batch(ratios, noisy), trajectory=both(found))
 
-    assert made_up_for(numbers) == pytest.approx(factor)
+    assert compensated_factor(numbers) == pytest.approx(factor)
 
 
 def test_rounding_is_no_factor() -> None:
-    assert made_up_for(walked(batch({"w": 1.000001, "v": 1.000001}), trajectory=both({}))) == 1
+    assert (
+        compensated_factor(walked(batch({"w": 1.000001, "v": 1.000001}), trajectory=both({}))) == 1
+    )
 
 
 @pytest.mark.parametrize("optimizers", [[ADAM], [SGD, ADAM], []])
@@ -609,7 +614,7 @@ def test_equal_weights_show_no_factor_under_adam(optimizers: list[str]) -> None:
         batch({"w": 2, "v": 2}), trajectory=both({}), optimizers=frozenset(optimizers)
     )
 
-    assert made_up_for(numbers) == 1
+    assert compensated_factor(numbers) == 1
 
 
 def test_the_slots_show_the_factor_beside_what_is_declared() -> None:
@@ -617,5 +622,5 @@ def test_the_slots_show_the_factor_beside_what_is_declared() -> None:
     steps = both({"w/Momentum": [[8, 16], [16, 32], [24, 48]]})
     numbers = walked(batch({"w": 2, "v": 2}), trajectory=steps, scale=4.0)
 
-    assert made_up_for(numbers) == 2
-    assert made_up_for(walked(batch({"w": 2, "v": 2}), trajectory=steps)) == 1
+    assert compensated_factor(numbers) == 2
+    assert compensated_factor(walked(batch({"w": 2, "v": 2}), trajectory=steps)) == 1

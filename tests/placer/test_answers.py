@@ -12,7 +12,7 @@ from placement_checks import PlacementError, place
 from placement_checks.placer import placing
 from placement_checks.placer.worker import main
 from placement_checks.placer.worker.client import PlacerProcess
-from placement_checks.placer.worker.refused import Failed, Refused
+from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.placer.worker.session import Session
 
 HOST = "/job:localhost/replica:0/task:0/device:"
@@ -84,7 +84,7 @@ def test_where_the_placer_may_go_elsewhere_it_may(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(placing, "phantom", Softly("phantom", {}))
 
-    assert place(build, soft=True).ops["x"].why_not
+    assert place(build, soft=True).ops["x"].fallback_reason
 
 
 def in_a_session(monkeypatch: pytest.MonkeyPatch, said: bytes | Exception) -> dict[str, str]:
@@ -137,7 +137,7 @@ def test_a_gpu_without_memory_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_the_placer_says_in_a_session_is_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     no_kernel = tf.errors.InvalidArgumentError(None, None, "no kernel for x")
 
-    with pytest.raises(Refused, match="no kernel for x"):
+    with pytest.raises(GraphRefused, match="no kernel for x"):
         in_a_session(monkeypatch, no_kernel)
 
 

@@ -19,7 +19,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.placer import placing
 from placement_checks.placer.worker import client as module
-from placement_checks.placer.worker.client import PlacerProcess, Unusable, phantom
+from placement_checks.placer.worker.client import PlacerProcess, PlacerUnavailable, phantom
 
 
 def build() -> None:
@@ -108,7 +108,7 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
 ) -> None:
     class NoKernels(PlacerProcess):
         def place(self, *args: object, **options: object) -> list[str]:
-            raise Unusable("a build without GPU kernels; install another")
+            raise PlacerUnavailable("a build without GPU kernels; install another")
 
     monkeypatch.setattr(placing, "phantom", NoKernels("phantom", {}))
 
@@ -129,7 +129,9 @@ def test_a_process_that_is_unusable_says_so_every_time_and_is_started_once(tmp_p
     )
     process = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
     for _ in range(2):
-        with pytest.raises(Unusable, match=r"tensorflow 2\.99 is a build without GPU kernels"):
+        with pytest.raises(
+            PlacerUnavailable, match=r"tensorflow 2\.99 is a build without GPU kernels"
+        ):
             process.place(b"", ["a"], [], [], soft=False)
         assert process.pid is None
 

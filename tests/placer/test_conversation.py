@@ -19,7 +19,7 @@ import pytest
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer.worker import messages
 from placement_checks.placer.worker.client import PlacerProcess
-from placement_checks.placer.worker.refused import Refused
+from placement_checks.placer.worker.refused import GraphRefused
 from placement_checks.util import child
 
 NAMES = ["a", "b", "c"]
@@ -150,7 +150,7 @@ def test_a_graph_that_is_refused_is_answered_and_the_process_goes_on(
     ask(placer, "GPU:0")
     first = placer.pid
 
-    with pytest.raises(Refused, match="no such device"):
+    with pytest.raises(GraphRefused, match="no such device"):
         ask(placer, "refused")
 
     assert ask(placer, "GPU:1") == {"GPU:1"}

@@ -223,14 +223,14 @@ def test_names_that_are_not_shown_take_no_room() -> None:
 
 
 def test_noise_is_named_behind_its_bar() -> None:
-    lines = drawn(*(figure(state, 1.0, state=state) for state in ("noise", "equal", "blurred")))
+    lines = drawn(*(figure(state, 1.0, state=state) for state in ("noise", "equal", "too-coarse")))
 
     assert [line.split()[0] for line in lines if line.endswith("  noise")] == ["noise"]
 
 
 @pytest.mark.parametrize(
     ("state", "style"),
-    [("equal", "green"), ("noise", "dim"), ("blurred", "yellow"), ("differs", "bold red")],
+    [("equal", "green"), ("noise", "dim"), ("too-coarse", "yellow"), ("differs", "bold red")],
 )
 def test_each_state_has_its_colour(state: str, style: str) -> None:
     head, line, *_ = picture([figure("w", 100.0, state=state)])

@@ -100,8 +100,8 @@ def test_a_program_has_its_verdicts(report: Report) -> None:
 
 def test_path_is_a_list() -> None:
     graph = placement(
-        op("step", "VariableV2", "/gpu:0", "CPU:0", why_not="no int32"),
-        op("read", "Identity", "/gpu:0", "CPU:0", "step", bound=True),
+        op("step", "VariableV2", "/gpu:0", "CPU:0", fallback_reason="no int32"),
+        op("read", "Identity", "/gpu:0", "CPU:0", "step", fell_with_another=True),
     )
     (program,) = json.loads(render([verify(graph, only=["no-fallback"])], []))["programs"]
     assert program["rules"][0]["findings"][0]["path"] == ["read"]

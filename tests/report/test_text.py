@@ -14,7 +14,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.report.finding_lines import finding_lines
 from placement_checks.report.text import write
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 
 def written(*reports: Report, width: int = 40) -> str:
@@ -151,4 +151,4 @@ def test_long_paths_are_cut(steps: int, last: str) -> None:
     ("number", "text"), [(0, "0 findings"), (1, "1 finding"), (2, "2 findings")]
 )
 def test_counted(number: int, text: str) -> None:
-    assert counted(number, "finding") == text
+    assert plural(number, "finding") == text

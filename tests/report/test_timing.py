@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from timings import loop, timing
 
-from placement_checks.core.timing import Replayed, Timing
+from placement_checks.core.timing import Simulated, Timing
 from placement_checks.report.timing import checked, render, write, write_against
 
 QUIET = timing(
@@ -16,7 +16,7 @@ QUIET = timing(
     single=loop(1.0, 1.0, 1.0),
     towers=loop(0.5, 0.6, 0.7),
     company=loop(1.1, 1.1, 1.1),
-    replayed=Replayed(0.9, 0.45),
+    replayed=Simulated(0.9, 0.45),
     at_once=0.97,
 )
 BUSY = replace(QUIET, rows=512, control=loop(1.5, 1.5, 1.5, cpu=[1.0]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from placement_checks.run.devices import full_precision, running_on, stand_in
+from placement_checks.run.devices import full_precision, running_on, to_simulated
 
 tf1 = tf.compat.v1
 
@@ -20,7 +20,7 @@ tf1 = tf.compat.v1
     ],
 )
 def test_gpu_i_becomes_cpu_i_plus_1_and_the_host_stays(device: str, expected: str) -> None:
-    assert stand_in(device) == expected
+    assert to_simulated(device) == expected
 
 
 def test_towers_run_apart_and_soft_placement_stays_off() -> None:

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.measurement import Measurement
-from placement_checks.numerics.trajectories import compared, stale
+from placement_checks.numerics.trajectories import compared, variables_with_stale_copies
 
 tf1 = tf.compat.v1
 
@@ -106,4 +106,4 @@ def test_after_the_last_step_copies_too_have_the_values_of_the_reference() -> No
     measured = pairs.measured(partial(adam, scale=1.5), partial(adam, 1), scale=1.5)
 
     assert not apart(measured)
-    assert not stale(measured)
+    assert not variables_with_stale_copies(measured)

@@ -18,9 +18,9 @@ from placement_checks.core.timing import Loop
 from placement_checks.loading.programs import load
 from placement_checks.run import timing
 from placement_checks.run.pair import ProgramPair
-from placement_checks.run.session import Running
-from placement_checks.run.threads import ONEDNN, POOL, settle
-from placement_checks.run.timing import Race
+from placement_checks.run.session import ProgramSession
+from placement_checks.run.threads import ONEDNN, POOL, set_thread_pools
+from placement_checks.run.timing import TimedPair
 
 
 @pytest.fixture(autouse=True)
@@ -34,14 +34,16 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The sessions that are opened: of which program, on how many threads."""
     found = []
-    whole = Running.__init__
+    whole = ProgramSession.__init__
 
-    def noting(self: Running, program: Any, seconds: float, *, threads: int, timed: bool) -> None:
+    def noting(
+        self: ProgramSession, program: Any, seconds: float, *, threads: int, timed: bool
+    ) -> None:
         assert timed
         found.append((program.name, threads))
         whole(self, program, seconds, threads=threads, timed=timed)
 
-    monkeypatch.setattr(Running, "__init__", noting)
+    monkeypatch.setattr(ProgramSession, "__init__", noting)
     return found
 
 
@@ -51,7 +53,7 @@ def pair(towers: Callable[..., Any] = pairs.towers, gpus: int = 2) -> ProgramPai
 
 
 def test_every_loop_takes_a_step_a_round_and_what_warms_up_does_not_count() -> None:
-    with Race(pair(), pairs.batch, rows=32) as race:
+    with TimedPair(pair(), pairs.batch, rows=32) as race:
         for _ in range(4):
             race.others()
             race.towers()
@@ -75,7 +77,7 @@ def test_each_loop_has_the_threads_that_make_it_comparable(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
 
-    with Race(pair(gpus=3), pairs.batch):
+    with TimedPair(pair(gpus=3), pairs.batch):
         pass
 
     assert opened == [("single", 1), ("towers", 3), ("towers", 1), ("single", 1), ("single", 1)]
@@ -86,7 +88,7 @@ def test_no_company_where_there_are_fewer_cores_than_towers(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
 
-    with Race(pair(gpus=4), pairs.batch) as race:
+    with TimedPair(pair(gpus=4), pairs.batch) as race:
         race.others()
         race.towers()
         next(race.traced())
@@ -102,7 +104,7 @@ def test_no_company_where_there_are_fewer_cores_than_towers(
 def test_the_loops_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that none of them always runs after the same one."""
     order: list[str] = []
-    with Race(pair(), pairs.batch) as race:
+    with TimedPair(pair(), pairs.batch) as race:
         for name in ("single", "towers", "control", "company"):
             arm = getattr(race, f"_{name}")
             monkeypatch.setattr(arm, "_step", partial(order.append, name))
@@ -121,7 +123,7 @@ def test_a_program_that_does_not_say_its_step_is_not_timed() -> None:
         return {**pairs.towers(num_gpus), "train_op": None}
 
     with pytest.raises(CannotRun) as error:
-        Race(pair(towers), pairs.batch)
+        TimedPair(pair(towers), pairs.batch)
 
     assert str(error.value) == (
         "which op is one step of towers is not said; return it from the function that builds the "
@@ -146,7 +148,7 @@ def test_ops_on_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_company_are_several_steps_at_once() -> None:
     """Each sleeps, so that as many of them take no longer than one."""
-    with Race(pair(), pairs.batch) as race:
+    with TimedPair(pair(), pairs.batch) as race:
         steps = [partial(time.sleep, 0.3)] * 2
         begin = time.perf_counter()
         race.at_once(steps)
@@ -159,7 +161,7 @@ def test_what_is_settled_once_tensorflow_is_loaded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(POOL, "0")
     monkeypatch.delenv(ONEDNN, raising=False)
 
-    settle()
+    set_thread_pools()
 
     assert os.environ[POOL] == "1"
     assert ONEDNN not in os.environ  # too late: TensorFlow has chosen

@@ -22,10 +22,10 @@ from placement_checks.core.errors import CannotRun
 from placement_checks.core.trace import TimedOp, Timeline, Trace
 from placement_checks.loading.programs import load
 from placement_checks.run import tracing
-from placement_checks.run.devices import stand_in, stood_in_for
+from placement_checks.run.devices import to_requested, to_simulated
 from placement_checks.run.pair import ProgramPair
-from placement_checks.run.session import Running
-from placement_checks.run.tracing import Tracer, tower_devices, watched
+from placement_checks.run.session import ProgramSession
+from placement_checks.run.tracing import Tracer, tower_devices, trace_steps
 
 tf1 = tf.compat.v1
 
@@ -42,7 +42,7 @@ def traced(towers: Callable[..., Any], gpus: int = 2) -> tuple[Trace, Sequence[S
     pair = ProgramPair.of(load(Program("towers", towers), gpus), load(reference, 1), "simulated")
     feeding = pair.feeding(pairs.batch)
     feeds = feeding.to_towers(feeding.batch(np.random.default_rng(0), feeding.rows))
-    return watched(pair.towers, feeds, feeding.rows, 60), tower_devices(pair.towers)
+    return trace_steps(pair.towers, feeds, feeding.rows, 60), tower_devices(pair.towers)
 
 
 def shares(towers: Callable[..., Any], gpus: int = 2) -> list[float]:
@@ -158,7 +158,7 @@ def test_a_program_has_as_many_threads_as_towers(
 ) -> None:
     opened = []
 
-    class Noted(Running):
+    class Noted(ProgramSession):
         def __init__(self, *args: Any, **options: Any) -> None:
             opened.append(options)
             super().__init__(*args, **options)
@@ -201,12 +201,12 @@ def test_a_placeholder_that_nobody_feeds() -> None:
 
 @pytest.mark.parametrize("gpu", ["/device:GPU:0", "/job:worker/task:1/device:GPU:3"])
 def test_what_stands_in_for_a_gpu(gpu: str) -> None:
-    assert stood_in_for(Device.parse(stand_in(gpu))) == Device.parse(gpu)
+    assert to_requested(Device.parse(to_simulated(gpu))) == Device.parse(gpu)
 
 
 @pytest.mark.parametrize("device", ["/device:CPU:0", "/cpu", "/device:GPU:3", "/job:ps", ""])
 def test_what_stands_in_for_nothing(device: str) -> None:
-    assert stood_in_for(Device.parse(device)) == Device.parse(device)
+    assert to_requested(Device.parse(device)) == Device.parse(device)
 
 
 # Statistics written by hand.

@@ -49,7 +49,9 @@ def unsound() -> Placement:
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
         op("tower_0", "MatMul", "/gpu:0", "GPU:0", "w"),
         op("w_1", "VarHandleOp", "/gpu:1", "GPU:0"),
-        op("tower_1", "MatMul", "/gpu:1", "CPU:0", "w_1", why_not="no kernel takes string"),
+        op(
+            "tower_1", "MatMul", "/gpu:1", "CPU:0", "w_1", fallback_reason="no kernel takes string"
+        ),
         lines={"w_1": "main.py:9"},
         refusals=[Refusal("w_1", "no such device")],
     )

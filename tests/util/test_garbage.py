@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from placement_checks.util.garbage import left_alone
+from placement_checks.util.garbage import gc_paused
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -12,7 +12,7 @@ def test_the_collector_rests_and_is_left_as_it_was(enabled: bool) -> None:
     was_enabled = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:
-        with left_alone():
+        with gc_paused():
             assert not gc.isenabled()
         assert gc.isenabled() == enabled
     finally:

@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from placement_checks.util.text import close, counted, did_you_mean, listed, nearest
+from placement_checks.util.text import close, did_you_mean, joined, nearest, plural
 
 
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0 ops"), (1, "1 op"), (2, "2 ops"), (1000, "1,000 ops")]
 )
 def test_counted(number: int, text: str) -> None:
-    assert counted(number, "op") == text
+    assert plural(number, "op") == text
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_counted(number: int, text: str) -> None:
     [([], ""), (["a"], "a"), (["a", "b"], "a and b"), ((1, 2, 3), "1, 2 and 3")],
 )
 def test_listed(things: list[object], text: str) -> None:
-    assert listed(things) == text
+    assert joined(things) == text
 
 
 @pytest.mark.parametrize(

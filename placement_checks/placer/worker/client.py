@@ -10,7 +10,7 @@ from typing import Any
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer.worker import messages
-from placement_checks.placer.worker.refused import Refused
+from placement_checks.placer.worker.refused import GraphRefused
 from placement_checks.util.child import Child, Ended
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
@@ -20,7 +20,7 @@ _PIPE_LIMIT = 10.0  # seconds beside what the placer may take
 _PATIENCE = 1.0  # seconds in which a process ends that is no longer needed
 
 
-class Unusable(Exception):
+class PlacerUnavailable(Exception):
     """Why the placer of this installation cannot answer; the message says so."""
 
 
@@ -71,7 +71,7 @@ class PlacerProcess:
         request = {"targets": len(targets), "tasks": tasks, "soft": soft, "limit": limit}
         with self._lock:
             if self._unusable:
-                raise Unusable(self._unusable)
+                raise PlacerUnavailable(self._unusable)
             child, self._child = self._running(), None
             try:
                 answer, blobs = child.ask(request, graph, "\n".join(names).encode())
@@ -85,10 +85,10 @@ class PlacerProcess:
             if "unusable" in answer:
                 child.end()
                 self._unusable = answer["unusable"]
-                raise Unusable(self._unusable)
+                raise PlacerUnavailable(self._unusable)
             self._child = child
         if "refused" in answer:
-            raise Refused(answer["refused"])
+            raise GraphRefused(answer["refused"])
         devices = answer["devices"]
         return [devices[index] for index in indices]
 

@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from placement_checks.placer.worker import messages, network
-from placement_checks.placer.worker.refused import Failed, Refused
+from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.util.child import answers, end_with_parent
 
 # Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
@@ -53,7 +53,7 @@ def main() -> None:
         try:
             devices, indices = _serve(placer, header, *blobs)
             messages.write(replies, {**number, "devices": devices}, indices)
-        except Refused as refusal:
+        except GraphRefused as refusal:
             messages.write(replies, {**number, "refused": str(refusal)})
         except Failed as failure:
             messages.write(replies, {**number, "failed": str(failure)})

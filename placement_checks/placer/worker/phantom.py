@@ -20,7 +20,7 @@ from tensorflow.core.framework import device_attributes_pb2
 from tensorflow.core.protobuf import config_pb2
 
 from placement_checks.placer.worker import grpc_messages
-from placement_checks.placer.worker.refused import Failed, Refused
+from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.util import loopback
 
 # Sorts after every job a program names: an op that may go anywhere goes to the first device by
@@ -224,7 +224,7 @@ def _raise(error: grpc.RpcError) -> NoReturn:
     """Tell the placer's own word from a call that came to nothing."""
     if error.code() in _NOT_ITS_WORD:
         raise Failed(f"TensorFlow's master gave no answer: {error.details()}") from None
-    raise Refused(_MASTER.sub("", error.details())) from None
+    raise GraphRefused(_MASTER.sub("", error.details())) from None
 
 
 def _config(cluster: dict[str, dict[int, str]], soft: bool) -> config_pb2.ConfigProto:

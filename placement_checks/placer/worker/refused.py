@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refused(Exception):
+class GraphRefused(Exception):
     """The placer does not place the graph; carries its message as it gave it."""
 
 

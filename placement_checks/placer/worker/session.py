@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.logs import read_logs
-from placement_checks.placer.worker.refused import Failed, Refused
-from placement_checks.util.streams import diverted
+from placement_checks.placer.worker.refused import Failed, GraphRefused
+from placement_checks.util.streams import redirected
 
 _PROBE = "placement_checks_probe"
 # What the placer cannot have said: a GPU does not start, or its memory is taken.
@@ -44,7 +44,7 @@ class Session:
         wanted = dict(devices)
         present = len(tf.config.list_physical_devices("GPU"))
         if present < wanted.get("GPU", 0):
-            raise Refused(f"TensorFlow finds {present} GPUs here, not {wanted['GPU']}")
+            raise GraphRefused(f"TensorFlow finds {present} GPUs here, not {wanted['GPU']}")
         config = tf.compat.v1.ConfigProto(
             allow_soft_placement=soft, log_device_placement=True, device_count=wanted
         )
@@ -54,12 +54,15 @@ class Session:
             probe = tf.no_op(name=_PROBE)
         with tempfile.NamedTemporaryFile() as file:
             try:
-                with diverted(1, file), tf.compat.v1.Session(graph=live, config=config) as session:
+                with (
+                    redirected(1, file),
+                    tf.compat.v1.Session(graph=live, config=config) as session,
+                ):
                     session.run(probe)
             except _NOT_ITS_WORD as error:
                 raise Failed(f"no session could be run: {error.message}") from None
             except tf.errors.OpError as error:
-                raise Refused(error.message) from None
+                raise GraphRefused(error.message) from None
             log = read_logs([file.name])
         if log.unread:
             raise Failed(f"the placer's log could not be read in full: {log.unread}")

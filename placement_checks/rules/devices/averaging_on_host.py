@@ -3,15 +3,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placement_checks.analysis.gradient_flow import contributions
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at, steps
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted, listed
+from placement_checks.util.text import joined, plural
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class AveragingOnHost(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = wiring(placement)
+        known = analyse(placement)
         meetings = [op for op in _meetings(placement) if known.ops[op].assigned]
-        if any(known.backward.ops) and not contributions(placement).trained:
+        if any(known.backward.ops) and not gradient_flow(placement).trained:
             return self.not_checked(
                 known.updates.unknown or "no variable is updated by a gradient"
             )
@@ -54,16 +54,16 @@ class AveragingOnHost(Rule):
             assigned = known.ops[op].assigned
             if assigned and not any(assigned.matches(each) for each in allowed):
                 findings.append(self._finding(placement, op, assigned))
-        return self.verdict(findings, f"in {counted(len(meetings), 'op')}")
+        return self.verdict(findings, f"in {plural(len(meetings), 'op')}")
 
     def _names(self) -> tuple[str, ...]:
         return (self.device,) if isinstance(self.device, str) else tuple(self.device)
 
     def _finding(self, placement: Placement, number: int, found: Device) -> Finding:
-        known = wiring(placement)
+        known = analyse(placement)
         op = known.ops[number]
-        met = known.towers_in(contributions(placement).near[number])
-        towers = listed(known.towers[each] for each in met)
+        met = known.towers_in(gradient_flow(placement).gradient_towers[number])
+        towers = joined(known.towers[each] for each in met)
         expected = " or ".join(str(Device.parse(name)) for name in self._names())
         return Finding(
             object=op.name,
@@ -83,12 +83,15 @@ class AveragingOnHost(Rule):
 
 def _meetings(placement: Placement) -> Iterator[int]:
     """The ops on the way to an update in which the gradients of towers first meet."""
-    known, given = wiring(placement), contributions(placement)
+    known, given = analyse(placement), gradient_flow(placement)
     between = {
-        op for updates in given.trained.values() for each in updates for op in given.behind(each)
+        op
+        for updates in given.trained.values()
+        for each in updates
+        for op in given.ancestors(each)
     }
     for op in sorted(between):
-        sides = [given.near[each] & known.every for each in _sides(placement, op)]
+        sides = [given.gradient_towers[each] & known.all_towers for each in _sides(placement, op)]
         union = 0
         for side in sides:
             union |= side
@@ -98,5 +101,5 @@ def _meetings(placement: Placement) -> Iterator[int]:
 
 def _sides(placement: Placement, op: int) -> list[int]:
     """The gradients that an op takes."""
-    known, near = wiring(placement), contributions(placement).near
-    return [each for each in known.flow.values[op] if near[each] & known.gradient]
+    known, near = analyse(placement), gradient_flow(placement).gradient_towers
+    return [each for each in known.flow.inputs[op] if near[each] & known.gradient]

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at, is_among
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class GradientsColocated(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = wiring(placement)
+        known = analyse(placement)
         judged = 0
         findings = []
         for number, (forward, by) in known.backward.forward.items():
@@ -48,7 +48,7 @@ class GradientsColocated(Rule):
             if (
                 op.assigned != original.assigned
                 and original.assigned.is_gpu
-                and not (op.why_not and not op.bound)
+                and not (op.fallback_reason and not op.fell_with_another)
                 and not (is_among(op.name, self.allow) or op.type in self.allow)
             ):
                 findings.append(_finding(placement, op, original, by))
@@ -56,7 +56,7 @@ class GradientsColocated(Rule):
             return self.not_checked(_none(known.backward.ops))
         if findings and (mixed := Need.LOSSES_APART.missing(evidence)) is not None:
             return self.not_checked(mixed.reason)
-        return self.verdict(findings, counted(judged, "backward op"))
+        return self.verdict(findings, plural(judged, "backward op"))
 
 
 def _is_shape_of_variable(placement: Placement, op: Op) -> bool:

@@ -76,9 +76,13 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
 
     None where it followed a resource to the host that this was asked to be on.
     """
-    if op.bound and op.call and not any(_is_resource(name, placement) for name in _takes(op)):
+    if (
+        op.fell_with_another
+        and op.caller
+        and not any(_is_resource(name, placement) for name in _takes(op))
+    ):
         return _outermost(op, placement)
-    if not op.bound:
+    if not op.fell_with_another:
         return next((name for name in _bound_to(op, placement) if _leads(name, fallen)), op.name)
     leader = op.name
     seen = {op.name}
@@ -93,7 +97,7 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
                 return None
             if _leads(name, fallen):
                 return name
-            if name in fallen and not other.bound:
+            if name in fallen and not other.fell_with_another:
                 leader = name
             todo.append(other)
     return leader
@@ -101,14 +105,14 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
 
 def _outermost(op: Op, placement: Placement) -> str:
     """The call farthest out: where it lies is decided by what it takes."""
-    while op.call:
-        op = placement.ops[op.call]
+    while op.caller:
+        op = placement.ops[op.caller]
     return op.name
 
 
 def _leads(name: str, fallen: Mapping[str, Op]) -> bool:
     """Whether it is a variable that fell for a reason of its own: so do the ops that take it."""
-    return name in fallen and fallen[name].type in VARIABLES and not fallen[name].bound
+    return name in fallen and fallen[name].type in VARIABLES and not fallen[name].fell_with_another
 
 
 def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
@@ -160,7 +164,7 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
         found=found,
         where=placement.where(op.name),
         path=tuple(each.name for each in others),
-        message=f"{what}: {fell.why_not or 'the placer gives no reason'}"
+        message=f"{what}: {fell.fallback_reason or 'the placer gives no reason'}"
         f"{built_at(placement, op.name)}",
         cure=_cure(op, placement),
     )

@@ -11,7 +11,7 @@ from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 _SHOWN = 4  # GPUs that a note tells of one by one
 
@@ -64,7 +64,7 @@ class NoIdleDevice(Rule):
             return self.not_checked(placement.all_devices.reason)
         note = _note(gpus, work)
         if apart:
-            note += f"; other tasks have {counted(apart, 'GPU')} for graphs of their own"
+            note += f"; other tasks have {plural(apart, 'GPU')} for graphs of their own"
         return self.verdict(findings, note)
 
     def _finding(self, gpu: Device, busiest: Device, work: Counter[Device | None]) -> Finding:
@@ -106,9 +106,9 @@ def _own_tasks(
 
 def _note(gpus: Sequence[Device], work: Counter[Device | None]) -> str:
     if len(gpus) <= _SHOWN:
-        return ", ".join(f"{gpu.short} computes with {counted(work[gpu], 'op')}" for gpu in gpus)
+        return ", ".join(f"{gpu.short} computes with {plural(work[gpu], 'op')}" for gpu in gpus)
     numbers = sorted(work[gpu] for gpu in gpus)
-    each = f"{numbers[0]:,} to {counted(numbers[-1], 'op')}"
+    each = f"{numbers[0]:,} to {plural(numbers[-1], 'op')}"
     if numbers[0] == numbers[-1]:
-        each = counted(numbers[0], "op")
+        each = plural(numbers[0], "op")
     return f"{len(gpus):,} GPUs compute, with {each} each"

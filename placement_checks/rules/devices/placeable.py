@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.placement import MOST_REFUSALS, Op, Placement, Refusal
+from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
 from placement_checks.rules.needs import Need
@@ -31,7 +31,7 @@ class Placeable(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        cut = len(placement.refusals) >= MOST_REFUSALS
+        cut = len(placement.refusals) >= MAX_REFUSALS
         return self.verdict(
             [_finding(placement, refusal) for refusal in placement.refusals],
             "the placer names one op at a time, and there may be more" if cut else None,

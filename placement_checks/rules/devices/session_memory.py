@@ -11,7 +11,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted, listed
+from placement_checks.util.text import joined, plural
 
 _EVERY = "every"  # the GPUs that no program names
 
@@ -109,7 +109,7 @@ class SessionMemory(Rule):
         if not self.others:
             return self.verdict([], note)
         others = [Claim.of(each) for each in self.others]
-        note = f"beside {counted(len(others), 'program')}: {note}"
+        note = f"beside {plural(len(others), 'program')}: {note}"
         return self.verdict(list(self._together(own, others)), note)
 
     def _together(self, own: Claim, others: Sequence[Claim]) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ class SessionMemory(Rule):
             expected=f"at most {self.fraction:g} of its memory by all programs",
             found=f"{taken:g} of it",
             message=f"this session takes {own}, and "
-            f"{listed(f'another {each}' for each in others)}: that "
+            f"{joined(f'another {each}' for each in others)}: that "
             f"is {taken:g} of {where}, and the program that starts last fails",
             cure="let each see GPUs of its own (visible_device_list), or give each a "
             f"per_process_gpu_memory_fraction of {share:.2g}",

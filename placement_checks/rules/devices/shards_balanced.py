@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -13,7 +13,7 @@ from placement_checks.core.placement import Placement, Tensor, Variable
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted, listed
+from placement_checks.util.text import joined, plural
 
 _PARAMETER_JOB = "ps"
 _SHOWN = 4  # servers in a note, and variables in the path of a finding
@@ -31,9 +31,7 @@ class Shard(NamedTuple):
         return sum(_bytes(each) or 0 for each in self.variables)
 
     def __str__(self) -> str:
-        return (
-            f"{self.task} holds {counted(len(self.variables), 'variable')}, {self.bytes:,} bytes"
-        )
+        return f"{self.task} holds {plural(len(self.variables), 'variable')}, {self.bytes:,} bytes"
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class ShardsBalanced(Rule):
         counts = [len(shard.variables) for shard in shards]
         unknown = sum(_bytes(each) is None for each in held)
         if unknown and self.by != "round-robin" and (self.by or max(counts) - min(counts) > 1):
-            reason = f"the size of {counted(unknown, 'variable')} is not known"
+            reason = f"the size of {plural(unknown, 'variable')} is not known"
             return self.not_checked(reason, note)
         findings = (
             list(_out_of_turn(placement, shards, dealt))
@@ -123,7 +121,7 @@ def _servers(placement: Placement) -> str:
         return _PARAMETER_JOB
     ops = (placement.ops[variable.name] for variable in placement.variables)
     holding = {op.assigned.job for op in ops if op.assigned and op.assigned.job}
-    computing = {device.job for tower in wiring(placement).towers for device in tower.devices}
+    computing = {device.job for tower in analyse(placement).towers for device in tower.devices}
     found = holding - computing
     return found.pop() if len(found) == 1 else ""
 
@@ -197,7 +195,7 @@ def _finding(placement: Placement, shards: Sequence[Shard], heavy: Shard) -> Fin
     count = sum(len(shard.variables) for shard in shards)
     empty = [shard.task for shard in shards if not shard.variables]
     share = f", {heavy.bytes / total:.0%} of their bytes" if total else ""
-    idle = f"; {listed(empty)} {'holds' if len(empty) == 1 else 'hold'} none" if empty else ""
+    idle = f"; {joined(empty)} {'holds' if len(empty) == 1 else 'hold'} none" if empty else ""
     largest = sorted(heavy.variables, key=lambda each: -(_bytes(each) or 0))
     return Finding(
         object=str(heavy.task),
@@ -207,7 +205,7 @@ def _finding(placement: Placement, shards: Sequence[Shard], heavy: Shard) -> Fin
         found=f"{heavy.bytes:,} bytes",
         where=placement.where(largest[0].name),
         path=tuple(f"{each.name}: {_bytes(each):,} bytes" for each in largest[:_SHOWN]),
-        message=f"{heavy.task} holds {len(heavy.variables)} of {counted(count, 'variable')}{share}"
+        message=f"{heavy.task} holds {len(heavy.variables)} of {plural(count, 'variable')}{share}"
         f"{idle}",
         cure="give replica_device_setter a ps_strategy that picks the server with fewest bytes, "
         "or cut large variables up (tf.compat.v1.fixed_size_partitioner)",

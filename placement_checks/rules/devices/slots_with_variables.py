@@ -3,15 +3,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from placement_checks.analysis.gradient_flow import contributions
-from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class SlotsWithVariables(Rule):
             if placement.ops[slot].assigned != placement.ops[variable].assigned
             and not is_among(slot, self.apart)
         ]
-        return self.verdict(findings, counted(len(slots), "slot"))
+        return self.verdict(findings, plural(len(slots), "slot"))
 
 
 def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
     """Every slot with its variable."""
-    known = wiring(placement)
+    known = analyse(placement)
     shapes = {variable.name: variable[1:] for variable in placement.variables}
     for variable, updates in known.updates.by_variable.items():
         for update in updates:
@@ -67,9 +67,11 @@ def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
     yield from _unfused(known, shapes)
 
 
-def _unfused(known: Wiring, shapes: Mapping[str, tuple[object, ...]]) -> Iterator[tuple[str, str]]:
+def _unfused(
+    known: TowerAnalysis, shapes: Mapping[str, tuple[object, ...]]
+) -> Iterator[tuple[str, str]]:
     """Slots and averages whose updates are written out op by op."""
-    flow, read, trained = known.flow, known.read, contributions(known.placement).trained
+    flow, read, trained = known.flow, known.read, gradient_flow(known.placement).trained
     for variable, updates in known.updates.by_variable.items():
         of_trained = variable in trained
         if not of_trained and variable in read:
@@ -77,7 +79,7 @@ def _unfused(known: Wiring, shapes: Mapping[str, tuple[object, ...]]) -> Iterato
         for update in updates:
             if is_gradient_update(flow.types[update.op]):
                 continue
-            for op in flow.cone(update.values, lambda op: not known.own[op]):
+            for op in flow.walk_back(update.values, lambda op: not known.own_towers[op]):
                 name = flow.names[op]
                 if flow.types[op] not in VARIABLES or shapes[name] != shapes[variable]:
                     continue

@@ -5,8 +5,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from placement_checks.analysis.tower_analysis import wiring
-from placement_checks.analysis.transfers import Copy, Transfer, copies, links, transfers
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.transfers import (
+    Copied,
+    Transfer,
+    copies,
+    network_transfers,
+    transfers,
+)
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -15,7 +21,7 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 _PAIRS = 4  # that a report lists
 _LARGEST = 8  # tensors in the path of a finding
@@ -65,8 +71,8 @@ class TransferBudget(Rule):
         found = copies(placement, self.rows)
         return replace(self._judged(placement, found), figures=_figures(transfers(found)))
 
-    def _judged(self, placement: Placement, found: list[Copy]) -> Verdict:
-        between = links(found)
+    def _judged(self, placement: Placement, found: list[Copied]) -> Verdict:
+        between = network_transfers(found)
         note = _note(between or transfers(found))
         findings: dict[str, Finding] = {}
         for finding in (
@@ -84,7 +90,7 @@ class TransferBudget(Rule):
             return self.not_checked("the machine is one host, without links between tasks", note)
         if lost := _constants_of_unknown_size(placement, found):
             return self.not_checked(
-                f"the size of {counted(lost, 'constant')} that other tasks read is not known", note
+                f"the size of {plural(lost, 'constant')} that other tasks read is not known", note
             )
         judged = found if self.bytes is not None else _over_the_network(found)
         unknown = sum(copy.bytes is None for copy in judged)
@@ -96,7 +102,7 @@ class TransferBudget(Rule):
             )
         return self.verdict([], note)
 
-    def _over_all(self, placement: Placement, found: list[Copy]) -> Iterator[Finding]:
+    def _over_all(self, placement: Placement, found: list[Copied]) -> Iterator[Finding]:
         if over := _over(found, self.bytes, self.copies):
             first = producer_of(max(found, key=_size).tensor)
             yield _finding(
@@ -110,7 +116,7 @@ class TransferBudget(Rule):
             )
 
     def _over_links(
-        self, placement: Placement, found: list[Copy], between: list[Transfer]
+        self, placement: Placement, found: list[Copied], between: list[Transfer]
     ) -> Iterator[Finding]:
         """A finding for each task that sends too much to some other."""
         busy: dict[Device, list[Transfer]] = defaultdict(list)
@@ -126,7 +132,7 @@ class TransferBudget(Rule):
             ]
             over = _over(sent, self.link_bytes, self.link_copies)
             assert over is not None
-            others = counted(len(over_budget) - 1, "other link")
+            others = plural(len(over_budget) - 1, "other link")
             more = (
                 f"; {others} of that task {'is' if len(over_budget) == 2 else 'are'} over it too"
             )
@@ -140,8 +146,8 @@ class TransferBudget(Rule):
                 f"{over[0]} a link{more if over_budget[1:] else ''}{_of_all(placement)}",
             )
 
-    def _constants(self, placement: Placement, found: list[Copy]) -> Iterator[Finding]:
-        large: dict[str, list[Copy]] = defaultdict(list)
+    def _constants(self, placement: Placement, found: list[Copied]) -> Iterator[Finding]:
+        large: dict[str, list[Copied]] = defaultdict(list)
         for copy in _over_the_network(found):
             if (copy.bytes or 0) > self.constant_bytes:
                 large[producer_of(copy.tensor)].append(copy)
@@ -154,7 +160,7 @@ class TransferBudget(Rule):
                     object=name,
                     op=CONST,
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
-                    f"{sent[0].source.task_device} to {counted(len(sent), 'device')} of other "
+                    f"{sent[0].source.task_device} to {plural(len(sent), 'device')} of other "
                     "tasks in every step",
                     cure="make it where it is read, or keep it in a variable there",
                 )
@@ -171,15 +177,15 @@ def _is_one_host(placement: Placement) -> bool:
     return placement.machine is not None and placement.machine.is_local
 
 
-def _size(copy: Copy) -> int:
+def _size(copy: Copied) -> int:
     return copy.bytes or 0
 
 
-def _over_the_network(found: list[Copy]) -> list[Copy]:
+def _over_the_network(found: list[Copied]) -> list[Copied]:
     return [copy for copy in found if copy.source.task_device != copy.to.task_device]
 
 
-def _constants_of_unknown_size(placement: Placement, found: list[Copy]) -> int:
+def _constants_of_unknown_size(placement: Placement, found: list[Copied]) -> int:
     sent = {producer_of(copy.tensor) for copy in _over_the_network(found) if copy.bytes is None}
     return sum(placement.ops[name].type == CONST for name in sent)
 
@@ -188,7 +194,9 @@ def _over_budget(size: int, number: int, most: int | None, most_copies: int | No
     return (most is not None and size > most) or (most_copies is not None and number > most_copies)
 
 
-def _over(found: list[Copy], most: int | None, most_copies: int | None) -> tuple[str, str] | None:
+def _over(
+    found: list[Copied], most: int | None, most_copies: int | None
+) -> tuple[str, str] | None:
     """The budget that copies are over, and what they take, in words."""
     size = sum(map(_size, found))
     if most is not None and size > most:
@@ -199,7 +207,7 @@ def _over(found: list[Copy], most: int | None, most_copies: int | None) -> tuple
 
 
 def _of_all(placement: Placement) -> str:
-    unknown = wiring(placement).updates.unknown
+    unknown = analyse(placement).updates.unknown
     return f" (all ops were counted: {unknown})" if unknown else ""
 
 
@@ -218,7 +226,7 @@ def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:
 
 def _finding(
     placement: Placement,
-    found: list[Copy],
+    found: list[Copied],
     over: tuple[str, str],
     *,
     object: str,

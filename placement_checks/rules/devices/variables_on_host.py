@@ -12,7 +12,7 @@ from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 _DEVICE_FUNCTION = (
     "; a device function must send VarHandleOp there as well as Variable and VariableV2"
@@ -72,7 +72,7 @@ class VariablesOnHost(Rule):
                 findings.append(self._asking_nothing(placement, op))
         unnamed = len(placement.variables) - len(placed)
         more = f", and {unnamed} that the log does not name" if unnamed else ""
-        return self.verdict(findings, note=counted(len(placed), "variable") + more)
+        return self.verdict(findings, note=plural(len(placed), "variable") + more)
 
     def _names(self) -> tuple[str, ...]:
         return (self.device,) if isinstance(self.device, str) else tuple(self.device)

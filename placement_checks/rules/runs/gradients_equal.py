@@ -11,12 +11,12 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted, listed
+from placement_checks.util.text import joined, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trial
     from placement_checks.numerics.comparing import Difference
-    from placement_checks.numerics.row_weights import Cause
+    from placement_checks.numerics.row_weights import Diagnosis
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class GradientsEqual(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        from placement_checks.numerics.trajectories import made_up_for
+        from placement_checks.numerics.trajectories import compensated_factor
 
         measured = evidence.measurement
         assert measured
@@ -76,9 +76,9 @@ class GradientsEqual(Rule):
             if not is_among(name, self.leave_out)
         ]
         notes = list(measured.notes)
-        factor = made_up_for(measured)
+        factor = compensated_factor(measured)
         if factor != 1:
-            steps = counted(len(measured.trajectory.found) if measured.trajectory else 0, "step")
+            steps = plural(len(measured.trajectory.found) if measured.trajectory else 0, "step")
             notes.append(
                 f"all gradients are {factor:.4g} times the reference's, and the rate makes up for "
                 f"it: the weights are equal after {steps}"
@@ -120,7 +120,7 @@ class GradientsEqual(Rule):
         figures = [each.figures() for each in differences]
         said = {
             state: [each.variable for each in differences if each.state == state]
-            for state in ("equal", "noise", "blurred", "differs")
+            for state in ("equal", "noise", "too-coarse", "differs")
         }
         zero = [
             each.variable for each in differences if each.state == "equal" and each.ratio is None
@@ -136,12 +136,12 @@ class GradientsEqual(Rule):
             number = len(findings)
             verb = "differs" if number == 1 else "differ"
             every = len({*(each.variable for each in differences), *measured.missing})
-            count = f"{number} of {counted(every, 'variable')} {verb}"
+            count = f"{number} of {plural(every, 'variable')} {verb}"
             verdict = self.verdict(findings, "; ".join([count, *notes]))
-        elif said["blurred"]:
+        elif said["too-coarse"]:
             verdict = self.not_checked(
-                f"the gradients of {_some(said['blurred'])} are computed in "
-                f"{measured.precisions[said['blurred'][0]]}, too coarse to tell a hundredth",
+                f"the gradients of {_some(said['too-coarse'])} are computed in "
+                f"{measured.precisions[said['too-coarse'][0]]}, too coarse to tell a hundredth",
                 "build the model in float32 or float64 to compare",
             )
         elif len(said["equal"]) == len(zero) and not said["differs"]:
@@ -152,15 +152,15 @@ class GradientsEqual(Rule):
         return replace(verdict, figures=figures)
 
 
-def _causes(measured: Measurement, trial: Trial, off: Collection[str]) -> dict[str, Cause]:
-    from placement_checks.numerics.diagnosis import causes
-    from placement_checks.numerics.row_weights import Cause
+def _causes(measured: Measurement, trial: Trial, off: Collection[str]) -> dict[str, Diagnosis]:
+    from placement_checks.numerics.diagnosis import diagnoses
+    from placement_checks.numerics.row_weights import Diagnosis
 
-    why = causes(measured, trial, [name for name in off if name not in trial.stray])
+    why = diagnoses(measured, trial, [name for name in off if name not in trial.stray])
     for name in trial.stray.keys() & off:
         op, where = trial.stray[name]
         at = f", built at {where}" if where else ""
-        why[name] = Cause(
+        why[name] = Diagnosis(
             f"it is no number; the first op that yields none is {op}{at}",
             "look at what that op is given, a logarithm or a division by zero",
             (op,),
@@ -175,7 +175,9 @@ def _badness(difference: Difference | None) -> tuple[bool, float]:
     return difference.state == "differs", difference.error
 
 
-def _finding(placement: Placement, measured: Measurement, each: Difference, why: Cause) -> Finding:
+def _finding(
+    placement: Placement, measured: Measurement, each: Difference, why: Diagnosis
+) -> Finding:
     name = each.variable
     at = measured.updates.get(name, name)
     so = (
@@ -226,11 +228,11 @@ def _missing(
 def _worst(differences: Sequence[Difference]) -> str:
     compared = [each for each in differences if each.state == "equal" and each.ratio is not None]
     error = max((each.error for each in compared), default=0.0)
-    return f"{counted(len(compared), 'variable')}, at most {error:.1f} eps apart"
+    return f"{plural(len(compared), 'variable')}, at most {error:.1f} eps apart"
 
 
 def _some(names: Collection[str]) -> str:
     """The first of some names."""
     first = list(names)[:3]
     more = len(names) - len(first)
-    return listed([*first, *([f"{more} more"] if more else [])])
+    return joined([*first, *([f"{more} more"] if more else [])])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placement_checks.analysis.schedule import Overlap, observed_overlap, possible_overlap
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.analysis.towers import Tower
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -13,7 +13,7 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, steps
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
     from placement_checks.core.trace import Trace
@@ -54,7 +54,7 @@ class TowersOverlap(Rule):
             return self.verdict([on_one])
         if (few := Need.TWO_TOWERS.missing(evidence)) is not None:
             return self.without(few)
-        towers = wiring(placement).towers
+        towers = analyse(placement).towers
         groups = [tower.devices for tower in towers]
         if idle := next((tower for tower in towers if not _computes(trace, tower)), None):
             return self.not_checked(f"nothing of the tower on {idle} is computed in a step")
@@ -73,7 +73,7 @@ class TowersOverlap(Rule):
         gpus = len(placement.machine.gpus) if placement.machine else 0
         step = trace.shortest
         busy = [device for device in step.lanes if device.is_gpu and step.busy([device])]
-        known = len(wiring(placement).towers)
+        known = len(analyse(placement).towers)
         if towers < 2 or gpus < 2 or known > 1 or len(busy) != 1:
             return None
         gpu = busy[0].short
@@ -107,7 +107,7 @@ class TowersOverlap(Rule):
     def _finding(
         self, placement: Placement, late: int, early: int, share: float, way: Sequence[int]
     ) -> Finding:
-        known = wiring(placement)
+        known = analyse(placement)
         names = known.flow.names
         return Finding(
             object=known.towers[late].devices[0].short,
@@ -130,7 +130,7 @@ def _wait(placement: Placement, trace: Trace, late: int, early: int) -> list[int
 
     What is fed waits for nothing.
     """
-    known = wiring(placement)
+    known = analyse(placement)
     flow = known.flow
     fed = {flow.number[producer_of(name)] for each in placement.step.inputs for name in each}
     devices = known.towers[late].devices
@@ -140,19 +140,22 @@ def _wait(placement: Placement, trace: Trace, late: int, early: int) -> list[int
         if any(device.matches(pattern) for pattern in devices)
         for each in lane
     }
-    waits = bytearray(at == early for at in known.at)
+    waits = bytearray(at == early for at in known.tower_of)
     again = True
     while again:  # a second time only where a loop leads backwards
         again = False
         for op in range(len(waits)):
-            before = (*flow.values[op], *flow.waits.get(op, ()))
+            before = (*flow.inputs[op], *flow.control_inputs.get(op, ()))
             if not waits[op] and op not in fed and any(waits[each] for each in before):
                 waits[op] = again = True
     first = next((op for op, name in enumerate(flow.names) if waits[op] and name in ran), None)
     if first is None:
         return []
     return flow.path(
-        first, lambda each: known.at[each] == early, lambda each: each not in fed, waits=True
+        first,
+        lambda each: known.tower_of[each] == early,
+        lambda each: each not in fed,
+        control_inputs=True,
     )
 
 
@@ -162,7 +165,7 @@ def _note(trace: Trace, towers: int, could: Sequence[Overlap], did: float | None
         least = min(pair.share for pair in could)
         parts.append(f"which can compute at once for {least:.0%} of the time")
     if did is not None:
-        parts.append(f"in the run of {counted(trace.rows, 'row')} they did for up to {did:.0%}")
+        parts.append(f"in the run of {plural(trace.rows, 'row')} they did for up to {did:.0%}")
     return ", ".join(parts)
 
 

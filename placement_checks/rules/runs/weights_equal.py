@@ -11,11 +11,11 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Array, Arrays, Measurement, Trajectory
-    from placement_checks.numerics.trajectories import Departure
+    from placement_checks.numerics.trajectories import Divergence
 
 
 _COPIES = (
@@ -68,7 +68,11 @@ class WeightsEqual(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        from placement_checks.numerics.trajectories import compared, made_up_for, stale
+        from placement_checks.numerics.trajectories import (
+            compared,
+            compensated_factor,
+            variables_with_stale_copies,
+        )
 
         measured = evidence.measurement
         assert measured
@@ -78,7 +82,7 @@ class WeightsEqual(Rule):
             measured.trajectory,
             tolerance=self.tolerance,
             times_noise=self.noise,
-            scale=measured.scale * made_up_for(measured),
+            scale=measured.scale * compensated_factor(measured),
         )
         apart = [each for each in apart if not is_among(each.difference.variable, self.leave_out)]
         findings = [
@@ -86,16 +90,19 @@ class WeightsEqual(Rule):
         ]
         findings += [
             _stale(placement, measured, measured.trajectory, name)
-            for name in sorted(stale(measured) - {each.difference.variable for each in apart})
+            for name in sorted(
+                variables_with_stale_copies(measured)
+                - {each.difference.variable for each in apart}
+            )
             if not is_among(name, self.leave_out)
         ]
         equal = [each for each in equal if not is_among(each.variable, self.leave_out)]
-        blurred = [each.variable for each in equal if each.state == "blurred"]
+        too_coarse = [each.variable for each in equal if each.state == "too-coarse"]
         figures = [each.figures() for each in (*(each.difference for each in apart), *equal)]
-        steps = counted(len(measured.trajectory.found), "step")
-        if blurred and not findings:
+        steps = plural(len(measured.trajectory.found), "step")
+        if too_coarse and not findings:
             verdict = self.not_checked(
-                f"the precision is too coarse to tell a hundredth of {blurred[0]}",
+                f"the precision is too coarse to tell a hundredth of {too_coarse[0]}",
                 "build the model in float32 or float64 to compare",
             )
         elif not findings and not any(
@@ -103,7 +110,7 @@ class WeightsEqual(Rule):
         ):
             verdict = self.not_checked("no variable that the steps move is left to compare")
         else:
-            note = f"{counted(len(equal) - len(blurred), 'variable')} equal after {steps}"
+            note = f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"
             verdict = self.verdict(findings, note)
         return replace(verdict, figures=figures)
 
@@ -112,13 +119,13 @@ def _finding(
     placement: Placement,
     measured: Measurement,
     trajectory: Trajectory,
-    each: Departure,
-    apart: Sequence[Departure],
+    each: Divergence,
+    apart: Sequence[Divergence],
 ) -> Finding:
     name = each.difference.variable
     at = measured.updates.get(name, name)
     what, cure = _cause(measured, trajectory, each, apart)
-    steps = counted(each.step, "step")
+    steps = plural(each.step, "step")
     return Finding(
         object=name,
         op=placement.ops[name].type,
@@ -132,7 +139,7 @@ def _finding(
     )
 
 
-def _off(each: Departure) -> str:
+def _off(each: Divergence) -> str:
     if isfinite(each.off):
         return f"off by {each.off:.2g} of what the reference moves it"
     return "no number" if isnan(each.difference.error) else "moved, and the reference's is not"
@@ -143,7 +150,7 @@ def _stale(
 ) -> Finding:
     """The finding on a variable whose gradient differs though all variables are equal."""
     at = measured.updates.get(name, name)
-    steps = counted(len(trajectory.found), "step")
+    steps = plural(len(trajectory.found), "step")
     return Finding(
         object=name,
         op=placement.ops[name].type,
@@ -158,14 +165,17 @@ def _stale(
 
 
 def _cause(
-    measured: Measurement, trajectory: Trajectory, each: Departure, apart: Sequence[Departure]
+    measured: Measurement, trajectory: Trajectory, each: Divergence, apart: Sequence[Divergence]
 ) -> tuple[str, str]:
     """What is likely wrong, and the cure."""
     from placement_checks.numerics.comparing import differing
-    from placement_checks.numerics.trajectories import owner, stale
+    from placement_checks.numerics.trajectories import (
+        trained_variable_of,
+        variables_with_stale_copies,
+    )
 
     name = each.difference.variable
-    trained = owner(name, trajectory)
+    trained = trained_variable_of(name, trajectory)
     wrong = differing(measured.trials[0], measured.precisions)
     if trained in wrong:
         return "the gradient differs, see gradients-equal", "mend gradients-equal first"
@@ -178,7 +188,7 @@ def _cause(
     if each.step > first.step:
         return (
             f"it follows {first.difference.variable}, which differs after "
-            f"{counted(first.step, 'step')}",
+            f"{plural(first.step, 'step')}",
             "mend that first",
         )
     if is_count:
@@ -190,7 +200,7 @@ def _cause(
             else "a step moves it otherwise",
             "let one step count as one, whatever the number of towers and rows",
         )
-    if trained in stale(measured):
+    if trained in variables_with_stale_copies(measured):
         return (
             _COPIES,
             _NO_COPIES,

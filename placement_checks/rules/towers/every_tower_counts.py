@@ -2,15 +2,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement_checks.analysis.gradient_flow import contributions
-from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.analysis.updates import Update
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted, listed
+from placement_checks.util.text import joined, plural
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class EveryTowerCounts(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = wiring(placement)
-        given = contributions(placement)
+        known = analyse(placement)
+        given = gradient_flow(placement)
         if not given.trained:
             return self.not_checked(
                 known.updates.unknown or "no variable that towers read is updated by a gradient"
@@ -55,20 +55,20 @@ class EveryTowerCounts(Rule):
             if missing and not excused:
                 findings.append(_finding(placement, known, variable, updates, missing, taken))
         count = len(given.trained)
-        return self.verdict(findings, counted(count, "variable"))
+        return self.verdict(findings, plural(count, "variable"))
 
 
 def _finding(
     placement: Placement,
-    known: Wiring,
+    known: TowerAnalysis,
     variable: str,
     updates: list[Update],
     missing: list[int],
     taken: int,
 ) -> Finding:
     update = known.flow.names[updates[0].op]
-    without = listed(known.towers[number] for number in missing)
-    towers = listed(known.towers[number] for number in known.towers_in(taken))
+    without = joined(known.towers[number] for number in missing)
+    towers = joined(known.towers[number] for number in known.towers_in(taken))
     line = placement.where(update)
     return Finding(
         object=variable,

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placement_checks.analysis.equivalence import Identities
+from placement_checks.analysis.equivalence import EqualTensors
 from placement_checks.analysis.inputs import Use, input_uses, pipelines_of_one
-from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import (
     GENERATOR_DATASET,
@@ -18,7 +18,7 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, asked_for, built_at, is_among, steps
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class InputsDistinct(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = wiring(placement)
+        known = analyse(placement)
         uses = list(input_uses(known))
         findings: dict[str, Finding] = {}
         for finding in (
@@ -59,12 +59,12 @@ class InputsDistinct(Rule):
             return self.not_checked("no tower reads an example from a placeholder or pipeline")
         slices = len({(use.tower, use.tensor) for use in uses})
         return self.verdict(
-            list(findings.values()), f"{counted(slices, 'input')} of {len(known.towers)} towers"
+            list(findings.values()), f"{plural(slices, 'input')} of {len(known.towers)} towers"
         )
 
 
-def _same_slices(placement: Placement, known: Wiring, uses: list[Use]) -> Iterator[Finding]:
-    equal = Identities(placement, known.flow)
+def _same_slices(placement: Placement, known: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
+    equal = EqualTensors(placement, known.flow)
     readers: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
     for use in uses:
         readers[equal.of(use.tensor)].setdefault(use.tower, use.tensor)
@@ -96,12 +96,12 @@ def _same_slices(placement: Placement, known: Wiring, uses: list[Use]) -> Iterat
             )
 
 
-def _on_gpus(placement: Placement, known: Wiring) -> Iterator[Finding]:
+def _on_gpus(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
     fetching = {op.requested for op in known.ops if op.type == GENERATOR_DATASET}
     for op in known.ops:
         if op.requested in fetching and op.type in PREFETCHERS:
             continue
-        if op.requested.is_gpu and _reads_input(op.type) and not op.call:
+        if op.requested.is_gpu and _reads_input(op.type) and not op.caller:
             yield Finding(
                 object=op.name,
                 op=op.type,
@@ -119,8 +119,8 @@ def _reads_input(kind: str) -> bool:
     return kind in PIPELINE_OPS or is_dataset(kind)
 
 
-def _built_again(placement: Placement, known: Wiring, uses: list[Use]) -> Iterator[Finding]:
-    alike = Identities(placement, known.flow, by_kind=True)
+def _built_again(placement: Placement, known: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
+    alike = EqualTensors(placement, known.flow, by_kind=True)
     made: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for holder, tower in pipelines_of_one(known, uses):
         made[alike.of(known.flow.names[holder])].setdefault(tower, holder)

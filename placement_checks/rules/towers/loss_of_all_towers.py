@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import (
     MERGE_SUMMARY,
@@ -16,7 +16,7 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import listed
+from placement_checks.util.text import joined
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LossOfAllTowers(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = wiring(placement)
+        known = analyse(placement)
         summaries = _written(known)
         reported = [producer_of(name) for name in placement.step.losses]
         of_losses = list(_of_losses(known, summaries))
@@ -64,7 +64,7 @@ class LossOfAllTowers(Rule):
         return is_among(name, self.one_tower)
 
 
-def _written(known: Wiring) -> list[int]:
+def _written(known: TowerAnalysis) -> list[int]:
     """The summaries; where the program merges some, only those are written."""
     types = known.flow.types
     found = [op for op, kind in enumerate(types) if kind in SUMMARIES]
@@ -72,7 +72,7 @@ def _written(known: Wiring) -> list[int]:
     return [op for op in found if not merged or op in merged or types[op] in SUMMARY_WRITES]
 
 
-def _of_losses(known: Wiring, summaries: list[int]) -> Iterator[int]:
+def _of_losses(known: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
     """The scalar summaries that show a loss, or what is made of losses."""
     losses = [0] * len(known.ops)
     for of_tower in known.losses.of:
@@ -86,18 +86,18 @@ def _of_losses(known: Wiring, summaries: list[int]) -> Iterator[int]:
             yield op
 
 
-def _partial(placement: Placement, known: Wiring, ops: list[int]) -> Iterator[Finding]:
+def _partial(placement: Placement, known: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
     """The finding on a loss, in one tensor or several, that does not read every tower."""
     read = 0
     for op in ops:
-        read |= known.masks[op]
-    read &= known.every
-    if not read or read == known.every:
+        read |= known.towers_behind[op]
+    read &= known.all_towers
+    if not read or read == known.all_towers:
         return
     name = known.flow.names[ops[-1]]
-    without = listed(known.towers[each] for each in known.towers_in(known.every ^ read))
-    towers = listed(known.towers[each] for each in known.towers_in(read))
-    path = known.flow.path(ops[-1], lambda op: bool(known.own[op]))
+    without = joined(known.towers[each] for each in known.towers_in(known.all_towers ^ read))
+    towers = joined(known.towers[each] for each in known.towers_in(read))
+    path = known.flow.path(ops[-1], lambda op: bool(known.own_towers[op]))
     yield Finding(
         object=name,
         op=known.flow.types[ops[-1]],
@@ -112,12 +112,14 @@ def _partial(placement: Placement, known: Wiring, ops: list[int]) -> Iterator[Fi
     )
 
 
-def _repeated(placement: Placement, known: Wiring, summaries: list[int]) -> Iterator[Finding]:
+def _repeated(
+    placement: Placement, known: TowerAnalysis, summaries: list[int]
+) -> Iterator[Finding]:
     """Findings on summaries that one line has built in several towers."""
     built: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
     for op in summaries:
-        mask = known.masks[op] & known.every
-        tower = mask.bit_length() - 1 if mask.bit_count() == 1 else known.at[op]
+        mask = known.towers_behind[op] & known.all_towers
+        tower = mask.bit_length() - 1 if mask.bit_count() == 1 else known.tower_of[op]
         frames = tuple(placement.details.frames(known.flow.names[op]))
         if tower >= 0 and frames:
             built[known.flow.types[op], frames].setdefault(tower, op)

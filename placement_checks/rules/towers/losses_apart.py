@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement_checks.analysis.tower_analysis import Blended, wiring
+from placement_checks.analysis.tower_analysis import MixedLoss, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -33,21 +33,21 @@ class LossesApart(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = wiring(placement)
+        known = analyse(placement)
         findings = [
             finding
-            for finding in (_finding(placement, each) for each in known.blended)
+            for finding in (_finding(placement, each) for each in known.mixed_losses)
             if not is_among(finding.object, self.together)
         ]
         joint = "one loss of all towers; its parts were looked at" if known.losses.joint else None
         return self.verdict(findings, joint or f"{len(known.towers)} towers")
 
 
-def _finding(placement: Placement, blended: Blended) -> Finding:
-    known = wiring(placement)
+def _finding(placement: Placement, blended: MixedLoss) -> Finding:
+    known = analyse(placement)
     loss, *_, stranger = (known.flow.names[op] for op in blended.path)
     tower = known.towers[blended.tower]
-    other = known.towers[known.at[blended.path[-1]]]
+    other = known.towers[known.tower_of[blended.path[-1]]]
     return Finding(
         object=loss,
         op=placement.ops[loss].type,

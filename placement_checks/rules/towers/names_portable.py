@@ -5,13 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted, nearest
+from placement_checks.util.text import nearest, plural
 
 Shape = tuple[int | None, ...] | None
 
@@ -52,10 +52,10 @@ class NamesPortable(Rule):
             for finding in _unlike(placement, evidence.reference):
                 if not is_among(finding.object, self.keep):
                     findings.setdefault(finding.object, finding)
-        return self.verdict(list(findings.values()), counted(len(placement.variables), "variable"))
+        return self.verdict(list(findings.values()), plural(len(placement.variables), "variable"))
 
     def _named_after_towers(self, placement: Placement) -> dict[str, Finding]:
-        known = wiring(placement)
+        known = analyse(placement)
         scopes = _towers_of_scopes(known)
         siblings = _siblings(scopes)
         findings: dict[str, Finding] = {}
@@ -143,11 +143,11 @@ def _against(
     )
 
 
-def _towers_of_scopes(known: Wiring) -> dict[str, int]:
+def _towers_of_scopes(known: TowerAnalysis) -> dict[str, int]:
     """For each scope the towers whose ops are in it, a bit each."""
     scopes: dict[str, int] = defaultdict(int)
-    for op, bits in enumerate(known.own):
-        bits &= known.every
+    for op, bits in enumerate(known.own_towers):
+        bits &= known.all_towers
         if bits and not known.backward.ops[op]:
             scope = known.flow.names[op].rpartition("/")[0]
             while scope and bits & ~scopes[scope]:
@@ -187,7 +187,7 @@ def _tower_scope(
 
 
 def _finding(
-    placement: Placement, known: Wiring, variable: str, scope: str, towers: int
+    placement: Placement, known: TowerAnalysis, variable: str, scope: str, towers: int
 ) -> Finding:
     tower = known.towers[towers.bit_length() - 1]
     return Finding(

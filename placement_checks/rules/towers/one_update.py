@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.gradient_flow import contributions
-from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.analysis.updates import Update
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import ADDITIONS, VARIABLE_READS
@@ -12,7 +12,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class OneUpdate(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = wiring(placement)
+        known = analyse(placement)
         if not known.updates.by_variable:
             return self.not_checked(known.updates.unknown or "the train op updates no variable")
         findings = [
@@ -49,19 +49,19 @@ class OneUpdate(Rule):
         if findings and known.updates.unknown:
             return self.not_checked(known.updates.unknown)
         count = len(known.updates.by_variable)
-        return self.verdict(findings, f"{counted(count, 'variable')} updated")
+        return self.verdict(findings, f"{plural(count, 'variable')} updated")
 
 
-def _doubled(placement: Placement, known: Wiring) -> Iterator[Finding]:
+def _doubled(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
     """Findings on variables that gradients update more than once, and on scalars beside them."""
     shapes = {variable.name: variable.shape for variable in placement.variables}
-    trained = contributions(placement).trained
+    trained = gradient_flow(placement).trained
     beside = {
         known.flow.names[holder]
         for updates in trained.values()
         for update in updates
         for value in update.values
-        for holder in [known.flow.holder(_read(known, value))]
+        for holder in [known.flow.state_holder(_read(known, value))]
         if holder is not None
     }
     for variable, updates in known.updates.by_variable.items():
@@ -75,13 +75,13 @@ def _doubled(placement: Placement, known: Wiring) -> Iterator[Finding]:
             yield _finding(placement, known, variable, several)
 
 
-def _read(known: Wiring, op: int) -> int:
+def _read(known: TowerAnalysis, op: int) -> int:
     """The op whose value a read passes on."""
-    return known.flow.values[op][0] if known.flow.types[op] in VARIABLE_READS else op
+    return known.flow.inputs[op][0] if known.flow.types[op] in VARIABLE_READS else op
 
 
 def _finding(
-    placement: Placement, known: Wiring, variable: str, updates: Sequence[Update]
+    placement: Placement, known: TowerAnalysis, variable: str, updates: Sequence[Update]
 ) -> Finding:
     count = len(updates)
     names = " and ".join(known.flow.names[update.op] for update in updates[:3])
@@ -102,7 +102,7 @@ def _finding(
     )
 
 
-def _counters(placement: Placement, known: Wiring) -> Iterator[Finding]:
+def _counters(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
     """Findings on step counters, which one step must move by one."""
     if known.updates.unknown:
         return
@@ -138,7 +138,7 @@ def _counters(placement: Placement, known: Wiring) -> Iterator[Finding]:
         )
 
 
-def _counted_again(placement: Placement, known: Wiring) -> Iterator[str]:
+def _counted_again(placement: Placement, known: TowerAnalysis) -> Iterator[str]:
     """Scalars to which one step adds 1 more than once: counters that no collection names."""
     scalars = {variable.name for variable in placement.variables if variable.shape == ()}
     for variable, updates in known.updates.by_variable.items():
@@ -148,11 +148,11 @@ def _counted_again(placement: Placement, known: Wiring) -> Iterator[str]:
             yield variable
 
 
-def _consumers(known: Wiring, variable: str) -> Sequence[int]:
+def _consumers(known: TowerAnalysis, variable: str) -> Sequence[int]:
     return known.flow.consumers[known.flow.number[variable]]
 
 
-def _moved_by(placement: Placement, known: Wiring, update: Update) -> int | None:
+def _moved_by(placement: Placement, known: TowerAnalysis, update: Update) -> int | None:
     """The constant that an op adds; None if it is computed."""
     if known.flow.types[update.op] not in ADDITIONS or not update.values:
         return None

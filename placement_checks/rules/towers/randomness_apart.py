@@ -4,15 +4,15 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-from placement_checks.analysis.equivalence import Identities
-from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.equivalence import EqualTensors
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import counted
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RandomnessApart(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = wiring(placement)
+        known = analyse(placement)
         drawn: dict[Hashable, dict[int, int]] = defaultdict(dict)
         count = 0
         for op, tower, key in _draws(placement, known):
@@ -53,15 +53,15 @@ class RandomnessApart(Rule):
         ]
         return self.verdict(
             [finding for finding in findings if not is_among(finding.object, self.same)],
-            counted(count, "random op"),
+            plural(count, "random op"),
         )
 
 
-def _draws(placement: Placement, known: Wiring) -> Iterator[tuple[int, int, Hashable]]:
+def _draws(placement: Placement, known: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
     """The random ops of towers in a step: the op, its tower, what equal draws have in common."""
-    equal = Identities(placement, known.flow)
+    equal = EqualTensors(placement, known.flow)
     for op, kind in enumerate(known.flow.types):
-        tower = known.at[op]
+        tower = known.tower_of[op]
         if tower < 0 or not known.updates.steps[op]:
             continue
         name = known.flow.names[op]
@@ -75,7 +75,9 @@ def _draws(placement: Placement, known: Wiring) -> Iterator[tuple[int, int, Hash
             yield op, tower, (kind, *(equal.of(each) for each in inputs[seed : seed + 1]))
 
 
-def _finding(placement: Placement, known: Wiring, by_tower: dict[int, int], tower: int) -> Finding:
+def _finding(
+    placement: Placement, known: TowerAnalysis, by_tower: dict[int, int], tower: int
+) -> Finding:
     first = min(by_tower)
     name, original = known.flow.names[by_tower[tower]], known.flow.names[by_tower[first]]
     return Finding(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement_checks.analysis.equivalence import Difference, differences
-from placement_checks.analysis.tower_analysis import wiring
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -34,7 +34,7 @@ class TowersAlike(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = wiring(placement)
+        known = analyse(placement)
         losses = known.losses
         findings: dict[str, Finding] = {}
         for number in range(1, len(known.towers)):
@@ -55,7 +55,7 @@ class TowersAlike(Rule):
         return self.verdict(list(findings.values()), f"{len(known.towers)} towers")
 
     def _finding(self, placement: Placement, number: int, each: Difference) -> Finding:
-        known = wiring(placement)
+        known = analyse(placement)
         name, original = known.flow.names[each.other], known.flow.names[each.op]
         where = placement.where(original)
         at = f" ({where})" if where and where != placement.where(name) else ""

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placement_checks.analysis.gradient_flow import contributions
-from placement_checks.analysis.tower_analysis import Wiring, wiring
+from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import ASSIGNS, VARIABLES
@@ -12,7 +12,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import listed
+from placement_checks.util.text import joined
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class UpdateOpsRun(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = wiring(placement)
+        known = analyse(placement)
         updates = [
             op
             for op in sorted(set(_statistics(placement, known)))
@@ -53,7 +53,7 @@ class UpdateOpsRun(Rule):
         meant = Device.parse(self.tower).over(LOCALHOST)
         left_out = []
         for op in updates:
-            towers = [known.towers[number] for number in known.towers_in(known.masks[op])]
+            towers = [known.towers[number] for number in known.towers_in(known.towers_behind[op])]
             if self.tower and towers and not any(meant in tower.devices for tower in towers):
                 continue
             if not known.updates.steps[op]:
@@ -63,29 +63,29 @@ class UpdateOpsRun(Rule):
         return self.verdict([_finding(placement, known, op, runs) for op in left_out], note)
 
 
-def _statistics(placement: Placement, known: Wiring) -> Iterator[int]:
+def _statistics(placement: Placement, known: TowerAnalysis) -> Iterator[int]:
     flow = known.flow
     for name in placement.step.update_ops:
         if name in flow.number:
             yield flow.number[name]
     for here, kind in enumerate(flow.types):
-        if kind not in ASSIGNS or len(flow.values[here]) < 2:
+        if kind not in ASSIGNS or len(flow.inputs[here]) < 2:
             continue
-        holder = flow.holder(flow.values[here][0])
+        holder = flow.state_holder(flow.inputs[here][0])
         if holder is None or flow.types[holder] not in VARIABLES:
             continue
         name = flow.names[holder]
-        if name in contributions(placement).trained or not _is_kept(placement, name):
+        if name in gradient_flow(placement).trained or not _is_kept(placement, name):
             continue
         # That an op reads the variable itself says nothing: a counter is computed so as well.
         itself = set(known.parts.readers[name])
 
         def leads_on(op: int, itself: set[int] = itself) -> bool:
-            return not known.own[op] or op in itself
+            return not known.own_towers[op] or op in itself
 
-        behind = flow.cone(flow.values[here][1:], leads_on)
-        towers = [known.masks[op] for op in behind if not leads_on(op)]
-        examples = any(known.examples[op] for op in flow.values[here][1:])
+        behind = flow.walk_back(flow.inputs[here][1:], leads_on)
+        towers = [known.towers_behind[op] for op in behind if not leads_on(op)]
+        examples = any(known.examples[op] for op in flow.inputs[here][1:])
         if examples and towers and not any(mask & known.gradient for mask in towers):
             yield here
 
@@ -96,12 +96,12 @@ def _is_kept(placement: Placement, variable: str) -> bool:
     return not any(known.values()) or any(variable in names for names in known.values())
 
 
-def _finding(placement: Placement, known: Wiring, op: int, runs: int) -> Finding:
+def _finding(placement: Placement, known: TowerAnalysis, op: int, runs: int) -> Finding:
     flow = known.flow
     name = flow.names[op]
-    holder = flow.holder(flow.values[op][0]) if flow.values[op] else None
+    holder = flow.state_holder(flow.inputs[op][0]) if flow.inputs[op] else None
     of = f" of {flow.names[holder]}" if holder is not None else ""
-    towers = listed(known.towers[each] for each in known.towers_in(known.masks[op]))
+    towers = joined(known.towers[each] for each in known.towers_in(known.towers_behind[op]))
     by = f" by the tower on {towers}" if towers else ""
     roots = " and ".join(flow.names[root] for root in known.updates.roots[:3])
     one = (

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from placement_checks.analysis.tower_analysis import wiring
-from placement_checks.analysis.towers import Part, Parts
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.towers import GpuReads, ReadsByGpu
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Variable, producer_of
@@ -45,7 +45,7 @@ class VariablesShared(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        parts = wiring(placement).parts
+        parts = analyse(placement).parts
         single = _informative(evidence)
         if not placement.variables:
             return self.not_checked("the graph has no variables")
@@ -65,7 +65,7 @@ class VariablesShared(Rule):
                 if not self._is_private(variable):
                     findings[variable] = _added(placement, variable)
         note = _counts(evidence, single)
-        if single is None and parts.met:
+        if single is None and parts.joined_gpus:
             note += "; GPUs whose computations meet were taken for parts of one model"
         return self.verdict([*findings.values(), *unsaved], note)
 
@@ -77,15 +77,15 @@ class _Copy(NamedTuple):
     """A variable that a tower has instead of the one that another tower reads."""
 
     variable: str
-    tower: Part
+    tower: GpuReads
     original: str
-    of: Part
+    of: GpuReads
 
 
 def _informative(evidence: Evidence) -> Placement | None:
     """The program built for one GPU, if it is another program than the one for many."""
     placement, single = evidence.placement, evidence.single_gpu
-    if not single or 1 < len(wiring(placement).parts.all) <= len(wiring(single).parts.all):
+    if not single or 1 < len(analyse(placement).parts.all) <= len(analyse(single).parts.all):
         return None
     return single if any(placement.collections.values()) else None
 
@@ -93,13 +93,13 @@ def _informative(evidence: Evidence) -> Placement | None:
 def _why_not(evidence: Evidence) -> str:
     if not evidence.single_gpu:
         return str(evidence.single_gpu)
-    towers = len(wiring(evidence.single_gpu).parts.all)
-    if 1 < len(wiring(evidence.placement).parts.all) <= towers:
+    towers = len(analyse(evidence.single_gpu).parts.all)
+    if 1 < len(analyse(evidence.placement).parts.all) <= towers:
         return f"built for one GPU it still has {towers} towers"
     return "no variable is in a collection"
 
 
-def _copies(placement: Placement, parts: Parts, informed: bool) -> Iterator[_Copy]:
+def _copies(placement: Placement, parts: ReadsByGpu, informed: bool) -> Iterator[_Copy]:
     """Pair the variables that not all towers read, by their use and in the order of creation.
 
     GPUs that hold parts of one model count as one tower: the parts of the others are paired with
@@ -125,7 +125,7 @@ def _copies(placement: Placement, parts: Parts, informed: bool) -> Iterator[_Cop
                         yield _Copy(copy, towers[number], original, towers[of])
 
 
-def _use(placement: Placement, variable: Variable, tower: Part) -> tuple[object, ...]:
+def _use(placement: Placement, variable: Variable, tower: GpuReads) -> tuple[object, ...]:
     """What must be equal for two variables to be copies: shape, dtype, whether it is trained,
     and the op that reads it.
     """
@@ -211,7 +211,7 @@ def _doubled(placement: Placement, copy: _Copy) -> Finding:
 
 def _added(placement: Placement, variable: str) -> Finding:
     readers = [
-        tower.device.short for tower in wiring(placement).parts.all if variable in tower.reads
+        tower.device.short for tower in analyse(placement).parts.all if variable in tower.reads
     ]
     by = f"; the tower on {' and '.join(readers)} reads it" if readers else ""
     return Finding(

@@ -22,7 +22,7 @@ from placement_checks.util.child import Child, Ended, ending
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 _PATIENCE = 10.0  # seconds in which the tasks end
-MOST_TASKS = 32  # each holds TensorFlow's threads, about 100
+MAX_TASKS = 32  # each holds TensorFlow's threads, about 100
 
 
 class LocalCluster(Cluster):
@@ -174,10 +174,10 @@ def _check(machine: Machine) -> None:
         raise UsageError(
             f"machine '{machine}'", "is one host, and no cluster", 'write it like "ps*2; worker*2"'
         )
-    if len(machine.tasks) > MOST_TASKS:
+    if len(machine.tasks) > MAX_TASKS:
         raise UsageError(
             f"machine '{machine}'",
-            f"has {len(machine.tasks)} tasks, and {MOST_TASKS} processes at most are started here",
+            f"has {len(machine.tasks)} tasks, and {MAX_TASKS} processes at most are started here",
             "place it instead: the placer needs no processes",
         )
     for task in machine.tasks:

@@ -19,7 +19,7 @@ from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
     from placement_checks.core.program import Batch, Target
-    from placement_checks.run.session import Running
+    from placement_checks.run.session import ProgramSession
 
 ANSWER_LIMIT = 5.0  # seconds within which a task takes a connection
 _GRACE = 2.0  # seconds
@@ -140,9 +140,9 @@ class Cluster:
         from placement_checks.loading.batches import batch_of
         from placement_checks.loading.programs import load
         from placement_checks.run.feeding import Feeding
-        from placement_checks.run.preconditions import says_step
+        from placement_checks.run.preconditions import check_step_known
         from placement_checks.run.runnable import runnable
-        from placement_checks.run.session import Running
+        from placement_checks.run.session import ProgramSession
 
         self.answers()
         program = load(target, self.machine.towers)
@@ -150,7 +150,7 @@ class Cluster:
             made = runnable(
                 program, "simulated" if self.simulated else "real", cluster=self.machine
             )
-            says_step(made)
+            check_step_known(made)
             feeding = Feeding(made, None, batch_of(batch), rows=rows) if made.inputs else None
         except CannotRun as reason:
             raise InputError(program.name, str(reason)) from None
@@ -168,7 +168,7 @@ class Cluster:
         rng = np.random.default_rng(seed)
         found: dict[str, Device] = {}
         losses = []
-        running = Running(replace(made, config=config), seconds, target=self.target)
+        running = ProgramSession(replace(made, config=config), seconds, target=self.target)
         try:
             for number, ops in enumerate(beginning):
                 self._run(running, f"initialiser {number}", seconds, list(ops), None, found)
@@ -185,7 +185,7 @@ class Cluster:
 
     def _run(
         self,
-        running: Running,
+        running: ProgramSession,
         doing: str,
         seconds: float,
         fetches: Any,
@@ -240,12 +240,12 @@ class Cluster:
 
     def _placed(self, asked: Placement, found: Mapping[str, Device]) -> Placement:
         """What was asked for, with where it ran; GPUs are named for what stood in for them."""
-        from placement_checks.run.devices import stood_in_for
+        from placement_checks.run.devices import to_requested
 
         with_gpus = {(gpu.job, gpu.task) for gpu in self.machine.gpus if self.simulated}
         ops = {
             name: op._replace(
-                assigned=stood_in_for(device) if (device.job, device.task) in with_gpus else device
+                assigned=to_requested(device) if (device.job, device.task) in with_gpus else device
             )
             if (device := found.get(name))
             else op

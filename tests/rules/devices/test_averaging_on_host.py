@@ -11,7 +11,7 @@ from towers import (
     blended,
     gradient,
     host,
-    joined,
+    joint,
     objects_of,
     on,
     program,
@@ -23,7 +23,7 @@ from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.rules.devices.averaging_on_host import AveragingOnHost
-from placement_checks.util.text import listed
+from placement_checks.util.text import joined
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -74,7 +74,7 @@ def test_broken() -> None:
 def test_all_towers_are_named(count: int) -> None:
     (finding,) = AveragingOnHost().judge(on_gpu(count)).findings
 
-    names = listed(f"/device:GPU:{i}" for i in range(count))
+    names = joined(f"/device:GPU:{i}" for i in range(count))
     assert f"brings the gradients of the towers on {names} together on" in finding.message
     assert len(finding.path) == min(1 + count, 9)
 
@@ -210,7 +210,7 @@ def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_to
 
 
 def test_gradients_of_one_loss_that_are_averaged_on_the_host_are_where_they_should_be() -> None:
-    assert AveragingOnHost().judge(joined()).state == "kept"
+    assert AveragingOnHost().judge(joint()).state == "kept"
 
 
 def test_what_is_made_of_gradients_beside_the_updates_is_not_looked_at() -> None:

@@ -103,7 +103,7 @@ def test_where_the_graph_tells_the_finding_does_not_speak_of_names() -> None:
 
 def test_what_tensorflow_noted_counts_more_than_the_name() -> None:
     class Noted(Details):
-        def forward(self, op: str) -> str:
+        def forward_op(self, op: str) -> str:
             return "tower_0/w/MatMul" if op == ADRIFT else ""
 
     graph = replace(program(*adrift(ADRIFT)), details=Noted())
@@ -164,7 +164,16 @@ def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu() -> None:
             id="a branch, which passes on",
         ),
         pytest.param(
-            [op(ADRIFT, "MatMul", "/gpu:1", "CPU:0", "tower_1/x", why_not="no GPU kernel")],
+            [
+                op(
+                    ADRIFT,
+                    "MatMul",
+                    "/gpu:1",
+                    "CPU:0",
+                    "tower_1/x",
+                    fallback_reason="no GPU kernel",
+                )
+            ],
             id="an op that has no kernel there",
         ),
         pytest.param([op(ADRIFT, "MatMul", "", "", "tower_1/x")], id="an op that nobody placed"),
@@ -199,7 +208,7 @@ def test_the_shape_of_a_variable_is_where_the_variable_is(
     """As `VariableShape` is; TensorFlow makes a constant of a known shape, and casts it."""
 
     class Noted(Details):
-        def forward(self, op: str) -> str:
+        def forward_op(self, op: str) -> str:
             return "tower_1/w/MatMul" if op == ADRIFT else ""
 
     graph = program(host(ADRIFT, type, "w", colocated=colocated))
@@ -209,7 +218,15 @@ def test_the_shape_of_a_variable_is_where_the_variable_is(
 
 def test_an_op_bound_to_another_device_is_no_op_without_a_kernel() -> None:
     graph = program(
-        op(ADRIFT, "MatMul", "/gpu:1", "CPU:0", "tower_1/x", why_not="bound", bound=True)
+        op(
+            ADRIFT,
+            "MatMul",
+            "/gpu:1",
+            "CPU:0",
+            "tower_1/x",
+            fallback_reason="bound",
+            fell_with_another=True,
+        )
     )
 
     assert objects(graph) == [ADRIFT]
@@ -270,7 +287,7 @@ def test_colocation_with_an_op_that_is_gone_tells_of_no_forward_op() -> None:
 
 def test_a_forward_op_that_is_gone_is_none() -> None:
     class Noted(Details):
-        def forward(self, op: str) -> str:
+        def forward_op(self, op: str) -> str:
             return "gone"
 
     verdict = GradientsColocated().judge(replace(program(), details=Noted()))

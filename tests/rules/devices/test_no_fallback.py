@@ -34,7 +34,7 @@ def test_kept() -> None:
 
 def test_broken() -> None:
     graph = placement(
-        fallen("tower_0/print", "Print", why_not=NO_KERNEL),
+        fallen("tower_0/print", "Print", fallback_reason=NO_KERNEL),
         lines={"tower_0/print": "main.py:30 main.py:9 net.py:3"},
     )
     verdict = NoFallback().judge(graph)
@@ -75,10 +75,12 @@ def test_falls(requested: str, assigned: str, broken: bool) -> None:
 
 def test_ops_bound_to_one_that_fell_are_named_with_it() -> None:
     graph = placement(
-        fallen("step", "VariableV2", why_not="VariableV2 does not take int32"),
-        fallen("step/read", "Identity", "step", bound=True),
-        fallen("step/Assign", "Assign", "step", "zero", bound=True, colocated=["step"]),
-        fallen("other", "Print", why_not=NO_KERNEL),
+        fallen("step", "VariableV2", fallback_reason="VariableV2 does not take int32"),
+        fallen("step/read", "Identity", "step", fell_with_another=True),
+        fallen(
+            "step/Assign", "Assign", "step", "zero", fell_with_another=True, colocated=["step"]
+        ),
+        fallen("other", "Print", fallback_reason=NO_KERNEL),
     )
     step, other = NoFallback().judge(graph).findings
     assert (step.object, step.path) == ("step", ("step/read", "step/Assign"))
@@ -92,9 +94,11 @@ def test_ops_bound_to_one_that_fell_are_named_with_it() -> None:
 def test_variable_leads_ops_that_fell_for_a_reason_of_their_own() -> None:
     """The user knows the variable, not the ops around it that have no kernel either."""
     graph = placement(
-        fallen("step/Assign", "Assign", "step", "zero", colocated=["step"], why_not="no int32"),
-        fallen("step/read", "Identity", colocated=["step"], bound=True),
-        fallen("step", "VariableV2", why_not="no int32"),
+        fallen(
+            "step/Assign", "Assign", "step", "zero", colocated=["step"], fallback_reason="no int32"
+        ),
+        fallen("step/read", "Identity", colocated=["step"], fell_with_another=True),
+        fallen("step", "VariableV2", fallback_reason="no int32"),
     )
     (finding,) = NoFallback().judge(graph).findings
     assert (finding.object, finding.path) == ("step", ("step/Assign", "step/read"))
@@ -113,8 +117,8 @@ def test_colocation_binds_both_ways(
 ) -> None:
     graph = placement(
         op("c", "Const", "", "CPU:0"),
-        fallen("add", "Add", "c", bound=True, **follower),
-        fallen("print", "Print", "c", why_not=NO_KERNEL, **leader),
+        fallen("add", "Add", "c", fell_with_another=True, **follower),
+        fallen("print", "Print", "c", fallback_reason=NO_KERNEL, **leader),
     )
     (finding,) = NoFallback().judge(graph).findings
     assert (finding.object, finding.path) == ("print", ("add",))
@@ -123,11 +127,11 @@ def test_colocation_binds_both_ways(
 def test_binding_is_followed_through_copies_and_loops() -> None:
     """From the body of a loop, by the input of the loop that its second output is, to a table."""
     graph = placement(
-        fallen("table", "HashTableV2", why_not="HashTableV2 has no GPU kernel"),
+        fallen("table", "HashTableV2", fallback_reason="HashTableV2 has no GPU kernel"),
         op("switch", "Switch", "/gpu:0", "GPU:0", "table", "x"),
         op("loop", "While", "/gpu:0", "GPU:0", "i", "switch:1"),
-        fallen("find", "LookupTableFindV2", "loop:1", bound=True),
-        fallen("count", "LookupTableSizeV2", "loop", bound=True),
+        fallen("find", "LookupTableFindV2", "loop:1", fell_with_another=True),
+        fallen("count", "LookupTableSizeV2", "loop", fell_with_another=True),
     )
     table, count = NoFallback().judge(graph).findings
     assert (table.object, table.path) == ("table", ("find",))
@@ -136,8 +140,8 @@ def test_binding_is_followed_through_copies_and_loops() -> None:
 
 def test_control_edges_bind_nothing() -> None:
     graph = placement(
-        fallen("step", "VariableV2", why_not="no int32"),
-        fallen("after", "Identity", "^step", bound=True),
+        fallen("step", "VariableV2", fallback_reason="no int32"),
+        fallen("after", "Identity", "^step", fell_with_another=True),
     )
     assert objects(graph) == ["step", "after"]
 
@@ -157,31 +161,31 @@ def test_op_without_a_reason_says_so() -> None:
         pytest.param(
             [
                 op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
-                fallen("w/read", "ReadVariableOp", "w", bound=True),
-                fallen("w/IsInitialized", "VarIsInitializedOp", "w", bound=True),
+                fallen("w/read", "ReadVariableOp", "w", fell_with_another=True),
+                fallen("w/IsInitialized", "VarIsInitializedOp", "w", fell_with_another=True),
             ],
             id="reads of a variable on the host",
         ),
         pytest.param(
             [
                 op("w", "VariableV2", "/job:ps/cpu:0", "/job:ps/cpu:0"),
-                fallen("step", "ApplyAdam", "w", bound=True, colocated=["w"]),
-                fallen("slot", "VariableV2", bound=True, colocated=["w"]),
-                fallen("slot/read", "Identity", "slot", bound=True),
+                fallen("step", "ApplyAdam", "w", fell_with_another=True, colocated=["w"]),
+                fallen("slot", "VariableV2", fell_with_another=True, colocated=["w"]),
+                fallen("slot/read", "Identity", "slot", fell_with_another=True),
             ],
             id="slots of a variable on a parameter server",
         ),
         pytest.param(
             [
                 op("iterator", "IteratorV2", "/cpu:0", "CPU:0"),
-                fallen("next", "IteratorGetNext", "iterator", bound=True),
+                fallen("next", "IteratorGetNext", "iterator", fell_with_another=True),
             ],
             id="batches of an iterator on the host",
         ),
         pytest.param(
             [
                 op("sum", "ConditionalAccumulator", "/cpu:0", "CPU:0"),
-                fallen("take", "AccumulatorTakeGradient", "sum", bound=True),
+                fallen("take", "AccumulatorTakeGradient", "sum", fell_with_another=True),
             ],
             id="gradients of an accumulator on the host",
         ),
@@ -205,10 +209,10 @@ def test_allow_takes_types_and_names_of_ops_that_fell_first(
     allow: Sequence[str], found: Sequence[str]
 ) -> None:
     graph = placement(
-        fallen("step", "VariableV2", why_not="no int32"),
-        fallen("step/Assign", "Assign", "step", bound=True),
-        fallen("print", "Print", why_not=NO_KERNEL),
-        fallen("other", "Print", why_not=NO_KERNEL),
+        fallen("step", "VariableV2", fallback_reason="no int32"),
+        fallen("step/Assign", "Assign", "step", fell_with_another=True),
+        fallen("print", "Print", fallback_reason=NO_KERNEL),
+        fallen("other", "Print", fallback_reason=NO_KERNEL),
     )
     assert objects(graph, allow=allow) == found
 
@@ -231,7 +235,9 @@ def test_not_checked(graph: Placement, reason: str) -> None:
 
 
 def test_a_device_that_the_machine_lacks_has_a_cure_of_its_own() -> None:
-    graph = placement(op("a", "MatMul", "/gpu:7", "GPU:0", why_not="the machine has no GPU:7"))
+    graph = placement(
+        op("a", "MatMul", "/gpu:7", "GPU:0", fallback_reason="the machine has no GPU:7")
+    )
 
     (finding,) = NoFallback().judge(graph).findings
 
@@ -246,7 +252,13 @@ def test_the_body_of_a_loop_is_one_finding_that_names_the_cure() -> None:
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
         op("loop", "While", "/gpu:0", "GPU:0", "w"),
         *(
-            fallen(f"loop/body/{name}", "MatMul", why_not=BOUND, bound=True, call="loop")
+            fallen(
+                f"loop/body/{name}",
+                "MatMul",
+                fallback_reason=BOUND,
+                fell_with_another=True,
+                caller="loop",
+            )
             for name in ("one", "two")
         ),
     )
@@ -267,7 +279,15 @@ def test_what_follows_a_variable_of_a_job_is_none() -> None:
     server = "/job:ps/replica:0/task:0/cpu:0"
     graph = placement(
         op("w", "VarHandleOp", "/job:ps/task:0", server),
-        op("read", "ReadVariableOp", "/job:worker/gpu:0", server, "w", why_not=BOUND, bound=True),
+        op(
+            "read",
+            "ReadVariableOp",
+            "/job:worker/gpu:0",
+            server,
+            "w",
+            fallback_reason=BOUND,
+            fell_with_another=True,
+        ),
         machine="ps*1; worker*1: gpu*1",
     )
 
@@ -278,7 +298,14 @@ def test_what_reads_a_variable_of_the_host_in_a_body_is_none() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
         op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
-        fallen("call/read", "ReadVariableOp", "w", why_not=BOUND, bound=True, call="call"),
+        fallen(
+            "call/read",
+            "ReadVariableOp",
+            "w",
+            fallback_reason=BOUND,
+            fell_with_another=True,
+            caller="call",
+        ),
     )
 
     assert NoFallback().judge(graph).state == "kept"
@@ -306,9 +333,11 @@ def test_what_follows_a_resource_of_the_host_through_a_copy_of_it_is_none(
 ) -> None:
     graph = placement(
         op("state", kind, "/cpu:0", "CPU:0"),
-        fallen("use", "Sum", "state", why_not=BOUND, bound=True),
-        op("copy", copy, "/gpu:0", "CPU:0", "state", why_not=BOUND, bound=True),
-        fallen("use/copy", "Sum", "copy", why_not=BOUND, bound=True),
+        fallen("use", "Sum", "state", fallback_reason=BOUND, fell_with_another=True),
+        op(
+            "copy", copy, "/gpu:0", "CPU:0", "state", fallback_reason=BOUND, fell_with_another=True
+        ),
+        fallen("use/copy", "Sum", "copy", fallback_reason=BOUND, fell_with_another=True),
     )
 
     assert objects(graph) == []
@@ -335,7 +364,7 @@ def test_without_a_machine_another_gpu_is_no_fallback() -> None:
     ],
 )
 def test_the_cure_of_what_takes_a_variable_into_a_function(call: str) -> None:
-    graph = placement(fallen("call", call, why_not=BOUND))
+    graph = placement(fallen("call", call, fallback_reason=BOUND))
 
     (finding,) = NoFallback().judge(graph).findings
 
@@ -344,8 +373,8 @@ def test_the_cure_of_what_takes_a_variable_into_a_function(call: str) -> None:
 
 def test_the_reason_is_that_of_the_op_that_is_named_whatever_was_built_before_it() -> None:
     graph = placement(
-        fallen("first", "Identity", "step", why_not=BOUND, bound=True),
-        fallen("step", "VariableV2", why_not="no int32"),
+        fallen("first", "Identity", "step", fallback_reason=BOUND, fell_with_another=True),
+        fallen("step", "VariableV2", fallback_reason="no int32"),
     )
 
     (finding,) = NoFallback().judge(graph).findings
@@ -359,12 +388,12 @@ def test_the_reason_is_that_of_the_op_that_is_named_whatever_was_built_before_it
 @pytest.mark.parametrize("kind", ["While", "StatelessWhile"])
 def test_each_output_of_a_loop_follows_its_own_input(kind: str) -> None:
     graph = placement(
-        fallen("step", "VariableV2", why_not="no int32"),
-        fallen("table", "HashTableV2", why_not="HashTableV2 has no GPU kernel"),
+        fallen("step", "VariableV2", fallback_reason="no int32"),
+        fallen("table", "HashTableV2", fallback_reason="HashTableV2 has no GPU kernel"),
         op("loop", kind, "/gpu:0", "GPU:0", "step", "table"),
-        fallen("first", "Sum", "loop", bound=True),
-        fallen("second", "Sum", "loop:1", bound=True),
-        fallen("third", "Sum", "loop:2", bound=True),
+        fallen("first", "Sum", "loop", fell_with_another=True),
+        fallen("second", "Sum", "loop:1", fell_with_another=True),
+        fallen("third", "Sum", "loop:2", fell_with_another=True),
     )
 
     assert [(each.object, each.path) for each in NoFallback().judge(graph).findings] == [
@@ -376,8 +405,8 @@ def test_each_output_of_a_loop_follows_its_own_input(kind: str) -> None:
 
 def test_what_takes_the_value_that_another_op_computes_is_not_bound_to_it() -> None:
     graph = placement(
-        fallen("print", "Print", why_not=NO_KERNEL),
-        fallen("sum", "Sum", "print", bound=True),
+        fallen("print", "Print", fallback_reason=NO_KERNEL),
+        fallen("sum", "Sum", "print", fell_with_another=True),
     )
 
     assert objects(graph) == ["print", "sum"]
@@ -387,7 +416,7 @@ def test_one_op_in_the_body_of_a_function() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
         op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
-        fallen("call/one", "MatMul", why_not=BOUND, bound=True, call="call"),
+        fallen("call/one", "MatMul", fallback_reason=BOUND, fell_with_another=True, caller="call"),
     )
 
     (finding,) = NoFallback().judge(graph).findings
@@ -401,7 +430,7 @@ def test_one_op_in_the_body_of_a_function() -> None:
 def test_an_op_in_a_body_that_fell_for_a_reason_of_its_own_is_named_itself() -> None:
     graph = placement(
         op("call", "PartitionedCall", "/gpu:0", "GPU:0"),
-        fallen("call/print", "Print", why_not=NO_KERNEL, call="call"),
+        fallen("call/print", "Print", fallback_reason=NO_KERNEL, caller="call"),
     )
 
     assert objects(graph) == ["call/print"]
@@ -415,9 +444,9 @@ def test_the_cure_where_the_machine_is_not_known() -> None:
 
 def test_what_takes_a_value_computed_from_a_variable_is_not_bound_to_that() -> None:
     graph = placement(
-        fallen("step", "VariableV2", why_not="no int32"),
+        fallen("step", "VariableV2", fallback_reason="no int32"),
         op("double", "Add", "/gpu:0", "GPU:0", "step", "step"),
-        fallen("print", "Print", "double", bound=True),
+        fallen("print", "Print", "double", fell_with_another=True),
     )
 
     assert objects(graph) == ["step", "print"]
@@ -426,7 +455,7 @@ def test_what_takes_a_value_computed_from_a_variable_is_not_bound_to_that() -> N
 def test_what_is_bound_to_an_op_that_asks_for_nothing_is_named_itself() -> None:
     graph = placement(
         op("c", "Const", "", "CPU:0"),
-        fallen("add", "Add", bound=True, colocated=["c"]),
+        fallen("add", "Add", fell_with_another=True, colocated=["c"]),
     )
 
     assert objects(graph) == ["add"]

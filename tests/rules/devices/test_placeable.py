@@ -7,7 +7,7 @@ from graphs import op, placement
 
 from placement_checks import Finding, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import MOST_REFUSALS, NOT_ASKED, Refusal
+from placement_checks.core.placement import MAX_REFUSALS, NOT_ASKED, Refusal
 from placement_checks.rules.devices.placeable import Placeable
 
 # As TensorFlow's placer words it.
@@ -107,7 +107,7 @@ def test_refusal_that_tells_little(refusal: Refusal, object: str, message: str) 
 
 
 def test_soft_placement_that_moved_an_op_is_silent() -> None:
-    moved = op("step", "Variable", "/gpu:0", "CPU:0", why_not="Variable has no GPU kernel")
+    moved = op("step", "Variable", "/gpu:0", "CPU:0", fallback_reason="Variable has no GPU kernel")
     assert Placeable().judge(placement(moved, soft=True)).state == "kept"
 
 
@@ -313,7 +313,7 @@ def test_a_log_does_not_tell_what_the_placer_would_refuse() -> None:
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_after_many_refusals_there_may_be_more(more: int) -> None:
-    count = MOST_REFUSALS - 1 + more
+    count = MAX_REFUSALS - 1 + more
     ops = [op(f"op{number}", "Print", "/gpu:0", "CPU:0") for number in range(count)]
     graph = placement(*ops, refusals=[Refusal(each.name, "no kernel") for each in ops])
 

@@ -267,7 +267,7 @@ def test_not_checked_where_gradients_are_too_coarse(dtype: str) -> None:
         note="build the model in float32 or float64 to compare",
         figures=verdict.figures,
     )
-    assert [each["state"] for each in verdict.figures] == ["blurred"]
+    assert [each["state"] for each in verdict.figures] == ["too-coarse"]
 
 
 def test_some_are_too_coarse_and_others_differ() -> None:

@@ -182,7 +182,7 @@ def test_types_that_are_too_coarse() -> None:
         "the precision is too coarse to tell a hundredth of w",
         "build the model in float32 or float64 to compare",
     )
-    assert {each["state"] for each in verdict.figures} == {"blurred", "equal"}
+    assert {each["state"] for each in verdict.figures} == {"too-coarse", "equal"}
 
 
 def test_gradients_that_are_too_coarse_for_their_variables() -> None:

@@ -11,7 +11,7 @@ from towers import (
     blended,
     gradient,
     host,
-    joined,
+    joint,
     objects_of,
     on,
     program,
@@ -22,7 +22,7 @@ from towers import (
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.every_tower_counts import EveryTowerCounts
-from placement_checks.util.text import listed
+from placement_checks.util.text import joined
 
 CURE = (
     "average over the gradients of all towers, and look for a stop_gradient or an index that "
@@ -94,7 +94,7 @@ def test_one_tower_of_many_is_left_out(count: int, number: int) -> None:
 
     (finding,) = EveryTowerCounts().judge(without(missing, count)).findings
 
-    others = listed(f"/device:GPU:{i}" for i in range(count) if i != missing)
+    others = joined(f"/device:GPU:{i}" for i in range(count) if i != missing)
     assert finding.found == f"an update by those on {others}"
     assert finding.path[1:] == (
         f"the tower on /device:GPU:{missing} reads it: tower_{missing}/w/MatMul",
@@ -108,7 +108,7 @@ def test_the_last_tower_counts_alone(count: int) -> None:
 
     (finding,) = EveryTowerCounts().judge(updated(gradient(last), gpus=range(count))).findings
 
-    others = listed(f"/device:GPU:{i}" for i in range(last))
+    others = joined(f"/device:GPU:{i}" for i in range(last))
     assert finding.found == f"an update by those on /device:GPU:{last}"
     assert f"does not depend on the tower on {others}, which" in finding.message
     assert len(finding.path) == count
@@ -156,7 +156,7 @@ def test_gradients_of_one_loss_of_all_towers() -> None:
         for i in (0, 1)
     ]
 
-    assert objects(joined()) == []
+    assert objects(joint()) == []
     assert objects(
         program(*through, host("sum/w", "AddN", gradient(0)), step={"objectives": ("loss:0",)})
     ) == ["w"]

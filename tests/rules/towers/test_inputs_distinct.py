@@ -412,7 +412,7 @@ def test_silent_on_inputs_where_they_belong(input: Op) -> None:
 
 def test_input_ops_in_a_body_are_not_found_apart_from_their_call() -> None:
     graph = program(
-        on(0, "map", "PartitionedCall"), on(0, "map/DecodeJpeg", "DecodeJpeg", call="map")
+        on(0, "map", "PartitionedCall"), on(0, "map/DecodeJpeg", "DecodeJpeg", caller="map")
     )
 
     assert objects(graph) == []

@@ -8,7 +8,7 @@ import pytest
 from towers import (
     gradient,
     host,
-    joined,
+    joint,
     objects_of,
     on,
     program,
@@ -18,7 +18,7 @@ from towers import (
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.loss_of_all_towers import LossOfAllTowers
-from placement_checks.util.text import listed
+from placement_checks.util.text import joined
 
 MEAN = "report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0"
 NO_LOSS = (
@@ -99,7 +99,7 @@ def test_a_list_that_leaves_one_tower_out(count: int, left_out: int) -> None:
     graph = reported(*(f"tower_{i}/loss:0" for i in towers), gpus=range(count))
 
     (finding,) = LossOfAllTowers().judge(graph).findings
-    others = listed(f"/device:GPU:{i}" for i in towers)
+    others = joined(f"/device:GPU:{i}" for i in towers)
     assert finding.object == f"tower_{towers[-1]}/loss"
     assert finding.path[0] == f"tower_{towers[-1]}/loss (Mean)"
     assert finding.found == f"the loss of the tower on {others}"
@@ -124,7 +124,7 @@ def test_a_mean_that_leaves_one_tower_out() -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        pytest.param(joined(), id="one loss of all towers"),
+        pytest.param(joint(), id="one loss of all towers"),
         pytest.param(
             program(host("shown", "ScalarSummary", "tag", "rate")),
             id="a summary of something else",

@@ -9,7 +9,7 @@ from towers import (
     UNKNOWN_LOSSES,
     blended,
     host,
-    joined,
+    joint,
     objects_of,
     on,
     program,
@@ -182,7 +182,7 @@ def test_waiting_for_another_tower_is_no_breach() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_the_parts_of_one_loss_of_all_towers_are_looked_at(count: int) -> None:
-    verdict = LossesApart().judge(joined(range(count)))
+    verdict = LossesApart().judge(joint(range(count)))
 
     assert verdict == Verdict(
         "losses-apart",

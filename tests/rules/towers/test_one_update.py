@@ -203,7 +203,7 @@ def test_accumulated_gradients_are_applied_once() -> None:
 
 def branches(*names: str, call: str = "if") -> list[Op]:
     """Updates in the bodies of functions that an op calls, of branches one alone."""
-    return [apply(name, "mean/w", call=call) for name in names]
+    return [apply(name, "mean/w", caller=call) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_branch_and_an_update_outside_are_two() -> None:
 def test_of_branches_in_branches_one_is_taken() -> None:
     graph = program(
         host("if", "If", "finite", "w", "mean/w"),
-        host("if/else/if", "If", "large", "w", "mean/w", call="if"),
+        host("if/else/if", "If", "large", "w", "mean/w", caller="if"),
         *branches("if/then/update"),
         *branches("if/else/if/then/update", "if/else/if/else/update", call="if/else/if"),
         host("train", "NoOp", "^if"),
@@ -439,7 +439,7 @@ def test_the_step_counter_moves_in_one_of_two_branches() -> None:
     graph = program(
         host("if", "If", "finite", "step"),
         *(
-            host(f"if/{branch}/add", "AssignAddVariableOp", "step", "step/one", call="if")
+            host(f"if/{branch}/add", "AssignAddVariableOp", "step", "step/one", caller="if")
             for branch in ("then", "else")
         ),
         host("train", "NoOp", "^if", "^update/w"),
@@ -594,7 +594,7 @@ def adds(*names: str, **more: Any) -> list[Op]:
         pytest.param(
             moved(
                 host("if", "If", "finite", "seen"),
-                *adds("if/then/one", "if/else/two", call="if"),
+                *adds("if/then/one", "if/else/two", caller="if"),
                 train=["^if"],
             ),
             [],

@@ -11,7 +11,7 @@ from towers import (
     UNKNOWN_LOSSES,
     blended,
     host,
-    joined,
+    joint,
     objects_of,
     on,
     program,
@@ -515,7 +515,7 @@ def test_towers_of_two_gpus_each() -> None:
 def test_the_parts_of_one_loss_of_all_towers_are_compared(count: int) -> None:
     odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
 
-    assert objects(joined(range(count))) == []
+    assert objects(joint(range(count))) == []
     assert found(program(odd, gpus=range(count), step={"objectives": ("loss:0",)})) == [
         ("tower_1/loss", "Mean", "Sum")
     ]
