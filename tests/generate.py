@@ -186,7 +186,7 @@ def _accepted(field: Field[object]) -> str:
     """What a call may give for a field: for a list of names a single one will do."""
     kinds = [
         re.sub(r"^tuple\[(.*), \.\.\.\]$", r"Sequence[\1]", each)
-        for each in str(field.type).split(" | ")
+        for each in str(field.type).replace("'", '"').split(" | ")
         if each != "None"
     ]
     if "Sequence[str]" in kinds:

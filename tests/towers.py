@@ -21,10 +21,10 @@ UNKNOWN_LOSSES = (
 NO_LOSS_OF_SOME = UNKNOWN_LOSSES.replace(
     "which ops are the losses is not known", "no loss is known for some of the towers"
 )
-_CURE = "return it from the function that builds the graph: {'train_op': train_op}"
-NO_TRAIN_OP = f"which op is one step is not known; {_CURE}"
+_FIX = "return it from the function that builds the graph: {'train_op': train_op}"
+NO_TRAIN_OP = f"which op is one step is not known; {_FIX}"
 TWO_TRAIN_OPS = (
-    f"the graph has 2 train ops, other and train, and which is one step is not said; {_CURE}"
+    f"the graph has 2 train ops, other and train, and which is one step is not said; {_FIX}"
 )
 BLENDED = (
     "the loss of the tower on /device:GPU:1 contains another tower's; mend losses-apart first"

@@ -39,7 +39,7 @@ def losses_of(
     names = placement.step.objectives or placement.step.losses
     known = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
     if not known:
-        return Losses((), unknown="which ops are the losses is not known; " + _CURE)
+        return Losses((), unknown="which ops are the losses is not known; " + _FIX)
     every = (1 << towers) - 1
     found: list[list[int]] = [[] for _ in range(towers)]
     without_home = []
@@ -63,7 +63,7 @@ def losses_of(
             parts[number].append(part)
     if all(parts):
         return Losses(parts, joint=True)
-    return Losses((), unknown="no loss is known for some of the towers; " + _CURE)
+    return Losses((), unknown="no loss is known for some of the towers; " + _FIX)
 
 
 def _parts(
@@ -91,4 +91,4 @@ def _parts(
     return found
 
 
-_CURE = "verify the function that builds the graph, which may return them: {'loss': [one a tower]}"
+_FIX = "verify the function that builds the graph, which may return them: {'loss': [one a tower]}"

@@ -33,8 +33,8 @@ def _status(arguments: Sequence[str]) -> int:
         return 130
     except click.ClickException as wrong:
         where = getattr(wrong, "ctx", None)
-        cure = f"see {where.command_path} --help" if where else ""
-        return _fail(UsageError("", wrong.format_message().rstrip("."), cure), arguments)
+        fix = f"see {where.command_path} --help" if where else ""
+        return _fail(UsageError("", wrong.format_message().rstrip("."), fix), arguments)
     except BaseException as fault:
         return _fail(as_error("", fault), arguments)
 
@@ -82,8 +82,8 @@ def cli(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         for line in context.get_help().splitlines():
             tell(line)
-        cure = "begin with: placement-checks verify train.py:build_towers"
-        raise UsageError("", "no command is given", cure)
+        fix = "begin with: placement-checks verify train.py:build_towers"
+        raise UsageError("", "no command is given", fix)
 
 
 def _fail(error: PlacementError, arguments: Sequence[str]) -> int:

@@ -73,5 +73,5 @@ def _refused(placement: Placement, target: str) -> InputError:
     reason = finding.message.splitlines()[0].replace(" cannot be placed: ", ": ", 1)
     at = f" (built at {finding.where})" if finding.where and "(built at" not in reason else ""
     return InputError(
-        target, f"cannot be placed on {placement.machine}: {reason}{at}", finding.cure
+        target, f"cannot be placed on {placement.machine}: {reason}{at}", finding.fix
     )

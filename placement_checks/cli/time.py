@@ -207,14 +207,14 @@ def _saved(file: str) -> Sequence[Mapping[str, Any]]:
     Raises:
         InputError: the file is none.
     """
-    cure = "save a run with placement-checks time … --format json --output FILE"
+    fix = "save a run with placement-checks time … --format json --output FILE"
     try:
         timings = json.loads(Path(file).read_text(encoding="utf-8"))["timings"]
         return [timing_report.checked(each) for each in timings]
     except OSError as reason:
-        raise InputError(file, reason.strerror or "cannot be read", cure) from None
+        raise InputError(file, reason.strerror or "cannot be read", fix) from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(file, "is no saved run", cure) from None
+        raise InputError(file, "is no saved run", fix) from None
 
 
 def _status(timings: Sequence[Timing], most: float) -> int:

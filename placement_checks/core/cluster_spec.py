@@ -17,7 +17,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.util.text import joined, nearest
 
 TF_CONFIG = "TF_CONFIG"
-_CURE = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
+_FIX = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -38,12 +38,12 @@ def addresses(spec: Any, name: str = "the ClusterSpec") -> Addresses:
     """
     joined = spec.as_dict() if hasattr(spec, "as_dict") else spec
     if not isinstance(joined, Mapping) or not joined:
-        raise InputError(name, "names no jobs", _CURE)
+        raise InputError(name, "names no jobs", _FIX)
     found: Addresses = {}
     owners: dict[str, str] = {}
     for job, tasks in joined.items():
         if not isinstance(job, str) or not _JOB.fullmatch(job):
-            raise InputError(name, f"{job!r} is no name of a job", _CURE)
+            raise InputError(name, f"{job!r} is no name of a job", _FIX)
         for index, address in _tasks(tasks, job, name):
             task = f"/job:{job}/task:{index}"
             _check_address(address, task, name)
@@ -72,7 +72,7 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
     except (ValueError, RecursionError) as error:
         raise InputError(TF_CONFIG, f"is no JSON: {error}") from None
     if not isinstance(described, Mapping) or not described.get("cluster"):
-        raise InputError(TF_CONFIG, "describes no cluster", f'its "cluster" is missing; {_CURE}')
+        raise InputError(TF_CONFIG, "describes no cluster", f'its "cluster" is missing; {_FIX}')
     cluster = addresses(described["cluster"], TF_CONFIG)
     own = described.get("task")
     if not isinstance(own, Mapping) or own.get("type") in (None, "evaluator"):
@@ -95,11 +95,11 @@ def _tasks(tasks: Any, job: str, name: str) -> list[tuple[int, Any]]:
         if all(_is_index(index) for index in tasks):
             numbered = {int(index): address for index, address in tasks.items()}
             if len(numbered) < len(tasks):
-                raise InputError(name, f"the job {job} has one index twice", _CURE)
+                raise InputError(name, f"the job {job} has one index twice", _FIX)
             return [(index, numbered[index]) for index in sorted(numbered)]
     elif isinstance(tasks, Sequence) and not isinstance(tasks, str) and tasks:
         return list(enumerate(tasks))
-    raise InputError(name, f"the job {job} has no list of addresses", _CURE)
+    raise InputError(name, f"the job {job} has no list of addresses", _FIX)
 
 
 def _is_index(value: Any) -> bool:
@@ -123,8 +123,8 @@ def _own(job: str, index: Any, cluster: Addresses) -> tuple[str, int]:
     if job not in cluster:
         near = nearest(job, list(cluster))
         known = f"its jobs are {', '.join(cluster)}"
-        cure = f"did you mean '{near}'?" if near else known
-        raise InputError(TF_CONFIG, f"its task is of the job {job}, which the cluster lacks", cure)
+        fix = f"did you mean '{near}'?" if near else known
+        raise InputError(TF_CONFIG, f"its task is of the job {job}, which the cluster lacks", fix)
     if not _is_index(index) or int(index) not in cluster[job]:
         raise InputError(
             TF_CONFIG,

@@ -13,22 +13,22 @@ class PlacementError(Exception):
     Attributes:
         object: the file, target, field or device that is at fault.
         message: what is wrong with it, one sentence.
-        cure: what to do about it, one sentence, or ``""``.
+        fix: what to do about it, one sentence, or ``""``.
         details: further lines for a terminal, such as the frames of a user's own traceback.
     """
 
     kind = "internal"
 
-    def __init__(self, object: str, message: str, cure: str = "", *, details: str = "") -> None:
-        super().__init__(object, message, cure)
+    def __init__(self, object: str, message: str, fix: str = "", *, details: str = "") -> None:
+        super().__init__(object, message, fix)
         self.object = object
         self.message = message
-        self.cure = cure
+        self.fix = fix
         self.details = details
 
     def __str__(self) -> str:
         text = f"{self.object}: {self.message}" if self.object else self.message
-        return printable(f"{text}; {self.cure}" if self.cure else text)
+        return printable(f"{text}; {self.fix}" if self.fix else text)
 
 
 class UsageError(PlacementError):
@@ -69,8 +69,8 @@ def as_error(object: str, fault: BaseException) -> PlacementError:
     if isinstance(fault, PlacementError):
         return fault
     name, told = type(fault).__name__, text_of(fault).splitlines()
-    cure = f"set {DEBUG}=1 for the traceback, and report it"
-    error = PlacementError(object, f"{name}: {told[0]}" if told else name, cure)
+    fix = f"set {DEBUG}=1 for the traceback, and report it"
+    error = PlacementError(object, f"{name}: {told[0]}" if told else name, fix)
     error.__cause__ = fault
     return error
 

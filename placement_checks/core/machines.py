@@ -214,7 +214,7 @@ class Machine:
         )
 
     def nearest(self, device: Device) -> str:
-        """A cure where the machine lacks the job or task that ``device`` names."""
+        """A fix where the machine lacks the job or task that ``device`` names."""
         near = nearest(device.job or "", list(self.jobs))
         if near and near != device.job:
             return f"did you mean /job:{near}?"

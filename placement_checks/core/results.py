@@ -27,9 +27,11 @@ class Finding:
         evidence: what it rests on.
         expected, found: the two that differ.
         message: a sentence that names all of it.
-        cure: what to change.
+        fix: what to change.
         where: the user's outermost source line that built the object, if it is known.
         path: the ops that show the breach, one after the other.
+        frames: all of the user's lines that had a part in it, the outermost first; not yet read.
+        device_line: the ``with tf.device(…)`` that decided where it is; not yet read.
     """
 
     object: str
@@ -38,9 +40,11 @@ class Finding:
     expected: str
     found: str
     message: str
-    cure: str
+    fix: str
     where: str | None = None
     path: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
+    device_line: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ def _ending(verdicts: Sequence[Verdict]) -> PlacementError:
     assert error is not None
     rules = joined(verdict.rule for verdict in verdicts)
     message = f"{rules} could not be checked: {error.message}"
-    ending = type(error)(error.object, message, error.cure, details=error.details)
+    ending = type(error)(error.object, message, error.fix, details=error.details)
     ending.__cause__ = error.__cause__
     return ending
 

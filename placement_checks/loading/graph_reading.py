@@ -105,7 +105,7 @@ def requested(source: Source) -> Placement:
                 source.program,
                 f"op '{op}'{where and f' ({where})'} asks for the device {error.object}, "
                 f"and {error.message}",
-                error.cure,
+                error.fix,
             ) from None
 
     for node in source.graph_def.node:

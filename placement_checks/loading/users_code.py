@@ -17,14 +17,14 @@ _AROUND = "Exception encountered when calling"  # Keras names the layer first
 
 
 @contextlib.contextmanager
-def users_code(object: str, what: str, folder: Path | None, cure: str = "") -> Iterator[None]:
+def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> Iterator[None]:
     """Here a user's code runs.
 
     Args:
         object: the target or function that is named in the error.
         what: what is run, such as "the builder".
         folder: where the user's frames are looked for; None for anywhere outside libraries.
-        cure: what to do where no line of the user's is at fault.
+        fix: what to do where no line of the user's is at fault.
 
     Raises:
         InputError: it raised, or called ``sys.exit``.
@@ -34,11 +34,11 @@ def users_code(object: str, what: str, folder: Path | None, cure: str = "") -> I
     except PlacementError:
         raise
     except (Exception, SystemExit) as error:
-        raise _failed(object, f"{what} {_deed(error)}", error, folder, cure) from None
+        raise _failed(object, f"{what} {_deed(error)}", error, folder, fix) from None
 
 
 def _failed(
-    object: str, message: str, error: BaseException, folder: Path | None, cure: str
+    object: str, message: str, error: BaseException, folder: Path | None, fix: str
 ) -> InputError:
     """The error that says what a user's own code did, with the user's own frames."""
     frames = [
@@ -50,7 +50,7 @@ def _failed(
     return InputError(
         object,
         message,
-        f"look at {shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else cure,
+        f"look at {shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else fix,
         details="".join(lines).rstrip(),
     )
 

@@ -250,24 +250,24 @@ def _scaled(ratio: float, measured: Measurement) -> Diagnosis:
         )
     if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
         what = f"the gradients of {towers} towers are added up where their mean is meant"
-        cure = (
+        fix = (
             "divide the sum by the number of towers; if a sum is meant, with a rate that is "
             f"divided by it, say so: {declared}"
         )
     elif towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
         what = f"it is divided by the number of towers, {towers}, once too often"
-        cure = (
+        fix = (
             "divide the losses by the number of towers or take the mean of the gradients, not "
             "both; where the loss is a sum over rows, add the gradients up; if it is meant, say "
             f"so: {declared}"
         )
     else:
         what = "all of it is multiplied by one number"
-        cure = (
+        fix = (
             "if it is a loss scale, undo it before the gradients are applied; if it is meant, say "
             f"so: {declared}"
         )
-    return Diagnosis(what, cure, ratio=ratio)
+    return Diagnosis(what, fix, ratio=ratio)
 
 
 def _whole(number: float) -> bool:

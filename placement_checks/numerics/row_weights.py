@@ -18,13 +18,13 @@ class Diagnosis(NamedTuple):
 
     Attributes:
         what: a clause that says it.
-        cure: what to change, or how to declare that it is meant.
+        fix: what to change, or how to declare that it is meant.
         shown: what shows it, one line each.
         ratio: the number that all gradients are multiplied by, if that is the mistake.
     """
 
     what: str
-    cure: str
+    fix: str
     shown: tuple[str, ...] = ()
     ratio: float | None = None
 

@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from placement_checks.core.results import Difference, Places
-from placement_checks.report.json import SCHEMA, versions, written
+from placement_checks.report.json import versions, written
 from placement_checks.util.printable import printable
 from placement_checks.util.text import plural
+
+_SCHEMA = 1
 
 _MOST = 20  # ops of a group that are listed
 
@@ -16,7 +18,7 @@ _MOST = 20  # ops of a group that are listed
 def render_json(difference: Difference) -> str:
     """One JSON document, its form fixed by ``"schema": 1``."""
     document = {
-        "schema": SCHEMA,
+        "schema": _SCHEMA,
         "versions": versions(),
         "old": difference.old,
         "new": difference.new,

@@ -15,18 +15,18 @@ _INSIDE = re.compile(r" \(built at .*\)$")
 
 
 def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Every finding once: with its source line, its path, and the cure after the last that has it.
+    """Every finding once: with its source line, its path, and the fix after the last that has it.
 
     Findings that follow each other and differ only in their object share one sentence.
     """
-    for cure, cured_alike in groupby(findings, key=lambda finding: finding.cure):
-        for _, group in groupby(cured_alike, key=_likeness):
+    for fix, fixed_alike in groupby(findings, key=lambda finding: finding.fix):
+        for _, group in groupby(fixed_alike, key=_likeness):
             first, *others = group
             yield f"  {first.where}: {first.message}" if first.where else f"  {first.message}"
             yield from _path(first.path)
             if others:
                 yield f"      and likewise {', '.join(finding.object for finding in others)}"
-        yield f"    cure: {cure}"
+        yield f"    fix: {fix}"
 
 
 def _likeness(finding: Finding) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Reports for programs: one JSON document, its form fixed by ``"schema": 1``."""
+"""Reports for programs: one JSON document, its form fixed by ``"schema": 2``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from placement_checks.core.errors import PlacementError
     from placement_checks.core.results import Report, Verdict
 
-SCHEMA = 1
+SCHEMA = 2
 # The distributions that hold it.
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-rocm")
 
@@ -63,7 +63,7 @@ def _error(error: PlacementError) -> dict[str, str]:
         "kind": error.kind,
         "object": error.object,
         "message": error.message,
-        "cure": error.cure,
+        "fix": error.fix,
     }
 
 

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.logs import Log, Record, text_of
-from placement_checks.report.json import SCHEMA, written
+from placement_checks.report.json import written
 from placement_checks.util.printable import printable
 from placement_checks.util.text import plural
+
+_SCHEMA = 1
 
 _MOST_KINDS = 4
 _MOST_MOVED = 20
@@ -23,7 +25,7 @@ def render_json(log: Log) -> str:
         for (node, op, device), count in log.counts.items()
     ]
     document = {
-        "schema": SCHEMA,
+        "schema": _SCHEMA,
         "records": log.records,
         "torn": log.torn,
         "ops": ops,

@@ -92,7 +92,7 @@ def _findings(verdict: Verdict) -> Iterator[Text]:
     for line in finding_lines(verdict.findings):
         text = Text(line)
         text.highlight_regex(r"^  \S+:\d+(?=:)", "cyan")
-        text.highlight_regex(r"^    cure:", "green")
+        text.highlight_regex(r"^    fix:", "green")
         text.highlight_regex(r"^      .*", "dim")
         yield text
     yield Text()

@@ -10,8 +10,10 @@ from rich.text import Text
 
 from placement_checks.core.timing import Loop, Timing
 from placement_checks.report.console import show
-from placement_checks.report.json import SCHEMA, versions, written
+from placement_checks.report.json import versions, written
 from placement_checks.util.text import plural
+
+_SCHEMA = 1
 
 _COMPARED = ("rows", "gpus", "devices", "kind", "tensorflow", "onednn", "measured_ratio",
              "replayed_ratio")  # fmt: skip
@@ -103,7 +105,7 @@ def _duration(seconds: float) -> str:
 def render(timings: Sequence[Timing]) -> str:
     """The JSON document; `placement-checks time --against` reads it again."""
     timed = [each.document() for each in timings]
-    return written({"schema": SCHEMA, "versions": versions(), "timings": timed})
+    return written({"schema": _SCHEMA, "versions": versions(), "timings": timed})
 
 
 def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -125,8 +125,8 @@ class Feeding:
         wanted = {name for program in self._programs for each in program.inputs for name in each}
         if self._make is None:
             return {name: self._made_up(name, rng, rows) for name in sorted(wanted)}
-        cure = "it is called with a numpy.random.Generator and the rows of the global batch"
-        with users_code(self._name, f"batch(rng, {rows})", None, cure):
+        fix = "it is called with a numpy.random.Generator and the rows of the global batch"
+        with users_code(self._name, f"batch(rng, {rows})", None, fix):
             given = self._make(rng, rows)
             if not isinstance(given, Mapping):
                 raise InputError(

@@ -211,10 +211,10 @@ class _Comparison:
         message = (
             f"its gradient of {stray} is no number; the first op that yields none is {op}{at}"
         )
-        cure = "give rows with --batch on which the reference can be trained"
+        fix = "give rows with --batch on which the reference can be trained"
         if self._feeding.made_up:
-            raise CannotRun(f"{self._reference.program.name}: {message}; {cure}")
-        raise InputError(self._reference.program.name, message, cure)
+            raise CannotRun(f"{self._reference.program.name}: {message}; {fix}")
+        raise InputError(self._reference.program.name, message, fix)
 
     def _strays(
         self, names: Sequence[str], batch: Batch

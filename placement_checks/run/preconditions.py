@@ -156,23 +156,23 @@ def _left_on(
     at = f", built at {where}" if where else ""
     switch = _switch(program, known, random)
     if switch is None:
-        cure = (
+        fix = (
             "let the builder take an argument that leaves it out, such as the rate of a dropout, "
             "and name a builder that gives it"
         )
     elif f"{switch}:0" in feeds:
-        cure = (
+        fix = (
             f"'{switch}' is fed {feeds[f'{switch}:0']:g}; let the batch function give what "
             "switches it off"
         )
     else:
-        cure = (
+        fix = (
             f"feed '{switch}' with what switches it off: list it in the inputs that the builder "
             "returns, and give its value in the batch function"
         )
     return CannotRun(
         f"the gradients of {program.name} depend on the random op '{random}' "
-        f"({program.placement.ops[random].type}){at}; {cure}"
+        f"({program.placement.ops[random].type}){at}; {fix}"
     )
 
 

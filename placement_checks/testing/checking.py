@@ -1,4 +1,4 @@
-"""What assertions have in common: they list every offender once, with its line and the cure."""
+"""What assertions have in common: they list every offender once, with its line and the fix."""
 
 from __future__ import annotations
 

@@ -112,12 +112,12 @@ def load(folder: Path) -> Config:
     errors += [*_misspelled(document, ""), *_misspelled(tool, "tool.")]
     if len(errors) > 1:
         fields = "; ".join(
-            f"{each.object}: {each.message}" + (f" ({each.cure})" if each.cure else "")
+            f"{each.object}: {each.message}" + (f" ({each.fix})" if each.fix else "")
             for each in errors
         )
         raise ConfigError(str(file), f"{len(errors)} fields are wrong: {fields}")
     for wrong in errors:
-        raise ConfigError(f"{file}: {wrong.object}", wrong.message, wrong.cure)
+        raise ConfigError(f"{file}: {wrong.object}", wrong.message, wrong.fix)
     return config
 
 

@@ -54,7 +54,7 @@ def collected(errors: list[ConfigError], at: str) -> Iterator[None]:
     except PlacementError as error:
         said = error.object in ("", at.rpartition(".")[2])
         message = error.message if said else f"{error.object}: {error.message}"
-        errors.append(ConfigError(at, message, error.cure))
+        errors.append(ConfigError(at, message, error.fix))
 
 
 def _wanted(kind: Any) -> str:

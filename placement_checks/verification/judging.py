@@ -55,7 +55,7 @@ def _verdict(rule: Rule, evidence: Evidence) -> Verdict:
         return rule.judge(evidence)
     except Exception as fault:
         error = as_error(evidence.placement.program, fault)
-        reason = f"{error.message}; {error.cure}"
+        reason = f"{error.message}; {error.fix}"
         return Verdict(rule.name, "not-checked", None, reason, error=error)
 
 

@@ -52,8 +52,8 @@ def known_rule(name: str) -> type[Rule]:
     """
     if name in RULES:
         return RULES[name]
-    cure = did_you_mean(name, RULES) or f"the rules are {', '.join(RULES)}"
-    raise UsageError(f"rule '{name}'", "there is no such rule", cure)
+    fix = did_you_mean(name, RULES) or f"the rules are {', '.join(RULES)}"
+    raise UsageError(f"rule '{name}'", "there is no such rule", fix)
 
 
 def made(name: str, values: Mapping[str, Any]) -> Rule:
@@ -73,7 +73,7 @@ def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
         try:
             known_rule(name)
         except UsageError as error:
-            errors.append(ConfigError(f"{at}{name}", error.message, error.cure))
+            errors.append(ConfigError(f"{at}{name}", error.message, error.fix))
             continue
         if not isinstance(values, Mapping):
             errors.append(ConfigError(f"{at}{name}", "is no table of fields"))

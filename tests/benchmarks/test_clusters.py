@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from placement_checks import Machine, Placement, place, verify
+from placement_checks import Evidence, Machine, place, verify
 from placement_checks.placer.worker.client import phantom
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
@@ -104,7 +104,7 @@ def test_placing_a_cluster(benchmark: BenchmarkFixture, workers: int, servers: i
         seconds, report = timed(partial(verify, placement))
         judging.append(seconds)
 
-    assert isinstance(placement, Placement)
+    assert isinstance(placement, Evidence)
     assert report.count("broken") == 0
     assert len({op.assigned for op in placement.ops.values()}) == (
         workers * GPUS + min(servers, LAYERS)

@@ -195,7 +195,7 @@ def test_errors_obey_the_format_and_take_one_line_on_stderr(run: Run) -> None:
             "kind": "input",
             "object": "builders.py:raises",
             "message": "the builder raised KeyError: 'no such layer'",
-            "cure": "look at builders.py:8",
+            "fix": "look at builders.py:8",
         },
     }
     assert ran.err.count("\n") == 1

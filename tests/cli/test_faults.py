@@ -115,7 +115,7 @@ def told(ran: Ran) -> list[str]:
     return [line for line in ran.err.splitlines() if not re.search(r"\.cc:\d+\] ", line)]
 
 
-CURE = "set PLACEMENT_CHECKS_DEBUG=1 for the traceback, and report it"
+FIX = "set PLACEMENT_CHECKS_DEBUG=1 for the traceback, and report it"
 
 
 def failing(fault: BaseException) -> Callable[..., NoReturn]:
@@ -142,7 +142,7 @@ def test_a_stage_that_fails_is_told_and_the_rest_is_reported(
     document = json.loads(ran.out)
     assert ran.status == 2
     assert "Traceback" not in ran.err
-    assert any(line.endswith(f": {said(fault)}; {CURE}") for line in told(ran))
+    assert any(line.endswith(f": {said(fault)}; {FIX}") for line in told(ran))
     assert document["error"]["kind"] == "internal"
     assert document["error"]["message"] == said(fault)
     programs = {each["program"]: each["rules"] for each in document["programs"]}
@@ -162,7 +162,7 @@ def test_a_log_reader_that_fails(
     for command in ("verify", "log", "place"):
         ran = run(command, "outputlog")
         assert (ran.status, ran.out) == (2, "")
-        assert ran.err.endswith(f"{said(fault)}; {CURE}\n")
+        assert ran.err.endswith(f"{said(fault)}; {FIX}\n")
 
 
 def test_a_rule_that_fails_is_not_checked_and_the_others_are_judged(
@@ -176,15 +176,15 @@ def test_a_rule_that_fails_is_not_checked_and_the_others_are_judged(
     rules = {rule["rule"]: rule for rule in program["rules"]}
     assert ran.status == 2
     assert rules["losses-apart"]["state"] == "not-checked"
-    assert rules["losses-apart"]["reason"] == f"{said(fault)}; {CURE}"
+    assert rules["losses-apart"]["reason"] == f"{said(fault)}; {FIX}"
     assert rules["variables-on-host"]["state"] == "kept"
     message = f"losses-apart could not be checked: {said(fault)}"
-    assert told(ran) == [f"placement-checks: train.py:towers: {message}; {CURE}"]
+    assert told(ran) == [f"placement-checks: train.py:towers: {message}; {FIX}"]
     assert json.loads(ran.out)["error"] == {
         "kind": "internal",
         "object": "train.py:towers",
         "message": message,
-        "cure": CURE,
+        "fix": FIX,
     }
 
 
@@ -223,7 +223,7 @@ def test_a_report_that_cannot_be_made(
     ran = run("verify", "outputlog", "--format", form)
 
     assert (ran.status, ran.out) == (2, "")
-    assert told(ran) == [f"placement-checks: {said(fault)}; {CURE}"]
+    assert told(ran) == [f"placement-checks: {said(fault)}; {FIX}"]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_part_of_a_command_that_fails(
     ran = run(*command.split())
 
     assert (ran.status, ran.out) == (2, "")
-    assert told(ran) == [f"placement-checks: {said(fault)}; {CURE}"]
+    assert told(ran) == [f"placement-checks: {said(fault)}; {FIX}"]
 
 
 @pytest.mark.parametrize("command", ["place train.py:towers", "diff train.py:towers outputlog"])
@@ -258,7 +258,7 @@ def test_the_other_commands_fail_as_one(
     ran = run(*command.split())
 
     assert (ran.status, ran.out) == (2, "")
-    assert told(ran) == [f"placement-checks: {said(fault)}; {CURE}"]
+    assert told(ran) == [f"placement-checks: {said(fault)}; {FIX}"]
 
 
 def test_timing_fails_as_one(run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
@@ -267,7 +267,7 @@ def test_timing_fails_as_one(run: Run, monkeypatch: pytest.MonkeyPatch, fault: E
     ran = run("time", "train.py:towers", *NUMBERS, "--rounds", 3)
 
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err.endswith(f"placement-checks: {said(fault)}; {CURE}\n")
+    assert ran.err.endswith(f"placement-checks: {said(fault)}; {FIX}\n")
 
 
 def test_the_traceback_is_shown_to_who_asks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,7 @@ def test_user_code_that_exits_is_an_error_and_the_others_are_judged(
     assert ran.status == 2
     assert document["error"]["message"] == deed
     assert document["error"]["kind"] == "input"
-    assert document["error"]["cure"].startswith("look at ")
+    assert document["error"]["fix"].startswith("look at ")
     assert document["programs"][-1]["program"] == "outputlog"
 
 
@@ -332,7 +332,7 @@ def test_user_code_may_raise_what_is_no_exception(run: Run) -> None:
 
     assert ran.status == 2
     assert ran.out.startswith("outputlog on ")
-    assert f"placement-checks: train.py:odd: Odd: no Exception; {CURE}\n" in ran.err
+    assert f"placement-checks: train.py:odd: Odd: no Exception; {FIX}\n" in ran.err
 
 
 def test_an_exception_that_cannot_even_be_told(run: Run) -> None:

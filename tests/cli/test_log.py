@@ -115,7 +115,7 @@ def test_records_may_be_required(run: Run, tmp_path: Path, text: str, reason: st
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.startswith(f"placement-checks: {log}: has no placements; {reason}")
     assert document["error"]["kind"] == "input"
-    assert document["error"]["cure"].startswith(reason)
+    assert document["error"]["fix"].startswith(reason)
 
 
 def test_records_that_are_required_and_there(run: Run, session: Path) -> None:

@@ -75,7 +75,7 @@ def test_the_picture_shows_ratio_and_error_of_every_variable_and_the_case_is_kep
         "fixtures/defects/sum_for_mean.py:20: the gradient of fc1/weights is 2 times the "
         "reference's: the gradients of 2 towers are added up where their mean is meant\n"
         "      and likewise fc1/biases, fc2/weights, fc2/biases\n"
-        "    cure: divide the sum by the number of towers; if a sum is meant, with a rate that is "
+        "    fix: divide the sum by the number of towers; if a sum is meant, with a rate that is "
         "divided by it, say so: gradients-equal.scale = 2\n"
     ) in ran.out
     assert "  fc1/weights           2     8.4e+06  ━━━━┃━━━━" in ran.out

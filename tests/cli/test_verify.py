@@ -183,7 +183,7 @@ def test_the_report_has_standard_output_to_itself(
     assert ran.out == ""
     assert "from Python\n" in ran.err
     assert "from C\n" in ran.err
-    assert json.loads(Path("report.json").read_text())["schema"] == 1
+    assert json.loads(Path("report.json").read_text())["schema"] == 2
 
 
 def test_place_prints_every_op_in_tensorflows_words(

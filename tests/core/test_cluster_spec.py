@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from placement_checks.core import cluster_spec
 from placement_checks.core.errors import InputError
 
-CURE = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
+FIX = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
 ADDRESS = "write it like host0:2222"
 LONG = "1" * 5000  # more digits than int() reads
 
@@ -70,7 +70,7 @@ def test_jobs_are_in_the_order_given_and_tasks_in_that_of_their_indices() -> Non
 def test_a_spec_without_jobs(spec: Any) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses(spec)
-    assert str(caught.value) == f"the ClusterSpec: names no jobs; {CURE}"
+    assert str(caught.value) == f"the ClusterSpec: names no jobs; {FIX}"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_spec_without_jobs(spec: Any) -> None:
 def test_what_is_no_name_of_a_job(job: str | int | None) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"worker": ["a:1"], job: ["b:1"]})
-    assert str(caught.value) == f"the ClusterSpec: {job!r} is no name of a job; {CURE}"
+    assert str(caught.value) == f"the ClusterSpec: {job!r} is no name of a job; {FIX}"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_is_no_name_of_a_job(job: str | int | None) -> None:
 def test_a_job_without_a_list_of_addresses(tasks: Any) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": tasks})
-    assert str(caught.value) == f"the ClusterSpec: the job ps has no list of addresses; {CURE}"
+    assert str(caught.value) == f"the ClusterSpec: the job ps has no list of addresses; {FIX}"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_job_without_a_list_of_addresses(tasks: Any) -> None:
 def test_a_job_that_has_one_index_twice(tasks: Mapping[str | int, str | None]) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"worker": ["c:1"], "ps": tasks})
-    assert str(caught.value) == f"the ClusterSpec: the job ps has one index twice; {CURE}"
+    assert str(caught.value) == f"the ClusterSpec: the job ps has one index twice; {FIX}"
 
 
 @pytest.mark.parametrize(
@@ -272,14 +272,14 @@ def test_tf_config_without_a_cluster(monkeypatch: pytest.MonkeyPatch, text: str)
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
     assert str(caught.value) == (
-        f'TF_CONFIG: describes no cluster; its "cluster" is missing; {CURE}'
+        f'TF_CONFIG: describes no cluster; its "cluster" is missing; {FIX}'
     )
 
 
 @pytest.mark.parametrize(
     ("cluster", "message"),
     [
-        (["ps"], f"names no jobs; {CURE}"),
+        (["ps"], f"names no jobs; {FIX}"),
         ({"ps": ["a"]}, f"/job:ps/task:0 has the address 'a'; {ADDRESS}"),
     ],
 )
@@ -295,7 +295,7 @@ def test_tf_config_with_a_malformed_cluster(
 
 
 @pytest.mark.parametrize(
-    ("job", "cure"),
+    ("job", "fix"),
     [
         ("workers", "did you mean 'worker'?"),
         ("Worker", "did you mean 'worker'?"),
@@ -305,13 +305,13 @@ def test_tf_config_with_a_malformed_cluster(
     ],
 )
 def test_the_own_task_is_of_a_job_that_the_cluster_lacks(
-    monkeypatch: pytest.MonkeyPatch, job: str | int, cure: str
+    monkeypatch: pytest.MonkeyPatch, job: str | int, fix: str
 ) -> None:
     config(monkeypatch, {"ps": ["a:1"], "worker": ["b:1"]}, {"type": job, "index": 0})
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
     assert str(caught.value) == (
-        f"TF_CONFIG: its task is of the job {job}, which the cluster lacks; {cure}"
+        f"TF_CONFIG: its task is of the job {job}, which the cluster lacks; {fix}"
     )
 
 

@@ -84,7 +84,7 @@ def test_parse_names_the_part_it_cannot_read(text: str, part: str) -> None:
         Device.parse(text)
     assert caught.value.object == repr(text)
     assert caught.value.message == f"'{part}' is no part of a device name"
-    assert caught.value.cure == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
+    assert caught.value.fix == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.gpus import MAX_GPUS
 from placement_checks.core.machine_text import MAX_TASKS, PRESETS, Task
 
-CURE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
+FIX = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 
 job_names = st.sampled_from(["ps", "worker", "chief", "cpu", "Job_2", "localhost"])
 
@@ -184,7 +184,7 @@ def test_this_is_the_machine_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parse_says_what_is_wrong(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Machine.parse(text)
-    assert str(caught.value) == f"machine '{text}': {message}; {CURE}"
+    assert str(caught.value) == f"machine '{text}': {message}; {FIX}"
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worke
 
 
 @pytest.mark.parametrize(
-    ("machine", "device", "words", "cure"),
+    ("machine", "device", "words", "fix"),
     [
         (CLUSTER, "", "", MEND),
         (CLUSTER, "/task:9/gpu:7", "", MEND),
@@ -542,9 +542,9 @@ MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worke
         ),
     ],
 )
-def test_the_job_or_task_that_is_lacking(machine: str, device: str, words: str, cure: str) -> None:
+def test_the_job_or_task_that_is_lacking(machine: str, device: str, words: str, fix: str) -> None:
     assert Machine.parse(machine).lacks(Device.parse(device)) == words
-    assert Machine.parse(machine).nearest(Device.parse(device)) == cure
+    assert Machine.parse(machine).nearest(Device.parse(device)) == fix
 
 
 @pytest.mark.parametrize("text", ["localhost/task:3", "localhost/task:3: gpu*2"])

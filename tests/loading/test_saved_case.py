@@ -97,7 +97,7 @@ def test_a_file_that_is_no_case(kind: str) -> None:
     assert error.value.object == "no.npz"
     assert error.value.message.startswith("is no saved case: ")
     assert error.value.message.endswith(reason)
-    assert error.value.cure == "name a file that a run has saved"
+    assert error.value.fix == "name a file that a run has saved"
     assert not Path("harmed").exists()
 
 

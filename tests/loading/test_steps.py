@@ -106,7 +106,7 @@ def test_what_is_no_op_of_the_graph_is_refused(key: str, value: Any, shown: str)
 
     assert raised.value.object == "train.py:build"
     assert raised.value.message == f"its {key} is {shown}, which is no op of the graph it built"
-    assert raised.value.cure == "return the ops and tensors themselves"
+    assert raised.value.fix == "return the ops and tensors themselves"
 
 
 def test_an_op_of_another_graph_is_refused() -> None:

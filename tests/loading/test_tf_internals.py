@@ -290,7 +290,7 @@ def test_a_name_that_is_gone_is_an_error_that_says_so(monkeypatch: pytest.Monkey
 
     assert str(error.value).startswith(f"tensorflow: version {tf.__version__}")
     assert " has no tensorflow.python.ops.gradients_util._GradientsHelper, on" in str(error.value)
-    assert "2.15" in error.value.cure
+    assert "2.15" in error.value.fix
 
 
 def test_a_module_and_an_attribute_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:

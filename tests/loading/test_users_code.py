@@ -14,8 +14,8 @@ from placement_checks.core.errors import InputError, UsageError
 from placement_checks.loading.users_code import users_code
 
 
-def told(code: Callable[[], object], cure: str = "") -> InputError:
-    with pytest.raises(InputError) as raised, users_code("train.py:build", "it", None, cure):
+def told(code: Callable[[], object], fix: str = "") -> InputError:
+    with pytest.raises(InputError) as raised, users_code("train.py:build", "it", None, fix):
         code()
     return raised.value
 
@@ -90,13 +90,13 @@ def test_code_that_would_end_the_process(exits: Callable[[], None], deed: str) -
     error = told(exits)
 
     assert error.message == f"it {deed}"
-    cure = error.cure.rpartition("/")[2]
-    assert cure.startswith("test_users_code.py:")
-    assert abs(int(cure.rpartition(":")[2]) - line) <= 1
+    fix = error.fix.rpartition("/")[2]
+    assert fix.startswith("test_users_code.py:")
+    assert abs(int(fix.rpartition(":")[2]) - line) <= 1
     assert error.details.splitlines()[-1].startswith("SystemExit")
 
 
-def test_where_no_line_is_the_users_the_cure_is_another() -> None:
+def test_where_no_line_is_the_users_the_fix_is_another() -> None:
     elsewhere = Path("/nowhere")
     with pytest.raises(InputError) as raised, users_code("o", "it", elsewhere, "give it an x"):
         raise AssertionError

@@ -118,7 +118,7 @@ def test_no_descriptor_is_left_open() -> None:
 
 
 @pytest.mark.parametrize("level", [None, "", "0", "2"])
-def test_nothing_logged_names_the_cure(monkeypatch: pytest.MonkeyPatch, level: str | None) -> None:
+def test_nothing_logged_names_the_fix(monkeypatch: pytest.MonkeyPatch, level: str | None) -> None:
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     if level is not None:
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)

@@ -174,7 +174,7 @@ def test_the_scale_to_declare_is_the_whole_number_or_part_that_is_meant(
     """But for rounding, which is that of float32."""
     given = problem()
 
-    scale = common(given.trial(given.times(np.full(12, ratio)))).cure.rpartition(" = ")[2]
+    scale = common(given.trial(given.times(np.full(12, ratio)))).fix.rpartition(" = ")[2]
 
     assert scale == said
 
@@ -183,7 +183,7 @@ def test_the_scale_to_declare_is_the_whole_number_or_part_that_is_meant(
 def test_another_scale_to_declare_has_nine_digits(ratio: float) -> None:
     given = problem()
 
-    scale = common(given.trial(given.times(np.full(12, ratio)))).cure.rpartition(" = ")[2]
+    scale = common(given.trial(given.times(np.full(12, ratio)))).fix.rpartition(" = ")[2]
 
     assert float(scale) == pytest.approx(ratio, rel=1e-6)
     assert len(scale.replace(".", "").lstrip("0")) <= 9
@@ -229,7 +229,7 @@ def test_the_scale_that_is_declared_counts() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 2.0)), runs(6, 6)), scale=128.0)
 
-    assert cause.cure.endswith("say so: gradients-equal.scale = 256")
+    assert cause.fix.endswith("say so: gradients-equal.scale = 256")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_the_scale_to_declare_makes_the_gradients_equal(ratio: float) -> None:
 
     cause = common(trial)
 
-    scale = float(cause.cure.rpartition("gradients-equal.scale = ")[2])
+    scale = float(cause.fix.rpartition("gradients-equal.scale = ")[2])
     assert not policy_errors({"gradients-equal": {"scale": scale}})
     declared = replace(trial, found={name: each / scale for name, each in trial.found.items()})
     assert explained(declared) == {}
@@ -288,7 +288,7 @@ def test_only_one_tower_counts(tower: int, towers: int, what: str) -> None:
     cause = common(counted(spread(weights, split), split), towers)
 
     assert cause.what == f"only the rows of {what}, or computed on the same rows"
-    assert cause.cure == (
+    assert cause.fix == (
         "take the mean over the gradients of all towers, each computed on its own rows"
     )
     assert cause.ratio is None
@@ -337,7 +337,7 @@ def test_towers_that_are_lost(weights: list[float], who: str) -> None:
     cause = common(counted(spread(weights, split), split), len(weights))
 
     assert cause.what == f"nothing of it comes from {who}, as if it were frozen there"
-    assert cause.cure == FROZEN
+    assert cause.fix == FROZEN
 
 
 def test_a_tower_that_is_lost_shows_its_rows() -> None:
@@ -404,7 +404,7 @@ def test_the_shares_to_declare_are_the_weights(
     cause = common(counted(times, split, seed, is_sum=is_sum), towers)
 
     assert cause.what == "the towers do not count alike"
-    assert cause.cure.endswith(f"say so: gradients-equal.shares = {shares}")
+    assert cause.fix.endswith(f"say so: gradients-equal.shares = {shares}")
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_the_shares_to_declare_are_whole(weights: list[float], shares: list[int]
 
     cause = common(counted(spread(weights, split), split), len(weights))
 
-    assert cause.cure.endswith(f"say so: gradients-equal.shares = {shares}")
+    assert cause.fix.endswith(f"say so: gradients-equal.shares = {shares}")
 
 
 @pytest.mark.parametrize("ratio", [1.004, 1.37])
@@ -426,7 +426,7 @@ def test_shares_to_declare_make_the_gradients_equal_or_are_none(ratio: float) ->
 
     cause = common(counted(spread(weights, split), split))
 
-    assert (cause.what, cause.cure) == (
+    assert (cause.what, cause.fix) == (
         "the towers do not count alike",
         "weight each tower by its rows",
     )
@@ -438,7 +438,7 @@ def test_negative_weights_have_no_shares_to_declare(weights: list[float]) -> Non
 
     cause = common(counted(spread(weights, split), split), len(weights))
 
-    assert (cause.what, cause.cure) == (
+    assert (cause.what, cause.fix) == (
         "the towers do not count alike",
         "weight each tower by its rows",
     )
@@ -457,7 +457,7 @@ def test_declared_parts_of_other_size_that_are_not_weighted(
     cause = common(counted(times, split, seed), towers)
 
     assert cause.what == "the towers do not count alike"
-    assert cause.cure.endswith(f"gradients-equal.shares = {[1] * towers}")
+    assert cause.fix.endswith(f"gradients-equal.shares = {[1] * towers}")
 
 
 def test_a_tower_that_is_lost_beside_one_that_counts_for_all() -> None:
@@ -480,7 +480,7 @@ def test_shares_may_be_far_apart() -> None:
 
     cause = common(counted(spread([13 / 7, 1 / 7], split), split))
 
-    assert cause.cure.endswith("gradients-equal.shares = [13, 1]")
+    assert cause.fix.endswith("gradients-equal.shares = [13, 1]")
 
 
 def test_rows_of_a_tower_need_not_follow_each_other() -> None:
@@ -527,8 +527,8 @@ def test_what_is_left_over_is_dropped(
 
     rows = "row counts" if left == 1 else f"{left} rows count"
     assert cause.what == f"of a batch of {kept + left} rows the last {rows} for nothing"
-    assert f"batches that {towers} divides" in cause.cure
-    assert cause.cure.endswith(f"gradients-equal.rows = {kept}")
+    assert f"batches that {towers} divides" in cause.fix
+    assert cause.fix.endswith(f"gradients-equal.rows = {kept}")
 
 
 def test_the_last_row_is_dropped_of_towers_that_count_otherwise() -> None:
@@ -620,7 +620,7 @@ def test_towers_of_a_batch_that_the_program_splits() -> None:
     assert common(tail([6, 6], spread([2, 0], split))).what == (
         "only the rows of tower 0 count: the other's are lost, or computed on the same rows"
     )
-    assert common(tail([6, 6], spread([1.5, 0.5], split))).cure.endswith("shares = [3, 1]")
+    assert common(tail([6, 6], spread([1.5, 0.5], split))).fix.endswith("shares = [3, 1]")
 
 
 @pytest.mark.parametrize(
@@ -1003,7 +1003,7 @@ def test_what_is_right_on_each_towers_rows(
         by_tower(seed, split), towers, changed=frozenset("abcd") if changed else frozenset()
     )
 
-    assert cause.cure.count("gradients-equal.statistics = 'tower'") == 1
+    assert cause.fix.count("gradients-equal.statistics = 'tower'") == 1
     assert ("clip" in cause.what) == changed
 
 

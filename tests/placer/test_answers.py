@@ -58,7 +58,7 @@ def test_an_answer_that_does_not_fit_the_request_is_an_error(
         place(build)
 
     assert caught.value.message == (f"the placer's answer for 1 of 2 ops cannot be right: {said}")
-    assert caught.value.cure == (
+    assert caught.value.fix == (
         "report this graph: nothing is said about a graph that was not placed in full"
     )
 

@@ -26,7 +26,9 @@ FINDING = {
     "where",
     "path",
     "message",
-    "cure",
+    "fix",
+    "frames",
+    "device_line",
 }
 
 
@@ -45,7 +47,7 @@ def report() -> Report:
 def test_keys_are_those_of_the_schema(report: Report) -> None:
     document = json.loads(render([report], []))
     assert document.keys() == {"schema", "versions", "programs"}
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     for program in document["programs"]:
         assert program.keys() == PROGRAM
         for rule in program["rules"]:
@@ -90,9 +92,11 @@ def test_a_program_has_its_verdicts(report: Report) -> None:
                 "found": "/device:GPU:0",
                 "where": "main.py:9",
                 "path": [],
+                "frames": [],
+                "device_line": None,
                 "message": "variable größe sits on /device:GPU:0, not on /device:CPU:0; "
                 "it asks for /device:GPU:0",
-                "cure": "create it under tf.device('/cpu:0')",
+                "fix": "create it under tf.device('/cpu:0')",
             }
         ],
     }
@@ -120,7 +124,7 @@ def test_placement_that_was_only_requested() -> None:
 def test_no_programs() -> None:
     document = json.loads(render([], []))
 
-    assert document == {"schema": 1, "versions": versions(), "programs": []}
+    assert document == {"schema": 2, "versions": versions(), "programs": []}
 
 
 def test_what_it_was_made_with_is_said_without_loading_it() -> None:
@@ -163,15 +167,15 @@ def test_tensorflow_comes_under_several_names(
         (PlacerError, "internal"),
     ],
 )
-def test_an_error_has_its_kind_and_cure(error: type[PlacementError], kind: str) -> None:
+def test_an_error_has_its_kind_and_fix(error: type[PlacementError], kind: str) -> None:
     raised = error("train.py", "is not there", "name another", details="not for programs")
     assert json.loads(render([], [raised])) == {
-        "schema": 1,
+        "schema": 2,
         "error": {
             "kind": kind,
             "object": "train.py",
             "message": "is not there",
-            "cure": "name another",
+            "fix": "name another",
         },
     }
 
@@ -181,4 +185,4 @@ def test_programs_before_an_error_are_kept_and_the_first_error_is_told(report: R
     document = json.loads(render([report], errors))
     assert len(document["programs"]) == 1
     assert document["error"]["object"] == "a.py"
-    assert document["error"]["cure"] == ""
+    assert document["error"]["fix"] == ""

@@ -31,7 +31,7 @@ def finding(object: str, **more: Any) -> Finding:
         "expected": "CPU",
         "found": "GPU",
         "message": f"{object} is [on a GPU]",
-        "cure": "pin it",
+        "fix": "pin it",
         "where": "a.py:1",
     }
     return Finding(object, **{**values, **more})
@@ -60,7 +60,7 @@ def test_report_of_one_program() -> None:
         "variables-on-host: 1 finding\n"
         "  main.py:9: variable w sits on /device:GPU:0, not on /device:CPU:0; "
         "it asks for /device:GPU:0\n"
-        "    cure: create it under tf.device('/cpu:0'); a device function must send VarHandleOp "
+        "    fix: create it under tf.device('/cpu:0'); a device function must send VarHandleOp "
         "there as well as Variable and VariableV2\n"
         "\n"
         "1 program, rules: 3 kept, 1 broken, 1 not checked.\n"
@@ -109,28 +109,28 @@ def test_markup_of_names_is_left_alone() -> None:
     ("findings", "lines"),
     [
         ([], []),
-        ([finding("w")], ["  a.py:1: w is [on a GPU]", "    cure: pin it"]),
-        ([finding("w", where=None)], ["  w is [on a GPU]", "    cure: pin it"]),
+        ([finding("w")], ["  a.py:1: w is [on a GPU]", "    fix: pin it"]),
+        ([finding("w", where=None)], ["  w is [on a GPU]", "    fix: pin it"]),
         (
             [finding("w"), finding("v"), finding("u")],
-            ["  a.py:1: w is [on a GPU]", "      and likewise v, u", "    cure: pin it"],
+            ["  a.py:1: w is [on a GPU]", "      and likewise v, u", "    fix: pin it"],
         ),
         (
             [finding("w"), finding("v", where="a.py:2")],
-            ["  a.py:1: w is [on a GPU]", "  a.py:2: v is [on a GPU]", "    cure: pin it"],
+            ["  a.py:1: w is [on a GPU]", "  a.py:2: v is [on a GPU]", "    fix: pin it"],
         ),
         (
-            [finding("w"), finding("v", cure="drop it")],
+            [finding("w"), finding("v", fix="drop it")],
             [
                 "  a.py:1: w is [on a GPU]",
-                "    cure: pin it",
+                "    fix: pin it",
                 "  a.py:1: v is [on a GPU]",
-                "    cure: drop it",
+                "    fix: drop it",
             ],
         ),
         (
             [finding("w", path=("x", "y"))],
-            ["  a.py:1: w is [on a GPU]", "      x", "      y", "    cure: pin it"],
+            ["  a.py:1: w is [on a GPU]", "      x", "      y", "    fix: pin it"],
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What cannot be run or compared: each says what is at fault, why, and the cure."""
+"""What cannot be run or compared: each says what is at fault, why, and the fix."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ def test_a_file_that_is_no_case(tmp_path: Path) -> None:
             Case.load(tmp_path / name)
         assert error.value.object == str(tmp_path / name)
         assert error.value.message.startswith("is no saved case: ")
-        assert error.value.cure == "name a file that a run has saved"
+        assert error.value.fix == "name a file that a run has saved"
 
 
 def test_inputs_that_are_no_placeholders() -> None:

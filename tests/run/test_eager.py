@@ -156,7 +156,7 @@ def test_what_picks_kernels_by_the_gpus_that_are_listed_finds_none(
     assert strategies["recurrent"] == [2, 3]
 
 
-def test_too_late_is_an_error_with_its_cure() -> None:
+def test_too_late_is_an_error_with_its_fix() -> None:
     assert said(LATE) == [
         "2 simulated GPUs: TensorFlow has started with 1 logical CPU, and 3 are needed; run "
         "pytest with --placement-gpus=2, or open simulated_gpus before anything runs"

@@ -63,7 +63,7 @@ def test_passes_on_a_sound_placement(assertion: Callable[..., Any], sound: Place
 
 
 @pytest.mark.parametrize(
-    ("assertion", "rule", "cured"),
+    ("assertion", "rule", "fixed"),
     [
         (assert_placeable, "placeable", "w_1"),
         (assert_no_fallback, "no-fallback", "tower_1"),
@@ -73,16 +73,16 @@ def test_passes_on_a_sound_placement(assertion: Callable[..., Any], sound: Place
     ],
 )
 def test_fails_with_the_offender(
-    assertion: Callable[..., Any], rule: str, cured: str, unsound: Placement
+    assertion: Callable[..., Any], rule: str, fixed: str, unsound: Placement
 ) -> None:
     with pytest.raises(AssertionError) as caught:
         assertion(unsound)
     headline, finding, *_ = str(caught.value).splitlines()
     assert headline == f"{rule} is broken by train.py:build on gpu*2: 1 finding"
-    assert cured in finding
+    assert fixed in finding
 
 
-def test_message_has_source_line_path_and_cure(unsound: Placement) -> None:
+def test_message_has_source_line_path_and_fix(unsound: Placement) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_variables_shared(unsound)
     assert str(caught.value) == (
@@ -91,7 +91,7 @@ def test_message_has_source_line_path_and_cure(unsound: Placement) -> None:
         "reads w: they are trained apart\n"
         "      w -> tower_0 (/device:GPU:0)\n"
         "      w_1 -> tower_1 (/device:GPU:1)\n"
-        "    cure: make it once and let every tower read it: tf.compat.v1.get_variable in a "
+        "    fix: make it once and let every tower read it: tf.compat.v1.get_variable in a "
         "variable scope with reuse after the first tower, or one layer object called once a tower"
     )
 

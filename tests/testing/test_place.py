@@ -263,7 +263,7 @@ def test_usage(place, object):
     with pytest.raises(UsageError) as raised:
         CALLS[object](place)
     assert raised.value.object.startswith(object)
-    assert raised.value.cure
+    assert raised.value.fix
 
 
 def test_code_that_exits(place):

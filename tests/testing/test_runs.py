@@ -83,14 +83,14 @@ def test_a_difference_is_told_with_ratio_cause_line_cure_and_case() -> None:
     with pytest.raises(AssertionError) as error:
         assert_gradients_equal(hidden, adam, pairs.batch)
 
-    headline, finding, likewise, cure, kept = str(error.value).splitlines()
+    headline, finding, likewise, fix, kept = str(error.value).splitlines()
     assert headline == "gradients-equal is broken by hidden: 2 findings"
     assert (
         ": the gradient of w is 2 times the reference's: the gradients of 2 towers are added up "
         "where their mean is meant (built at "
     ) in finding
     assert likewise == "      and likewise b"
-    assert cure.startswith("    cure: divide the sum by the number of towers")
+    assert fix.startswith("    fix: divide the sum by the number of towers")
     assert kept == "  the rows and first values are kept: batch='.placement_checks/hidden.npz'"
     with pytest.raises(AssertionError, match="is 2 times the reference's"):
         assert_gradients_equal(hidden, adam, ".placement_checks/hidden.npz")

@@ -123,7 +123,7 @@ def test_a_table_of_another_spelling_is_not_passed_over(
     folder = project(f"[{table}]\ngpus = 4\n{beside}", bare=True)
     error = error_of(folder)
     assert error.object == f"{folder / 'pyproject.toml'}: {table}"
-    assert (error.message, error.cure) == ("is not read", f"write [{AT}]")
+    assert (error.message, error.fix) == ("is not read", f"write [{AT}]")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "at", "message", "cure"),
+    ("text", "at", "message", "fix"),
     [
         ("gpu = 2", ".gpu", "there is no such field", "did you mean 'gpus'?"),
         ("program = []", ".program", "there is no such field", "did you mean 'programs'?"),
@@ -260,13 +260,13 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
         ),
     ],
 )
-def test_a_wrong_field_is_named_with_its_cure(
-    project: Callable[..., Path], text: str, at: str, message: str, cure: str
+def test_a_wrong_field_is_named_with_its_fix(
+    project: Callable[..., Path], text: str, at: str, message: str, fix: str
 ) -> None:
     folder = project(text)
     error = error_of(folder)
     assert error.object == f"{folder / 'pyproject.toml'}: {AT}{at}"
-    assert (error.message, error.cure) == (message, cure)
+    assert (error.message, error.fix) == (message, fix)
 
 
 def test_section_that_is_no_table(project: Callable[..., Path]) -> None:
@@ -299,7 +299,7 @@ def test_all_wrong_fields_are_named_at_once(project: Callable[..., Path]) -> Non
     assert "'placeable'" not in error.message
 
 
-def test_each_of_several_fields_has_its_cure(project: Callable[..., Path]) -> None:
+def test_each_of_several_fields_has_its_fix(project: Callable[..., Path]) -> None:
     error = error_of(project("gpus = '2'\nsoft = 1"))
     assert error.message == (
         f"2 fields are wrong: {AT}.gpus: '2' does not fit (give a whole number); "
@@ -310,7 +310,7 @@ def test_each_of_several_fields_has_its_cure(project: Callable[..., Path]) -> No
 def test_gpus_and_machine_say_the_same(project: Callable[..., Path]) -> None:
     error = error_of(project("gpus = 2\nmachine = 'gpu*4'"))
     assert error.message == "says the same as machine"
-    assert error.cure == "give one of them"
+    assert error.fix == "give one of them"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ NO_WAYS: Sequence[Any] = ("Fast", 1, [])
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "cure"),
+    ("name", "value", "fix"),
     [
         *(("whole", value, WHOLE) for value in (True, 1.0, "1", None, 10**400, [1])),
         *(("number", value, NUMBER) for value in (True, "1", math.nan, math.inf, -math.inf)),
@@ -87,26 +87,26 @@ NO_WAYS: Sequence[Any] = ("Fast", 1, [])
         *(("flag", value, "give yes or no") for value in (1, "true")),
     ],
 )
-def test_a_value_that_does_not_fit(name: str, value: object, cure: str) -> None:
+def test_a_value_that_does_not_fit(name: str, value: object, fix: str) -> None:
     with pytest.raises(ConfigError) as refused:
         fitted(Fields, name, value)
 
-    assert (refused.value.message, refused.value.cure) == (f"{value!r} does not fit", cure)
+    assert (refused.value.message, refused.value.fix) == (f"{value!r} does not fit", fix)
 
 
 @pytest.mark.parametrize(
-    ("rule", "name", "cure"),
+    ("rule", "name", "fix"),
     [
         ("variables-on-host", "devices", "did you mean 'device'?"),
         ("variables-on-host", "name", "its fields are device, allow"),  # of the class, no field
         ("placeable", "allow", "it has no fields"),
     ],
 )
-def test_a_field_that_there_is_not(rule: str, name: str, cure: str) -> None:
+def test_a_field_that_there_is_not(rule: str, name: str, fix: str) -> None:
     with pytest.raises(ConfigError) as refused:
         fitted(RULES[rule], name, 1)
 
-    assert (refused.value.message, refused.value.cure) == ("there is no such field", cure)
+    assert (refused.value.message, refused.value.fix) == ("there is no such field", fix)
 
 
 @pytest.mark.parametrize(

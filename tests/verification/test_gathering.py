@@ -98,7 +98,7 @@ def test_placing_and_running_leave_the_graph_as_it_was_built() -> None:
 
 @pytest.mark.parametrize(
     ("module", "name", "missing"),
-    [(measuring, "measure", "gradients"), (tracing, "watched", "towers")],
+    [(measuring, "measure", "gradients"), (tracing, "trace_steps", "towers")],
 )
 def test_the_reason_for_one_part_of_a_run_is_not_that_for_the_other(
     module: Any, name: str, missing: str, monkeypatch: pytest.MonkeyPatch
@@ -125,7 +125,7 @@ def test_no_gradients_and_no_trace_each_have_their_own_reason(
         return fail
 
     monkeypatch.setattr(measuring, "measure", failing("no numbers"))
-    monkeypatch.setattr(tracing, "watched", failing("no trace"))
+    monkeypatch.setattr(tracing, "trace_steps", failing("no trace"))
 
     evidence = with_numbers(requested(pairs.towers), pairs.single, pairs.batch)
 

@@ -65,7 +65,7 @@ def test_rules_for_refuses_to_check_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cure"),
+    ("name", "fix"),
     [
         ("no-fallbacks", "did you mean 'no-fallback'?"),
         ("variables_shared", "did you mean 'variables-shared'?"),
@@ -73,10 +73,10 @@ def test_rules_for_refuses_to_check_nothing() -> None:
         ("", ALL),
     ],
 )
-def test_unknown_rule_is_offered_the_nearest(name: str, cure: str) -> None:
+def test_unknown_rule_is_offered_the_nearest(name: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
         known_rule(name)
-    assert str(caught.value) == f"rule '{name}': there is no such rule; {cure}"
+    assert str(caught.value) == f"rule '{name}': there is no such rule; {fix}"
 
 
 def test_known_rules_are_found_by_their_names() -> None:
@@ -175,7 +175,7 @@ def test_policy_errors_find_what_is_no_device(device: str | Sequence[str]) -> No
     (error,) = policy_errors({"variables-on-host": {"device": device}})
     assert error.object == "variables-on-host.device"
     assert "'host:0' is no part of a device name" in error.message
-    assert error.cure == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
+    assert error.fix == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
 
 
 def test_policy_errors_are_all_found_and_say_where_the_policy_stands() -> None:
@@ -266,4 +266,4 @@ def test_others_that_are_no_list_of_tables(value: str) -> None:
 
     (error,) = policy_errors({rule: {field: parsed}}, "--set ")
 
-    assert (error.object, error.cure) == ("--set session-memory.others", TABLES)
+    assert (error.object, error.fix) == ("--set session-memory.others", TABLES)

@@ -76,7 +76,7 @@ class AveragingOnHost(Rule):
             message=f"{op.name} ({op.type}) brings the gradients of the towers on {towers} "
             f"together on {found.short}, not on {expected}; it asks for {asked_for(op)}"
             f"{built_at(placement, op.name)}",
-            cure=f"average under tf.device('{self._names()[0]}'), from one list of gradients per "
+            fix=f"average under tf.device('{self._names()[0]}'), from one list of gradients per "
             "tower",
         )
 

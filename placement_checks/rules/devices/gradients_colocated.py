@@ -94,6 +94,6 @@ def _finding(placement: Placement, op: Op, forward: Op, by: str) -> Finding:
         ),
         message=f"{op.name} sits on {found}, and its forward op{named} on {expected}; "
         f"it asks for {asked_for(op)}{built_at(placement, op.name)}",
-        cure="take the gradients inside the tower's tf.device scope, or with "
+        fix="take the gradients inside the tower's tf.device scope, or with "
         "colocate_gradients_with_ops=True",
     )

@@ -166,11 +166,11 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
         path=tuple(each.name for each in others),
         message=f"{what}: {fell.fallback_reason or 'the placer gives no reason'}"
         f"{built_at(placement, op.name)}",
-        cure=_cure(op, placement),
+        fix=_fix(op, placement),
     )
 
 
-def _cure(op: Op, placement: Placement) -> str:
+def _fix(op: Op, placement: Placement) -> str:
     if placement.machine is not None and not placement.machine.has(op.requested):
         return (
             "mend the index of the device, or ask for as many GPUs as the program names (--gpus)"

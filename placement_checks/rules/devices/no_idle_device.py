@@ -78,7 +78,7 @@ class NoIdleDevice(Rule):
             expected="ops that compute",
             found="none",
             message=f"{gpu.short} computes nothing, {elsewhere}",
-            cure=f"build a tower under tf.device('{gpu.short}'), or say how many GPUs the program "
+            fix=f"build a tower under tf.device('{gpu.short}'), or say how many GPUs the program "
             "is meant for (--gpus)",
         )
 

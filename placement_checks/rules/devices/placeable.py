@@ -53,7 +53,7 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
         path=tuple(_group(rest)),
         message=f"{refusal.op or 'the graph'} cannot be placed: {reason}"
         f"{built_at(placement, refusal.op)}",
-        cure=_cure(placement, op, rest),
+        fix=_fix(placement, op, rest),
     )
 
 
@@ -64,7 +64,7 @@ def _group(lines: Sequence[str]) -> Iterator[str]:
             yield line.strip()
 
 
-def _cure(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
+def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
     if op and placement.machine and placement.machine.lacks(op.requested):
         return placement.machine.nearest(op.requested)
     if server := _server_asked_for_gpu(placement, op, group):

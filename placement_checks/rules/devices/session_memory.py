@@ -133,7 +133,7 @@ class SessionMemory(Rule):
             found=f"{takes} of it",
             message=f"the session takes {takes} of the memory of {of} when it starts; a second "
             "program there fails",
-            cure="set config.gpu_options.allow_growth = True, or "
+            fix="set config.gpu_options.allow_growth = True, or "
             "per_process_gpu_memory_fraction to a share",
         )
 
@@ -149,7 +149,7 @@ class SessionMemory(Rule):
             message=f"this session takes {own}, and "
             f"{joined(f'another {each}' for each in others)}: that "
             f"is {taken:g} of {where}, and the program that starts last fails",
-            cure="let each see GPUs of its own (visible_device_list), or give each a "
+            fix="let each see GPUs of its own (visible_device_list), or give each a "
             f"per_process_gpu_memory_fraction of {share:.2g}",
         )
 

@@ -184,7 +184,7 @@ def _out_of_turn(
                 where=placement.where(name),
                 message=f"variable {name} sits on {found}; after {before} on "
                 f"{shards[on[before]].task} it is the turn of {turn}{built_at(placement, name)}",
-                cure="make all variables under one replica_device_setter, which deals them out, "
+                fix="make all variables under one replica_device_setter, which deals them out, "
                 "and pin none",
             )
         before = name
@@ -207,7 +207,7 @@ def _finding(placement: Placement, shards: Sequence[Shard], heavy: Shard) -> Fin
         path=tuple(f"{each.name}: {_bytes(each):,} bytes" for each in largest[:_SHOWN]),
         message=f"{heavy.task} holds {len(heavy.variables)} of {plural(count, 'variable')}{share}"
         f"{idle}",
-        cure="give replica_device_setter a ps_strategy that picks the server with fewest bytes, "
+        fix="give replica_device_setter a ps_strategy that picks the server with fewest bytes, "
         "or cut large variables up (tf.compat.v1.fixed_size_partitioner)",
     )
 

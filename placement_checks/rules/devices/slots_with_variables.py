@@ -102,5 +102,5 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
         where=placement.where(slot),
         message=f"{slot} is a slot of {variable} and sits on {found}; the variable is on "
         f"{expected}{built_at(placement, slot)}",
-        cure="make it under tf.compat.v1.colocate_with(variable), or where the variable is made",
+        fix="make it under tf.compat.v1.colocate_with(variable), or where the variable is made",
     )

@@ -162,7 +162,7 @@ class TransferBudget(Rule):
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
                     f"{sent[0].source.task_device} to {plural(len(sent), 'device')} of other "
                     "tasks in every step",
-                    cure="make it where it is read, or keep it in a variable there",
+                    fix="make it where it is read, or keep it in a variable there",
                 )
 
 
@@ -232,7 +232,7 @@ def _finding(
     object: str,
     op: str,
     message: str,
-    cure: str = "keep what is large where it is computed with, and feed each tower its part alone",
+    fix: str = "keep what is large where it is computed with, and feed each tower its part alone",
 ) -> Finding:
     largest = sorted(found, key=lambda copy: -_size(copy))[:_LARGEST]
     return Finding(
@@ -248,5 +248,5 @@ def _finding(
             for each in largest
         ),
         message=message,
-        cure=cure,
+        fix=fix,
     )

@@ -92,10 +92,10 @@ class VariablesOnHost(Rule):
             where=placement.where(op.name),
             message=f"variable {op.name} sits on {found}, not on {self._expected()}{asks}"
             f"{built_at(placement, op.name)}",
-            cure=self._cure(placement, op.type),
+            fix=self._fix(placement, op.type),
         )
 
-    def _cure(self, placement: Placement, kind: str = "") -> str:
+    def _fix(self, placement: Placement, kind: str = "") -> str:
         wanted = Device.parse(self._names()[0])
         if placement.machine is not None and (lacking := placement.machine.lacks(wanted)):
             return f"the rule {lacking}; {placement.machine.nearest(wanted)}"
@@ -113,7 +113,7 @@ class VariablesOnHost(Rule):
             where=placement.where(op.name),
             message=f"variable {op.name} asks for no device; the placer chose {found} on this "
             f"machine and may choose another elsewhere{built_at(placement, op.name)}",
-            cure=self._cure(placement),
+            fix=self._fix(placement),
         )
 
 

@@ -194,7 +194,7 @@ def _finding(
         where=placement.where(at),
         path=why.shown,
         message=f"the gradient of {name} {so}: {why.what}{built_at(placement, at)}",
-        cure=why.cure,
+        fix=why.fix,
     )
 
 
@@ -221,7 +221,7 @@ def _missing(
             else f"{name} receives a gradient, and in {measured.reference} it does not"
         )
         + built_at(placement, at),
-        cure="give both programs the same variables to train: var_list, trainable, stop_gradient",
+        fix="give both programs the same variables to train: var_list, trainable, stop_gradient",
     )
 
 

@@ -85,7 +85,7 @@ class TowersOverlap(Rule):
             found=f"all of them on {gpu}",
             message=f"there are inputs for {towers} towers, and {gpu} computes all of them, one "
             "after the other",
-            cure="build tower i under tf.device(f'/gpu:{i}')",
+            fix="build tower i under tf.device(f'/gpu:{i}')",
         )
 
     def _findings(
@@ -120,7 +120,7 @@ class TowersOverlap(Rule):
             message=f"the tower on {known.towers[late]} computes at once with the one on "
             f"{known.towers[early]} for {share:.0%} of the time: "
             f"{names[way[0]]} waits for {names[way[-1]]}",
-            cure="take away what makes it wait: a control dependency, or a value of the other "
+            fix="take away what makes it wait: a control dependency, or a value of the other "
             "tower that it reads",
         )
 

@@ -124,7 +124,7 @@ def _finding(
 ) -> Finding:
     name = each.difference.variable
     at = measured.updates.get(name, name)
-    what, cure = _cause(measured, trajectory, each, apart)
+    what, fix = _cause(measured, trajectory, each, apart)
     steps = plural(each.step, "step")
     return Finding(
         object=name,
@@ -135,7 +135,7 @@ def _finding(
         where=placement.where(at),
         message=f"after {steps} {name} is not what the reference has: {what}"
         f"{built_at(placement, at)}",
-        cure=cure,
+        fix=fix,
     )
 
 
@@ -160,14 +160,14 @@ def _stale(
         where=placement.where(at),
         message=f"after {steps} the gradient of {name} is not the reference's, from equal "
         f"variables: {_COPIES}{built_at(placement, at)}",
-        cure=_NO_COPIES,
+        fix=_NO_COPIES,
     )
 
 
 def _cause(
     measured: Measurement, trajectory: Trajectory, each: Divergence, apart: Sequence[Divergence]
 ) -> tuple[str, str]:
-    """What is likely wrong, and the cure."""
+    """What is likely wrong, and the fix."""
     from placement_checks.numerics.comparing import differing
     from placement_checks.numerics.trajectories import (
         trained_variable_of,

@@ -88,6 +88,6 @@ def _finding(
         message=f"the update of {variable} does not depend on the tower on {without}, which reads "
         f"it; it takes the gradients of {f'{towers} alone' if towers else 'no tower'}"
         f"{built_at(placement, update)}",
-        cure="average over the gradients of all towers, and look for a stop_gradient or an index "
+        fix="average over the gradients of all towers, and look for a stop_gradient or an index "
         "that leaves one out",
     )

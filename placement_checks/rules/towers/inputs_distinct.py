@@ -91,7 +91,7 @@ def _same_slices(placement: Placement, known: TowerAnalysis, uses: list[Use]) ->
                 path=steps(placement, [known.flow.number[producer_of(first)], number]),
                 message=f"the towers on {both} compute with the same examples: {name} is {alike}"
                 f"{built_at(placement, name)}",
-                cure="give each tower its own part: tf.split(batch, num_gpus)[i], a placeholder, "
+                fix="give each tower its own part: tf.split(batch, num_gpus)[i], a placeholder, "
                 "or a get_next() of its own",
             )
 
@@ -111,7 +111,7 @@ def _on_gpus(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
                 where=placement.where(op.name),
                 message=f"{op.name} ({op.type}) reads the input and asks for {asked_for(op)}: "
                 f"input ops belong to the CPU{built_at(placement, op.name)}",
-                cure="build the input pipeline under tf.device('/cpu:0'), before the towers",
+                fix="build the input pipeline under tf.device('/cpu:0'), before the towers",
             )
 
 
@@ -140,6 +140,6 @@ def _built_again(placement: Placement, known: TowerAnalysis, uses: list[Use]) ->
                 message=f"{name} feeds the tower on {known.towers[tower]} alone and is made as "
                 f"{original} is, which feeds {known.towers[first]}: every tower reads all of the "
                 f"data{built_at(placement, name)}",
-                cure="make it once before the towers and draw from it once a tower, or give each "
+                fix="make it once before the towers and draw from it once a tower, or give each "
                 "its part: dataset.shard(num_gpus, i)",
             )

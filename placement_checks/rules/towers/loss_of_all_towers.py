@@ -108,7 +108,7 @@ def _partial(placement: Placement, known: TowerAnalysis, ops: list[int]) -> Iter
         path=steps(placement, path),
         message=f"{name} ({known.flow.types[ops[-1]]}) reports the loss of the tower on {towers} "
         f"alone; it does not read {without}{built_at(placement, name)}",
-        cure="report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0",
+        fix="report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0",
     )
 
 
@@ -138,6 +138,6 @@ def _repeated(
                 path=steps(placement, [by_tower[first], by_tower[tower]]),
                 message=f"the summary {name} is written once a tower: the same line builds "
                 f"{original} for the tower on {known.towers[first]}{built_at(placement, name)}",
-                cure="summarise the mean over the towers, or one tower and declare it: "
+                fix="summarise the mean over the towers, or one tower and declare it: "
                 "--set loss-of-all-towers.one_tower=PATTERN",
             )

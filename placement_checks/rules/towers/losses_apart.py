@@ -58,6 +58,6 @@ def _finding(placement: Placement, blended: MixedLoss) -> Finding:
         path=steps(placement, blended.path),
         message=f"the loss of the tower on {tower}, {loss}, contains what the tower on {other} "
         f"computes, such as {stranger}{built_at(placement, loss)}",
-        cure="add up the losses of this tower only: get_collection(key, scope) with the tower's "
+        fix="add up the losses of this tower only: get_collection(key, scope) with the tower's "
         "name scope, or a list of its own",
     )

@@ -127,7 +127,7 @@ def _against(
     message: str,
     expected: str,
     found: str,
-    cure: str,
+    fix: str,
 ) -> Finding:
     """A finding on a variable of either program, with the line that built it there."""
     home = placement if name in placement.ops else reference
@@ -139,7 +139,7 @@ def _against(
         found=found,
         where=home.where(name),
         message=message + built_at(home, name),
-        cure=cure,
+        fix=fix,
     )
 
 
@@ -200,5 +200,5 @@ def _finding(
         message=f"variable {variable} is named after the tower on {tower}, whose ops are in "
         f"{scope}/: the program for one GPU, or for another number, does not find it in a "
         f"checkpoint{built_at(placement, variable)}",
-        cure="open the tower's scope with tf.name_scope, which get_variable does not add to names",
+        fix="open the tower's scope with tf.name_scope, which get_variable does not add to names",
     )

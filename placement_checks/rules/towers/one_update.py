@@ -97,7 +97,7 @@ def _finding(
         path=steps(placement, [update.op for update in updates]),
         message=f"one step updates {variable} {count} times, by {names}{more}"
         f"{built_at(placement, extra)}",
-        cure="average the gradients of all towers and call apply_gradients once, with all "
+        fix="average the gradients of all towers and call apply_gradients once, with all "
         "variables of the optimiser",
     )
 
@@ -111,16 +111,16 @@ def _counters(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
         updates = known.updates.at_once(known.updates.by_variable.get(counter, ()))
         if len(updates) > 1:
             moved = f"is moved {len(updates)} times"
-            cure = "leave it to apply_gradients(…, global_step), and add to it nowhere else"
+            fix = "leave it to apply_gradients(…, global_step), and add to it nowhere else"
         elif updates:
             by = _moved_by(placement, known, updates[0])
             if by is None or by == 1:
                 continue
             moved = f"is moved by {by}"
-            cure = "let one step count as one, whatever the number of towers"
+            fix = "let one step count as one, whatever the number of towers"
         elif any(known.updates.steps[op] for op in _consumers(known, counter)):
             moved = "is never moved, though the step reads it"
-            cure = "hand it to the optimiser: apply_gradients(…, global_step=global_step)"
+            fix = "hand it to the optimiser: apply_gradients(…, global_step=global_step)"
         else:
             continue
         at = known.flow.names[updates[-1].op] if updates else counter
@@ -134,7 +134,7 @@ def _counters(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
             path=steps(placement, [update.op for update in updates]),
             message=f"the step counter {counter} {moved}: what decays with it does so at the "
             f"wrong time{built_at(placement, at)}",
-            cure=cure,
+            fix=fix,
         )
 
 

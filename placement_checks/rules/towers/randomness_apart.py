@@ -91,6 +91,6 @@ def _finding(
         message=f"{name} of the tower on {known.towers[tower]} draws the same random numbers as "
         f"{original} of the tower on {known.towers[first]}: their seeds are equal"
         f"{built_at(placement, name)}",
-        cure="leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number "
+        fix="leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number "
         "to it",
     )

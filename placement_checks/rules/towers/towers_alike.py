@@ -70,6 +70,6 @@ class TowersAlike(Rule):
             message=f"the tower on {known.towers[number]} computes {name}, {each.found}, where "
             f"that on {known.towers[0]} computes {original}, {each.expected}{at}"
             f"{built_at(placement, name)}",
-            cure="build all towers by one function with the same arguments; what only one tower "
+            fix="build all towers by one function with the same arguments; what only one tower "
             "needs must not be part of its loss",
         )

@@ -118,6 +118,6 @@ def _finding(placement: Placement, known: TowerAnalysis, op: int, runs: int) -> 
         where=placement.where(name),
         message=f"the update{of}{by}, {name} ({flow.types[op]}), is not part of the train op "
         f"{roots}{built_at(placement, name)}",
-        cure="group it with the train op: tf.group(train_op, *get_collection(UPDATE_OPS)), or "
+        fix="group it with the train op: tf.group(train_op, *get_collection(UPDATE_OPS)), or "
         f"build that under control_dependencies{one}",
     )

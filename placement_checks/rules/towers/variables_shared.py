@@ -205,7 +205,7 @@ def _doubled(placement: Placement, copy: _Copy) -> Finding:
         ),
         message=f"the tower on {tower} reads {copy.variable} where the tower on {of} reads "
         f"{copy.original}: they are {kept} apart{built_at(placement, copy.variable)}",
-        cure=_CURE,
+        fix=_FIX,
     )
 
 
@@ -225,7 +225,7 @@ def _added(placement: Placement, variable: str) -> Finding:
         where=placement.where(variable),
         message=f"{variable} is there only when the program is built with more than one tower{by}"
         f"{built_at(placement, variable)}",
-        cure=_CURE,
+        fix=_FIX,
     )
 
 
@@ -245,7 +245,7 @@ def _unsaved(placement: Placement, variable: str) -> Finding:
         message=f"{variable} is trained but not in GLOBAL_VARIABLES: "
         "global_variables_initializer() does not set it, and a Saver does not save it"
         f"{built_at(placement, variable)}",
-        cure="leave `collections` out where it is made, or name both collections there",
+        fix="leave `collections` out where it is made, or name both collections there",
     )
 
 
@@ -269,7 +269,7 @@ def _gpus(placement: Placement) -> str:
     return str(len(placement.machine.gpus)) if placement.machine else "many"
 
 
-_CURE = (
+_FIX = (
     "make it once and let every tower read it: tf.compat.v1.get_variable in a variable scope with "
     "reuse after the first tower, or one layer object called once a tower"
 )

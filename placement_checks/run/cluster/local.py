@@ -165,8 +165,8 @@ def local_cluster(machine: Machine | str) -> Iterator[LocalCluster]:
 
 
 def _not_started(name: str, why: str, details: str) -> PlacerError:
-    cure = "try again: every start takes other ports"
-    return PlacerError(name, f"did not start: {why}", cure, details=details)
+    fix = "try again: every start takes other ports"
+    return PlacerError(name, f"did not start: {why}", fix, details=details)
 
 
 def _check(machine: Machine) -> None:

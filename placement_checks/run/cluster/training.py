@@ -256,4 +256,4 @@ class Cluster:
 
 def _meanwhile(gone: InputError, doing: str) -> InputError:
     message = f"{gone.message} during {doing}"
-    return InputError(gone.object, message, gone.cure, details=gone.details)
+    return InputError(gone.object, message, gone.fix, details=gone.details)

@@ -65,7 +65,7 @@ def test_broken() -> None:
             message="sum/w (AddN) brings the gradients of the towers on /device:GPU:0 and "
             "/device:GPU:1 together on /device:GPU:0, not on /device:CPU:0; it asks for "
             "/device:GPU:0 (built at main.py:50 > net.py:3)",
-            cure="average under tf.device('/cpu:0'), from one list of gradients per tower",
+            fix="average under tf.device('/cpu:0'), from one list of gradients per tower",
         )
     ]
 
@@ -245,7 +245,7 @@ def test_every_device_allowed_is_named() -> None:
     assert finding.message.endswith(
         "together on /device:GPU:0, not on /device:CPU:0 or /job:ps; it asks for /device:GPU:0"
     )
-    assert finding.cure.startswith("average under tf.device('/cpu:0'), ")
+    assert finding.fix.startswith("average under tf.device('/cpu:0'), ")
 
 
 @pytest.mark.parametrize("task", [0, 1])

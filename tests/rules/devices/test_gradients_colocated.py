@@ -21,7 +21,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details
 from placement_checks.rules.devices.gradients_colocated import GradientsColocated
 
-CURE = (
+FIX = (
     "take the gradients inside the tower's tf.device scope, or with "
     "colocate_gradients_with_ops=True"
 )
@@ -74,7 +74,7 @@ def test_broken() -> None:
             ),
             message=f"{ADRIFT} sits on /device:GPU:0, and its forward op, which its name tells, "
             "on /device:GPU:1; it asks for no device (built at main.py:40 > net.py:3)",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 

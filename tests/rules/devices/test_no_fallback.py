@@ -12,7 +12,7 @@ from placement_checks.rules.devices.no_fallback import NoFallback
 
 NO_KERNEL = "Print has no GPU kernel"
 BOUND = "bound to another op, by colocation or by a reference"
-CURE = (
+FIX = (
     "build it under /cpu:0 if it belongs there, so that the program says so; "
     "else give it a type or an op that has a GPU kernel"
 )
@@ -49,7 +49,7 @@ def test_broken() -> None:
             where="main.py:30",
             message="tower_0/print (Print) asks for /device:GPU:0 and ends on /device:CPU:0: "
             "Print has no GPU kernel (built at main.py:30 > :9 > net.py:3)",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 
@@ -234,19 +234,19 @@ def test_not_checked(graph: Placement, reason: str) -> None:
     assert NoFallback().judge(graph) == Verdict("no-fallback", "not-checked", None, reason)
 
 
-def test_a_device_that_the_machine_lacks_has_a_cure_of_its_own() -> None:
+def test_a_device_that_the_machine_lacks_has_a_fix_of_its_own() -> None:
     graph = placement(
         op("a", "MatMul", "/gpu:7", "GPU:0", fallback_reason="the machine has no GPU:7")
     )
 
     (finding,) = NoFallback().judge(graph).findings
 
-    assert finding.cure == (
+    assert finding.fix == (
         "mend the index of the device, or ask for as many GPUs as the program names (--gpus)"
     )
 
 
-def test_the_body_of_a_loop_is_one_finding_that_names_the_cure() -> None:
+def test_the_body_of_a_loop_is_one_finding_that_names_the_fix() -> None:
     """The loop itself got its GPU; its body went to the variable that the loop takes."""
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
@@ -271,7 +271,7 @@ def test_the_body_of_a_loop_is_one_finding_that_names_the_cure() -> None:
         "bound to another op, by colocation or by a reference"
     )
     assert finding.path == ("loop/body/one", "loop/body/two")
-    assert finding.cure == "read the variables before and pass their values: tf.identity(variable)"
+    assert finding.fix == "read the variables before and pass their values: tf.identity(variable)"
 
 
 def test_what_follows_a_variable_of_a_job_is_none() -> None:
@@ -363,12 +363,12 @@ def test_without_a_machine_another_gpu_is_no_fallback() -> None:
         "StatefulPartitionedCall",
     ],
 )
-def test_the_cure_of_what_takes_a_variable_into_a_function(call: str) -> None:
+def test_the_fix_of_what_takes_a_variable_into_a_function(call: str) -> None:
     graph = placement(fallen("call", call, fallback_reason=BOUND))
 
     (finding,) = NoFallback().judge(graph).findings
 
-    assert finding.cure == "read the variables before and pass their values: tf.identity(variable)"
+    assert finding.fix == "read the variables before and pass their values: tf.identity(variable)"
 
 
 def test_the_reason_is_that_of_the_op_that_is_named_whatever_was_built_before_it() -> None:
@@ -436,10 +436,10 @@ def test_an_op_in_a_body_that_fell_for_a_reason_of_its_own_is_named_itself() -> 
     assert objects(graph) == ["call/print"]
 
 
-def test_the_cure_where_the_machine_is_not_known() -> None:
+def test_the_fix_where_the_machine_is_not_known() -> None:
     (finding,) = NoFallback().judge(placement(fallen("a", "MatMul"), machine=None)).findings
 
-    assert finding.cure == CURE
+    assert finding.fix == FIX
 
 
 def test_what_takes_a_value_computed_from_a_variable_is_not_bound_to_that() -> None:

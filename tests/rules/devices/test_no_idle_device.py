@@ -38,7 +38,7 @@ def test_broken() -> None:
             expected="ops that compute",
             found="none",
             message="/device:GPU:1 computes nothing, /device:GPU:0 has 2",
-            cure="build a tower under tf.device('/device:GPU:1'), or say how many GPUs the "
+            fix="build a tower under tf.device('/device:GPU:1'), or say how many GPUs the "
             "program is meant for (--gpus)",
         )
     ]

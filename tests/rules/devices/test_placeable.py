@@ -67,7 +67,7 @@ def test_broken() -> None:
             message="step cannot be placed: Could not satisfy explicit device specification "
             "'/device:GPU:0' because no supported kernel for GPU devices is available. "
             "(built at main.py:9 > net.py:3)",
-            cure="build it under /cpu:0 instead of /device:GPU:0, or allow soft placement "
+            fix="build it under /cpu:0 instead of /device:GPU:0, or allow soft placement "
             "(allow_soft_placement=True, --soft)",
         )
     ]
@@ -82,14 +82,14 @@ def test_every_refusal_is_a_finding() -> None:
     assert [each.object for each in Placeable().judge(graph).findings] == ["a", "b"]
 
 
-def test_soft_placement_that_is_refused_has_another_cure() -> None:
+def test_soft_placement_that_is_refused_has_another_fix() -> None:
     graph = placement(
         op("v", "VarHandleOp", "/gpu:0"),
         soft=True,
         refusals=[Refusal("v", "bound to two devices")],
     )
     (finding,) = Placeable().judge(graph).findings
-    assert finding.cure == "ask for one device for all ops that share this variable or resource"
+    assert finding.fix == "ask for one device for all ops that share this variable or resource"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_not_checked_without_a_placer(unplaced: Missing, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("requested", "cure"),
+    ("requested", "fix"),
     [
         ("/gpu:0", "build it under /cpu:0 instead of /device:GPU:0, or allow soft placement"),
         ("/gpu:7", "gpu*2 has no /device:GPU:7: mend the index, or ask for more"),
@@ -141,12 +141,12 @@ def test_not_checked_without_a_placer(unplaced: Missing, reason: str) -> None:
         ),
     ],
 )
-def test_the_cure_fits_the_device_that_was_asked_for(requested: str, cure: str) -> None:
+def test_the_fix_fits_the_device_that_was_asked_for(requested: str, fix: str) -> None:
     graph = placement(op("a", "MatMul", requested), refusals=[Refusal("a", "no")])
 
     (finding,) = Placeable().judge(graph).findings
 
-    assert finding.cure.startswith(cure)
+    assert finding.fix.startswith(fix)
 
 
 CLUSTER = "ps*2; worker*4: gpu*1"
@@ -162,7 +162,7 @@ def no_gpu(task: str, job: str = "ps") -> str:
 
 
 @pytest.mark.parametrize(
-    ("machine", "requested", "cure"),
+    ("machine", "requested", "fix"),
     [
         pytest.param(CLUSTER, "/job:workers/gpu:0", "did you mean /job:worker?", id="job"),
         pytest.param(CLUSTER, "/job:zzz", MEND, id="job like no other"),
@@ -224,12 +224,12 @@ def no_gpu(task: str, job: str = "ps") -> str:
         ),
     ],
 )
-def test_the_cure_in_a_cluster(machine: str | None, requested: str, cure: str) -> None:
+def test_the_fix_in_a_cluster(machine: str | None, requested: str, fix: str) -> None:
     graph = placement(op("a", "MatMul", requested), machine=machine, refusals=[Refusal("a", "no")])
 
     (finding,) = Placeable().judge(graph).findings
 
-    assert finding.cure == cure
+    assert finding.fix == fix
 
 
 def members(*lines: str) -> Refusal:
@@ -238,7 +238,7 @@ def members(*lines: str) -> Refusal:
 
 
 @pytest.mark.parametrize(
-    ("lines", "requested", "cure"),
+    ("lines", "requested", "fix"),
     [
         pytest.param(
             ["a (Identity)", "b (VariableV2) /job:ps/task:1/device:GPU:0"],
@@ -272,8 +272,8 @@ def members(*lines: str) -> Refusal:
         ),
     ],
 )
-def test_the_cure_where_an_op_is_bound_to_another(
-    lines: Sequence[str], requested: str, cure: str
+def test_the_fix_where_an_op_is_bound_to_another(
+    lines: Sequence[str], requested: str, fix: str
 ) -> None:
     graph = placement(
         op("a", "Identity", "/job:ps/task:0/cpu:0"),
@@ -284,7 +284,7 @@ def test_the_cure_where_an_op_is_bound_to_another(
 
     (finding,) = Placeable().judge(graph).findings
 
-    assert finding.cure == cure
+    assert finding.fix == fix
 
 
 def test_soft_placement_is_no_cure_where_it_is_allowed() -> None:
@@ -297,7 +297,7 @@ def test_soft_placement_is_no_cure_where_it_is_allowed() -> None:
 
     (finding,) = Placeable().judge(graph).findings
 
-    assert "allow_soft_placement" not in finding.cure
+    assert "allow_soft_placement" not in finding.fix
 
 
 def test_a_log_does_not_tell_what_the_placer_would_refuse() -> None:

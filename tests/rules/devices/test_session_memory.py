@@ -14,7 +14,7 @@ from placement_checks.core.placement import StepOps
 from placement_checks.rules.devices.session_memory import SessionMemory
 
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
-CURE = "set config.gpu_options.allow_growth = True, or per_process_gpu_memory_fraction to a share"
+FIX = "set config.gpu_options.allow_growth = True, or per_process_gpu_memory_fraction to a share"
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_broken() -> None:
             found="all of it",
             message="the session takes all of the memory of every visible GPU when it starts; a "
             "second program there fails",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 
@@ -234,7 +234,7 @@ def test_two_programs_that_both_take_all() -> None:
                 message="this session takes all of the memory of every GPU, and another all of "
                 "the memory of every GPU: that is 2 of every GPU, and the program that starts "
                 "last fails",
-                cure=own_gpus("0.5"),
+                fix=own_gpus("0.5"),
             )
         ],
         note="beside 1 program: 1 of each GPU's memory",
@@ -257,7 +257,7 @@ def test_programs_that_share_one_gpu() -> None:
             "memory of GPU 0, another 0.2 of the memory of every GPU and another what it needs "
             "of the memory of every GPU: that is 1 of GPU 0, and the program that starts last "
             "fails",
-            cure=own_gpus("0.23"),
+            fix=own_gpus("0.23"),
         )
     ]
     assert verdict.note == "beside 4 programs: 0.5 of each GPU's memory"
@@ -456,9 +456,9 @@ def test_the_largest_share_that_programs_may_take_together(fraction: float, stat
         (0.95, 200, "0.01"),
     ],
 )
-def test_the_cure_gives_each_its_part(fraction: float, others: int, each: str) -> None:
+def test_the_fix_gives_each_its_part(fraction: float, others: int, each: str) -> None:
     (finding,) = beside(*[{}] * others, fraction=fraction, **GROWS).findings
-    assert finding.cure == own_gpus(each)
+    assert finding.fix == own_gpus(each)
 
 
 def test_beside_others_some_gpus_alone_are_no_excuse() -> None:

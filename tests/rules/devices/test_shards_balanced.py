@@ -93,7 +93,7 @@ def test_broken() -> None:
                     "v4: 4,000 bytes",
                 ),
                 message="/job:ps/task:0 holds 5 of 7 variables, 100% of their bytes",
-                cure=SPREAD,
+                fix=SPREAD,
             )
         ],
         note="/job:ps/task:0 holds 5 variables, 24,000 bytes; /job:ps/task:1 holds 2 variables, "
@@ -132,7 +132,7 @@ def test_broken_by_turns() -> None:
             where="main.py:9",
             message="variable v3 sits on /job:ps/task:2; after v2 on /job:ps/task:2 it is the "
             "turn of /job:ps/task:0 (built at main.py:9 > net.py:3)",
-            cure=DEAL,
+            fix=DEAL,
         ),
         Finding(
             object="v5",
@@ -142,7 +142,7 @@ def test_broken_by_turns() -> None:
             found="/job:ps/task:0",
             message="variable v5 sits on /job:ps/task:0; after v4 on /job:ps/task:0 it is the "
             "turn of /job:ps/task:1",
-            cure=DEAL,
+            fix=DEAL,
         ),
     ]
     assert [each["variables"] for each in verdict.figures] == [3, 2, 2]
@@ -250,7 +250,7 @@ def test_several_empty_servers() -> None:
         path=("v0: 32 bytes", "v1: 4 bytes", "v2: 4 bytes"),
         message="/job:ps/task:1 holds 3 of 4 variables, 91% of their bytes; /job:ps/task:0, "
         "/job:ps/task:3 and /job:ps/task:4 hold none",
-        cure=SPREAD,
+        fix=SPREAD,
     )
 
 

@@ -19,7 +19,7 @@ from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.devices.slots_with_variables import SlotsWithVariables
 
-CURE = "make it under tf.compat.v1.colocate_with(variable), or where the variable is made"
+FIX = "make it under tf.compat.v1.colocate_with(variable), or where the variable is made"
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -96,7 +96,7 @@ def test_broken() -> None:
             where="main.py:50",
             message="w/Momentum is a slot of w and sits on /device:GPU:0; the variable is on "
             "/device:CPU:0 (built at main.py:50 > net.py:3)",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 

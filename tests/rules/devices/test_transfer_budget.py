@@ -14,7 +14,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details, StepOps, Tensor
 from placement_checks.rules.devices.transfer_budget import TransferBudget
 
-CURE = "keep what is large where it is computed with, and feed each tower its part alone"
+FIX = "keep what is large where it is computed with, and feed each tower its part alone"
 NO_BUDGET = "no budget is set (--set transfer-budget.bytes=N)"
 STEP = StepOps(train_op=("train",))
 
@@ -86,7 +86,7 @@ def test_broken_by_bytes() -> None:
             ),
             message="one step copies 16,000 bytes between devices, over the budget of 15,999 "
             "bytes; the largest is x",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 
@@ -514,7 +514,7 @@ def test_a_link_over_its_bytes() -> None:
                 ),
                 message="one step sends 80 bytes from /job:ps/task:0 to /job:worker/task:0, over "
                 "the budget of 79 bytes a link",
-                cure=CURE,
+                fix=FIX,
             )
         ],
         note="/job:ps/task:0 -> /job:worker/task:0: 80 bytes in 2 copies; "
@@ -736,7 +736,7 @@ def test_a_large_constant_goes_to_other_tasks(takers: Sequence[str], devices: st
             ),
             message="the constant x0, 1,048,580 bytes, is sent from /job:ps/task:0 to "
             f"{devices} of other tasks in every step",
-            cure=MAKE,
+            fix=MAKE,
         )
     ]
     assert verdict.note is not None

@@ -43,7 +43,7 @@ def test_broken() -> None:
             where="main.py:30",
             message="variable w sits on /device:GPU:1, not on /device:CPU:0; "
             "it asks for /device:GPU:1 (built at main.py:30 > net.py:9 > :3)",
-            cure="create it under tf.device('/cpu:0')",
+            fix="create it under tf.device('/cpu:0')",
         )
     ]
 
@@ -61,7 +61,7 @@ def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_w
             where="main.py:9",
             message="variable w asks for no device; the placer chose /device:CPU:0 on this "
             "machine and may choose another elsewhere",
-            cure="create it under tf.device('/cpu:0')",
+            fix="create it under tf.device('/cpu:0')",
         )
     ]
 
@@ -80,7 +80,7 @@ def test_variable_that_asks_for_no_device_and_sits_elsewhere() -> None:
 def test_cure_tells_device_functions_of_resource_variables_only(type: str, told: bool) -> None:
     (finding,) = VariablesOnHost().judge(placement(variable("/gpu:0", "GPU:0", type))).findings
     assert (
-        finding.cure.endswith("must send VarHandleOp there as well as Variable and VariableV2")
+        finding.fix.endswith("must send VarHandleOp there as well as Variable and VariableV2")
         is told
     )
 
@@ -127,7 +127,7 @@ def test_partial_name_that_does_not_match() -> None:
     (finding,) = VariablesOnHost(("/job:ps", "/job:chief/cpu:0")).judge(graph).findings
     assert finding.expected == "/job:ps or /job:chief/device:CPU:0"
     assert finding.found == "/job:worker/replica:0/task:1/device:CPU:0"
-    assert "create it under tf.device('/job:ps')" in finding.cure
+    assert "create it under tf.device('/job:ps')" in finding.fix
 
 
 def test_allowed_variables_may_sit_anywhere() -> None:
@@ -194,7 +194,7 @@ def test_a_cluster_without_gpus_is_judged_by_the_job() -> None:
             found="/job:worker/replica:0/task:1/device:CPU:0",
             message="variable w sits on /job:worker/replica:0/task:1/device:CPU:0, not on "
             "/job:ps; it asks for /job:worker/device:CPU:0",
-            cure="create it under tf.device('/job:ps')",
+            fix="create it under tf.device('/job:ps')",
         )
     ]
 
@@ -236,7 +236,7 @@ def test_a_host_without_gpus_is_not_judged_whatever_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "device", "cure"),
+    ("machine", "device", "fix"),
     [
         (
             "pss*2; worker*2: gpu",
@@ -260,14 +260,14 @@ def test_a_host_without_gpus_is_not_judged_whatever_the_device() -> None:
         (None, "/job:ps", "create it under tf.device('/job:ps')"),
     ],
 )
-def test_the_cure_where_the_machine_lacks_what_the_rule_names(
-    machine: str | None, device: str | tuple[str, str], cure: str
+def test_the_fix_where_the_machine_lacks_what_the_rule_names(
+    machine: str | None, device: str | tuple[str, str], fix: str
 ) -> None:
     graph = placement(variable("/cpu:0", "CPU:0", "VariableV2"), machine=machine)
 
     (finding,) = VariablesOnHost(device).judge(graph).findings
 
-    assert finding.cure == cure
+    assert finding.fix == fix
 
 
 def test_a_job_that_the_machine_lacks_is_no_matter_of_device_functions() -> None:
@@ -275,7 +275,7 @@ def test_a_job_that_the_machine_lacks_is_no_matter_of_device_functions() -> None
 
     (finding,) = VariablesOnHost("/job:ps").judge(graph).findings
 
-    assert finding.cure == (
+    assert finding.fix == (
         "the rule asks for /job:ps, and the machine has /job:pss and /job:worker; did you mean "
         "/job:pss?"
     )

@@ -87,7 +87,7 @@ def test_broken() -> None:
         "4 of 4 variables differ",
     )
     assert objects(verdict) == [*"abcd"]
-    cure = (
+    fix = (
         "divide the sum by the number of towers; if a sum is meant, with a rate that is divided "
         "by it, say so: gradients-equal.scale = 2"
     )
@@ -101,7 +101,7 @@ def test_broken() -> None:
         path=(),
         message="the gradient of a is 2 times the reference's: the gradients of 2 towers are "
         "added up where their mean is meant (built at main.py:40 > net.py:3)",
-        cure=cure,
+        fix=fix,
     )
     assert verdict.findings[1].where == "main.py:9"
     assert verdict.findings[1].message == (
@@ -142,7 +142,7 @@ def test_mistakes_of_all_variables(times: Any, said: str, towers: int) -> None:
     assert objects(verdict) == [*"abcd"]
     for each in verdict.findings:
         assert each.message.startswith(f"the gradient of {each.object} {said}")
-        assert each.cure
+        assert each.fix
 
 
 @settings(deadline=None, max_examples=50)
@@ -383,7 +383,7 @@ def test_missing_in_the_towers() -> None:
             where="main.py:40",
             message="b receives no gradient, and in train.py:single it does "
             "(built at main.py:40 > net.py:5)",
-            cure="give both programs the same variables to train: var_list, trainable, "
+            fix="give both programs the same variables to train: var_list, trainable, "
             "stop_gradient",
         )
     ]
@@ -439,7 +439,7 @@ def test_broken_by_a_gradient_that_is_no_number() -> None:
             path=("tower_1/Log",),
             message="the gradient of b is not the reference's: it is no number; the first op that "
             "yields none is tower_1/Log, built at net.py:12",
-            cure="look at what that op is given, a logarithm or a division by zero",
+            fix="look at what that op is given, a logarithm or a division by zero",
         )
     ]
     assert verdict.note == "1 of 4 variables differs"

@@ -21,7 +21,7 @@ from placement_checks.verification.policy import policy_errors
 HOST, *GPUS = (
     Device.parse(name).over(LOCALHOST) for name in ("/cpu:0", *(f"/gpu:{i}" for i in range(4)))
 )
-CURE = (
+FIX = (
     "take away what makes it wait: a control dependency, or a value of the other tower that it "
     "reads"
 )
@@ -108,7 +108,7 @@ def test_broken() -> None:
             message="the tower on /device:GPU:1 computes at once with the one on /device:GPU:0 "
             "for 0% of the time: tower_1/w/MatMul waits for "
             "gradients/tower_0/w/MatMul_grad/MatMul",
-            cure=CURE,
+            fix=FIX,
             where="main.py:12",
             path=(
                 "tower_1/w/MatMul (MatMul) main.py:12",
@@ -388,7 +388,7 @@ def test_towers_that_share_a_gpu(towers: int) -> None:
                 found="all of them on /device:GPU:0",
                 message=f"there are inputs for {towers} towers, and /device:GPU:0 computes all of "
                 "them, one after the other",
-                cure="build tower i under tf.device(f'/gpu:{i}')",
+                fix="build tower i under tf.device(f'/gpu:{i}')",
             )
         ],
     )

@@ -86,7 +86,7 @@ def messages(taken: Trajectory | Missing, *args: Any, **more: Any) -> dict[str, 
         noun = "step" if count == "1" else "steps"
         assert begin == f"after {count} {noun} {each.object} is not what the reference has"
         assert each.expected == f"the reference's value after {count} {noun}"
-        assert each.cure
+        assert each.fix
         found[each.object] = f"{count}: {what}"
     return found
 
@@ -128,7 +128,7 @@ def test_broken() -> None:
             where="main.py:40",
             message="after 1 step w is not what the reference has: that step moves it 2 times as "
             "far, though its gradient is equal (built at main.py:40 > net.py:3)",
-            cure="update it once a step, for all towers together, and at the reference's rate",
+            fix="update it once a step, for all towers together, and at the reference's rate",
         )
     ]
     assert [(each["variable"], each["state"]) for each in verdict.figures] == [
@@ -228,14 +228,14 @@ def test_weights_of_a_wrong_gradient_refer_to_its_rule(wrong: list[str]) -> None
         "w": "3: the gradient differs, see gradients-equal",
         "w/Momentum": "1: the gradient differs, see gradients-equal",
     }
-    assert {each.cure for each in checked(taken, wrong).findings} == {"mend gradients-equal first"}
+    assert {each.fix for each in checked(taken, wrong).findings} == {"mend gradients-equal first"}
 
 
 def test_what_differs_later_follows() -> None:
     taken = steps({"v": [[1, 2], [2, 5], [3, 6]], "w": [[1, 2], [2, 4], [9, 9]]})
 
     assert messages(taken)["w"] == "3: it follows v, which differs after 2 steps"
-    assert checked(taken).findings[0].cure == FOLLOW
+    assert checked(taken).findings[0].fix == FOLLOW
 
 
 def test_what_differs_after_a_gradient_that_differs_follows() -> None:
@@ -262,7 +262,7 @@ def test_a_counter_that_counts_otherwise_is_told(dtype: str, counts: list[int], 
     taken = steps({"step": counts})
 
     assert messages(taken, dtypes=dtypes) == {"step": f"1: {what}"}
-    assert checked(taken, dtypes=dtypes).findings[0].cure == (
+    assert checked(taken, dtypes=dtypes).findings[0].fix == (
         "let one step count as one, whatever the number of towers and rows"
     )
 
@@ -306,7 +306,7 @@ def test_what_the_step_does_not_move(found: Mapping[str, Any], said: str) -> Non
     taken = steps(found)
 
     assert list(messages(taken).values()) == [said]
-    assert checked(taken).findings[0].cure == (
+    assert checked(taken).findings[0].fix == (
         "see that the step runs the op that updates it, and that towers share it"
     )
 
@@ -337,7 +337,7 @@ def test_how_far_it_moves(found: Mapping[str, Any], said: str) -> None:
     taken = steps(found)
 
     assert list(messages(taken).values()) == [said]
-    assert checked(taken).findings[0].cure == (
+    assert checked(taken).findings[0].fix == (
         "update it once a step, for all towers together, and at the reference's rate"
     )
 
@@ -356,7 +356,7 @@ def test_copies_that_are_not_updated() -> None:
         "v": "2: the step does something else with it",
         "w/Momentum": "2: it follows w",
     }
-    assert checked(taken).findings[0].cure == NO_COPIES
+    assert checked(taken).findings[0].fix == NO_COPIES
 
 
 @pytest.mark.parametrize("late", [None, batch()])
@@ -390,7 +390,7 @@ def test_copies_whose_weights_do_not_show_it() -> None:
             where="main.py:40",
             message="after 3 steps the gradient of v is not the reference's, from equal "
             f"variables: {COPIES} (built at main.py:40 > net.py:3)",
-            cure=NO_COPIES,
+            fix=NO_COPIES,
         )
     ]
     assert checked(taken, fields={"leave_out": "v"}).state == "kept"
@@ -411,7 +411,7 @@ def test_an_update_of_no_known_cause_is_told(first: Sequence[float]) -> None:
     taken = steps({"w": [first, [2, 4], [3, 6]]})
 
     assert messages(taken) == {"w": "1: the step does something else with it"}
-    assert checked(taken).findings[0].cure == ("compare the ops that update it in both programs")
+    assert checked(taken).findings[0].fix == ("compare the ops that update it in both programs")
 
 
 def test_broken_by_a_weight_that_is_no_number() -> None:

@@ -24,7 +24,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.every_tower_counts import EveryTowerCounts
 from placement_checks.util.text import joined
 
-CURE = (
+FIX = (
     "average over the gradients of all towers, and look for a stop_gradient or an index that "
     "leaves one out"
 )
@@ -76,7 +76,7 @@ def test_broken() -> None:
             ),
             message="the update of w does not depend on the tower on /device:GPU:0, which reads "
             "it; it takes the gradients of /device:GPU:1 alone (built at main.py:50 > net.py:3)",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 

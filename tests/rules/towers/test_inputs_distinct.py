@@ -107,7 +107,7 @@ def test_broken_by_one_tensor() -> None:
             path=("images (Placeholder) main.py:9", "images (Placeholder) main.py:9"),
             message="the towers on /device:GPU:0 and /device:GPU:1 compute with the same "
             "examples: images is the same tensor",
-            cure=OWN_PART,
+            fix=OWN_PART,
         )
     ]
 
@@ -127,7 +127,7 @@ def test_broken_by_slices_that_are_cut_alike() -> None:
             message="the towers on /device:GPU:0 and /device:GPU:1 compute with the same "
             "examples: tower_1/slice is cut as tower_0/slice is, which the tower on "
             "/device:GPU:0 computes with (built at main.py:9 > net.py:3)",
-            cure=OWN_PART,
+            fix=OWN_PART,
         )
     ]
 
@@ -389,7 +389,7 @@ def test_input_ops_on_a_gpu(kind: str) -> None:
         where="main.py:9",
         message=f"tower_1/input ({kind}) reads the input and asks for /device:GPU:1: input ops "
         "belong to the CPU (built at main.py:9 > net.py:3)",
-        cure="build the input pipeline under tf.device('/cpu:0'), before the towers",
+        fix="build the input pipeline under tf.device('/cpu:0'), before the towers",
     )
 
 
@@ -439,7 +439,7 @@ def test_broken_by_a_pipeline_made_once_a_tower() -> None:
             message="iterator_1 feeds the tower on /device:GPU:1 alone and is made as iterator_0 "
             "is, which feeds /device:GPU:0: every tower reads all of the data "
             "(built at main.py:9 > net.py:3)",
-            cure="make it once before the towers and draw from it once a tower, or give each its "
+            fix="make it once before the towers and draw from it once a tower, or give each its "
             "part: dataset.shard(num_gpus, i)",
         )
     ]

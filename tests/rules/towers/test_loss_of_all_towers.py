@@ -85,7 +85,7 @@ def test_broken_by_the_loss_that_the_loop_leaves_behind() -> None:
             path=("tower_1/loss (Mean) main.py:30", "tower_1/w/MatMul (MatMul) net.py:5"),
             message="tower_1/loss (Mean) reports the loss of the tower on /device:GPU:1 alone; it "
             "does not read /device:GPU:0 (built at main.py:30 > net.py:7)",
-            cure=MEAN,
+            fix=MEAN,
         )
     ]
 
@@ -240,7 +240,7 @@ def test_broken_by_summaries_that_one_line_builds_in_every_tower() -> None:
             ),
             message="the summary tower_1/shown is written once a tower: the same line builds "
             "tower_0/shown for the tower on /device:GPU:0 (built at main.py:30 > net.py:7)",
-            cure="summarise the mean over the towers, or one tower and declare it: --set "
+            fix="summarise the mean over the towers, or one tower and declare it: --set "
             "loss-of-all-towers.one_tower=PATTERN",
         )
     ]

@@ -21,7 +21,7 @@ from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.losses_apart import LossesApart
 
-CURE = (
+FIX = (
     "add up the losses of this tower only: get_collection(key, scope) with the tower's name "
     "scope, or a list of its own"
 )
@@ -71,7 +71,7 @@ def test_broken() -> None:
             message="the loss of the tower on /device:GPU:1, tower_1/loss, contains what the "
             "tower on /device:GPU:0 computes, such as tower_0/w/MatMul "
             "(built at main.py:30 > net.py:7)",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 

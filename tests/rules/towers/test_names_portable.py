@@ -18,7 +18,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.names_portable import NamesPortable
 
-CURE = "open the tower's scope with tf.name_scope, which get_variable does not add to names"
+FIX = "open the tower's scope with tf.name_scope, which get_variable does not add to names"
 
 
 def objects(graph: Evidence | Placement, **parameters: Any) -> list[str]:
@@ -67,7 +67,7 @@ def test_broken() -> None:
             message="variable tower_0/w is named after the tower on /device:GPU:0, whose ops are "
             "in tower_0/: the program for one GPU, or for another number, does not find it in a "
             "checkpoint (built at main.py:30 > net.py:7)",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 
@@ -296,7 +296,7 @@ def test_a_name_that_the_towers_do_not_have() -> None:
             where="single.py:3",
             message="there is no variable fc/weights, which train.py:single has "
             "(built at single.py:3 > net.py:9)",
-            cure="give the variables the same names in both programs",
+            fix="give the variables the same names in both programs",
         )
     ]
 
@@ -330,7 +330,7 @@ def test_a_name_that_the_reference_does_not_have() -> None:
         where="main.py:8",
         message="variable v is trained, and train.py:single has none of that name "
         "(built at main.py:8 > net.py:2)",
-        cure="give the variables the same names in both programs",
+        fix="give the variables the same names in both programs",
     )
 
 
@@ -353,7 +353,7 @@ def test_broken_by_another_shape() -> None:
         found="(4, 3)",
         where="main.py:8",
         message="variable w has another shape than in train.py:single",
-        cure="give both the same shape",
+        fix="give both the same shape",
     )
 
 

@@ -86,7 +86,7 @@ def test_broken() -> None:
             ),
             message="one step updates w 2 times, by update/w and update/w_1 "
             "(built at main.py:41 > net.py:3)",
-            cure=ONCE,
+            fix=ONCE,
         )
     ]
 
@@ -352,7 +352,7 @@ def test_the_step_counter_moves_twice() -> None:
             ),
             message="the step counter step is moved 2 times: what decays with it does so at the "
             "wrong time (built at main.py:41 > net.py:3)",
-            cure="leave it to apply_gradients(…, global_step), and add to it nowhere else",
+            fix="leave it to apply_gradients(…, global_step), and add to it nowhere else",
         )
     ]
 
@@ -368,7 +368,7 @@ def test_the_step_counter_moves_by_another_number(by: int) -> None:
     assert finding.message == (
         f"the step counter step is moved by {by}: what decays with it does so at the wrong time"
     )
-    assert finding.cure == "let one step count as one, whatever the number of towers"
+    assert finding.fix == "let one step count as one, whatever the number of towers"
     assert finding.path == ("step/add (AssignAddVariableOp) main.py:40",)
 
 
@@ -386,9 +386,7 @@ def test_the_step_counter_never_moves_though_the_rate_decays_with_it() -> None:
         "the step counter step is never moved, though the step reads it: what decays with it does "
         "so at the wrong time"
     )
-    assert finding.cure == (
-        "hand it to the optimiser: apply_gradients(…, global_step=global_step)"
-    )
+    assert finding.fix == ("hand it to the optimiser: apply_gradients(…, global_step=global_step)")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.randomness_apart import RandomnessApart
 
-CURE = "leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number to it"
+FIX = "leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number to it"
 NONE = "no tower draws random numbers"
 
 
@@ -96,7 +96,7 @@ def test_broken() -> None:
             message="tower_1/noise of the tower on /device:GPU:1 draws the same random numbers as "
             "tower_0/noise of the tower on /device:GPU:0: their seeds are equal "
             "(built at main.py:9 > net.py:3)",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 

@@ -24,7 +24,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Body
 from placement_checks.rules.towers.towers_alike import TowersAlike
 
-CURE = (
+FIX = (
     "build all towers by one function with the same arguments; what only one tower needs must "
     "not be part of its loss"
 )
@@ -84,7 +84,7 @@ def test_broken() -> None:
             path=("tower_1/loss (Sum) main.py:30",),
             message="the tower on /device:GPU:1 computes tower_1/loss, Sum, where that on "
             "/device:GPU:0 computes tower_0/loss, Mean (built at main.py:30 > net.py:9)",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 

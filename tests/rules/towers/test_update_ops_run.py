@@ -95,7 +95,7 @@ def test_broken(collected: bool) -> None:
             message="the update of mean by the tower on /device:GPU:0, tower_0/update "
             "(AssignSubVariableOp), is not part of the train op train "
             "(built at main.py:30 > net.py:7)",
-            cure=GROUP,
+            fix=GROUP,
         )
     ]
 
@@ -107,19 +107,19 @@ def test_no_tower_updates_its_statistics(count: int) -> None:
     assert [each.object for each in verdict.findings] == [
         f"tower_{i}/update" for i in range(count)
     ]
-    assert {each.cure for each in verdict.findings} == {GROUP}
+    assert {each.fix for each in verdict.findings} == {GROUP}
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
 def test_one_tower_alone_updates_its_statistics(count: int) -> None:
-    """Which may be meant, and is then declared: the cure says how."""
+    """Which may be meant, and is then declared: the fix says how."""
     verdict = UpdateOpsRun().judge(normalised(0, gpus=range(count)))
 
     assert verdict.note == f"1 of {count} updates are part of the step"
     assert [each.object for each in verdict.findings] == [
         f"tower_{i}/update" for i in range(1, count)
     ]
-    assert {each.cure for each in verdict.findings} == {
+    assert {each.fix for each in verdict.findings} == {
         f"{GROUP}; if one tower's are enough, declare it: --set update-ops-run.tower=/gpu:0"
     }
 

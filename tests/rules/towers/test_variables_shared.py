@@ -12,7 +12,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.rules.towers.variables_shared import VariablesShared
 
-CURE = (
+FIX = (
     "make it once and let every tower read it: tf.compat.v1.get_variable in a variable scope with "
     "reuse after the first tower, or one layer object called once a tower"
 )
@@ -95,7 +95,7 @@ def test_broken_by_data_flow() -> None:
             path=("w -> matmul0_0 (/device:GPU:0)", "w_1 -> matmul1_0 (/device:GPU:1)"),
             message="the tower on /device:GPU:1 reads w_1 where the tower on /device:GPU:0 reads "
             "w: they are trained apart (built at main.py:30 > net.py:3)",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 
@@ -247,7 +247,7 @@ def test_broken_by_collections() -> None:
             where="main.py:7",
             message="gate is there only when the program is built with more than one tower; "
             "the tower on /device:GPU:1 reads it",
-            cure=CURE,
+            fix=FIX,
         )
     ]
 
@@ -561,7 +561,7 @@ def test_a_trained_variable_that_is_not_global_is_not_saved() -> None:
         where="main.py:9",
         message="w is trained but not in GLOBAL_VARIABLES: global_variables_initializer() does "
         "not set it, and a Saver does not save it (built at main.py:9 > net.py:3)",
-        cure="leave `collections` out where it is made, or name both collections there",
+        fix="leave `collections` out where it is made, or name both collections there",
     )
     assert (gone.object, gone.op) == ("gone", "")
 
