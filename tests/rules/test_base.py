@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 from graphs import op, placement
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import program
 
 from placement_checks.core.missing import Missing
@@ -43,18 +45,14 @@ def test_an_explanation_of_a_rule_without_docstring_and_parameters_is_empty() ->
     ],
 )
 def test_a_log_of_a_machine_without_gpus_tells_nothing(
-    placer: str, machine: str | None, state: str
+    placer: str, machine: str | None, state: str, snapshot: SnapshotAssertion
 ) -> None:
     graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer=placer, machine=machine)
 
     verdict = NoFallback().judge(graph)
 
     assert verdict.state == state
-    if state == "not-checked":
-        assert verdict.reason == (
-            "the log comes from a machine without GPUs, on which every op is on a CPU whatever it "
-            "asks for; verify the program itself, on GPUs that need not exist"
-        )
+    assert messages(verdict) == snapshot
 
 
 def test_a_rule_on_requests_says_why_there_are_none() -> None:
@@ -80,11 +78,10 @@ def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
     assert built_at(graph, "a") == " (built at a.py:3 > b.py:5)"
 
 
-def test_towers_on_one_gpu_are_told_by_the_losses_that_are_reported_too() -> None:
+def test_towers_on_one_gpu_are_told_by_the_losses_that_are_reported_too(
+    snapshot: SnapshotAssertion,
+) -> None:
     losses = ["tower_0/loss", "tower_1/loss"]
     graph = program(gpus=[0, 0], step={"objectives": (), "losses": losses})
 
-    assert TowersAlike().judge(graph).reason == (
-        "the towers cannot be told apart: there are 2 losses, and all ops that read variables on "
-        "a GPU are asked for on /device:GPU:0"
-    )
+    assert messages(TowersAlike().judge(graph)) == snapshot

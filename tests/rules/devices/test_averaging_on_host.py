@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from graphs import op, placement
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import (
-    BLENDED,
-    NO_TRAIN_OP,
     blended,
     gradient,
     host,
@@ -23,7 +24,6 @@ from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.rules.devices.averaging_on_host import AveragingOnHost
-from placement_checks.util.text import joined
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -37,18 +37,19 @@ def on_gpu(count: int = 2, **more: Any) -> Placement:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_kept(count: int) -> None:
+def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     verdict = AveragingOnHost().judge(program(gpus=range(count)))
 
-    assert verdict == Verdict("averaging-on-host", "kept", "assigned", findings=[], note="in 1 op")
+    assert verdict == Verdict("averaging-on-host", "kept", "assigned", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = on_gpu(lines={"sum/w": "main.py:50 net.py:3", gradient(1): "main.py:40"})
 
     verdict = AveragingOnHost().judge(graph)
 
-    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "in 1 op")
+    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
         Finding(
             object="sum/w",
@@ -62,20 +63,18 @@ def test_broken() -> None:
                 "gradients/tower_0/w/MatMul_grad/MatMul (MatMul)",
                 "gradients/tower_1/w/MatMul_grad/MatMul (MatMul) main.py:40",
             ),
-            message="sum/w (AddN) brings the gradients of the towers on /device:GPU:0 and "
-            "/device:GPU:1 together on /device:GPU:0, not on /device:CPU:0; it asks for "
-            "/device:GPU:0 (built at main.py:50 > net.py:3)",
-            fix="average under tf.device('/cpu:0'), from one list of gradients per tower",
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_all_towers_are_named(count: int) -> None:
+def test_all_towers_are_named(count: int, snapshot: SnapshotAssertion) -> None:
     (finding,) = AveragingOnHost().judge(on_gpu(count)).findings
 
-    names = joined(f"/device:GPU:{i}" for i in range(count))
-    assert f"brings the gradients of the towers on {names} together on" in finding.message
+    assert messages(finding) == snapshot
     assert len(finding.path) == min(1 + count, 9)
 
 
@@ -101,16 +100,18 @@ def test_the_path_has_the_gradients_alone() -> None:
     )
 
 
-def test_it_is_judged_by_where_the_placer_put_it() -> None:
+def test_it_is_judged_by_where_the_placer_put_it(snapshot: SnapshotAssertion) -> None:
     """Without a request, the placer puts it beside the gradients."""
     total = op("sum/w", "AddN", "", "GPU:0", gradient(0), gradient(1))
 
     (finding,) = AveragingOnHost().judge(program(total)).findings
 
-    assert finding.message.endswith("not on /device:CPU:0; it asks for no device")
+    assert messages(finding) == snapshot
 
 
-def test_gradients_that_are_added_one_by_one_meet_in_every_addition() -> None:
+def test_gradients_that_are_added_one_by_one_meet_in_every_addition(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = program(
         on(0, "first", "AddV2", gradient(0), gradient(1)),
         on(0, "sum/w", "AddV2", "first", gradient(2)),
@@ -120,20 +121,21 @@ def test_gradients_that_are_added_one_by_one_meet_in_every_addition() -> None:
     verdict = AveragingOnHost().judge(graph)
 
     assert [each.object for each in verdict.findings] == ["first", "sum/w"]
-    assert verdict.note == "in 2 ops"
+    assert messages(verdict) == snapshot
 
 
-def test_gradients_that_are_stacked_meet_in_the_stack_alone() -> None:
+def test_gradients_that_are_stacked_meet_in_the_stack_alone(snapshot: SnapshotAssertion) -> None:
     graph = program(
         host("stack", "Pack", gradient(0), gradient(1)), on(0, "sum/w", "Mean", "stack", "axes")
     )
 
     verdict = AveragingOnHost().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "in 1 op")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
-def test_the_gradients_of_each_variable_are_looked_at() -> None:
+def test_the_gradients_of_each_variable_are_looked_at(snapshot: SnapshotAssertion) -> None:
     graph = program(
         on(1, "sum/b", "AddN", gradient(0, "b"), gradient(1, "b")), variables=["a", "b", "c"]
     )
@@ -141,10 +143,12 @@ def test_the_gradients_of_each_variable_are_looked_at() -> None:
     verdict = AveragingOnHost().judge(graph)
 
     assert [each.object for each in verdict.findings] == ["sum/b"]
-    assert verdict.note == "in 3 ops"
+    assert messages(verdict) == snapshot
 
 
-def test_what_a_tower_adds_up_itself_brings_no_towers_together() -> None:
+def test_what_a_tower_adds_up_itself_brings_no_towers_together(
+    snapshot: SnapshotAssertion,
+) -> None:
     """Weights that are used twice have two gradients."""
     ops = []
     for i in (0, 1):
@@ -159,7 +163,8 @@ def test_what_a_tower_adds_up_itself_brings_no_towers_together() -> None:
 
     verdict = AveragingOnHost().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "in 1 op")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 def test_gradients_are_scaled_and_clipped_in_their_towers() -> None:
@@ -194,7 +199,9 @@ def test_the_gradients_of_one_loss_of_all_towers_are_added_up_in_the_backward_pa
     assert objects(graph) == broken
 
 
-def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_towers() -> None:
+def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_towers(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = program(
         on(2, "gradients/AddN", "AddN", gradient(0), gradient(1)),
         host("sum/w", "AddN", "gradients/AddN", gradient(2)),
@@ -203,10 +210,7 @@ def test_gradients_that_are_added_up_on_the_gpu_of_a_third_tower_are_not_that_to
 
     (finding,) = AveragingOnHost().judge(graph).findings
 
-    assert finding.message.startswith(
-        "gradients/AddN (AddN) brings the gradients of the towers on /device:GPU:0 and "
-        "/device:GPU:1 together on /device:GPU:2"
-    )
+    assert messages(finding) == snapshot
 
 
 def test_gradients_of_one_loss_that_are_averaged_on_the_host_are_where_they_should_be() -> None:
@@ -238,14 +242,11 @@ def test_the_device_may_be_another_one_or_a_list(
     assert bool(objects(on_gpu(), device=device)) == broken
 
 
-def test_every_device_allowed_is_named() -> None:
+def test_every_device_allowed_is_named(snapshot: SnapshotAssertion) -> None:
     (finding,) = AveragingOnHost(device=("/cpu:0", "/job:ps")).judge(on_gpu()).findings
 
     assert finding.expected == "/device:CPU:0 or /job:ps"
-    assert finding.message.endswith(
-        "together on /device:GPU:0, not on /device:CPU:0 or /job:ps; it asks for /device:GPU:0"
-    )
-    assert finding.fix.startswith("average under tf.device('/cpu:0'), ")
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize("task", [0, 1])
@@ -270,22 +271,18 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     )
 
 
-NOWHERE = "no op is seen to bring the gradients of the towers together"
-
-
 @pytest.mark.parametrize(
-    ("graph", "reason"),
+    "graph",
     [
-        pytest.param(program(placer=None), "no placer was asked", id="no placer"),
-        pytest.param(program(assigned=Missing("it died")), "it died", id="unplaced"),
-        pytest.param(blended(), BLENDED, id="blended"),
-        pytest.param(program(host("sum/w", "AddN", gradient(1))), NOWHERE, id="one tower alone"),
+        pytest.param(program(placer=None), id="no placer"),
+        pytest.param(program(assigned=Missing("it died")), id="unplaced"),
+        pytest.param(blended(), id="blended"),
+        pytest.param(program(host("sum/w", "AddN", gradient(1))), id="one tower alone"),
         pytest.param(
             program(
                 host("update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
                 host("update/w_1", "ResourceApplyGradientDescent", "w", "rate", gradient(1)),
             ),
-            NOWHERE,
             id="each tower applies its own",
         ),
         pytest.param(
@@ -293,27 +290,21 @@ NOWHERE = "no op is seen to bring the gradients of the towers together"
                 variable("w"),
                 *(on(i, f"predict_{i}", "MatMul", "x", "w") for i in (0, 1)),
             ),
-            NOWHERE,
             id="towers that only predict",
         ),
         pytest.param(
-            program(op("sum/w", "AddN", "/cpu:0", "", gradient(0), gradient(1))),
-            NOWHERE,
-            id="not placed",
+            program(op("sum/w", "AddN", "/cpu:0", "", gradient(0), gradient(1))), id="not placed"
         ),
         pytest.param(
-            program(host("train", "NoOp", "^step/add")),
-            "no variable is updated by a gradient",
-            id="gradients that no step applies",
+            program(host("train", "NoOp", "^step/add")), id="gradients that no step applies"
         ),
         pytest.param(
             program(host("update/w", "AssignSubVariableOp", "w", "mean/w"), step={"train_op": ()}),
-            NO_TRAIN_OP,
             id="gradients, and no step is known",
         ),
     ],
 )
-def test_not_checked(graph: Placement, reason: str) -> None:
-    assert AveragingOnHost().judge(graph) == Verdict(
-        "averaging-on-host", "not-checked", None, reason
-    )
+def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
+    verdict = AveragingOnHost().judge(graph)
+    assert verdict == Verdict("averaging-on-host", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot

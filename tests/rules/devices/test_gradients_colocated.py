@@ -3,11 +3,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from graphs import op, placement
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import (
-    BLENDED,
     blended,
     gradient,
     host,
@@ -21,10 +23,6 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details
 from placement_checks.rules.devices.gradients_colocated import GradientsColocated
 
-FIX = (
-    "take the gradients inside the tower's tf.device scope, or with "
-    "colocate_gradients_with_ops=True"
-)
 ADRIFT = "gradients/tower_1/w/MatMul_grad/MatMul"
 
 
@@ -38,16 +36,15 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
-def test_kept(count: int) -> None:
+def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     """One tower is judged as well: its gradients may be on the host."""
     verdict = GradientsColocated().judge(program(gpus=range(count)))
 
-    assert verdict == Verdict(
-        "gradients-colocated", "kept", "assigned", findings=[], note=f"{2 * count} backward ops"
-    )
+    assert verdict == Verdict("gradients-colocated", "kept", "assigned", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = program(
         *adrift(ADRIFT),
         lines={ADRIFT: "main.py:40 net.py:3", "tower_1/w/MatMul": "net.py:9"},
@@ -55,11 +52,7 @@ def test_broken() -> None:
 
     verdict = GradientsColocated().judge(graph)
 
-    assert (verdict.state, verdict.evidence, verdict.note) == (
-        "broken",
-        "assigned",
-        "4 backward ops",
-    )
+    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
         Finding(
             object=ADRIFT,
@@ -72,11 +65,11 @@ def test_broken() -> None:
                 f"{ADRIFT} (MatMul) on /device:GPU:0",
                 "tower_1/w/MatMul (MatMul) on /device:GPU:1 net.py:9",
             ),
-            message=f"{ADRIFT} sits on /device:GPU:0, and its forward op, which its name tells, "
-            "on /device:GPU:1; it asks for no device (built at main.py:40 > net.py:3)",
-            fix=FIX,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
@@ -86,7 +79,9 @@ def test_the_backward_pass_of_every_tower_but_the_first_is_found(count: int) -> 
     assert objects(program(*adrift(*names), gpus=range(count))) == names[1:]
 
 
-def test_where_the_graph_tells_the_finding_does_not_speak_of_names() -> None:
+def test_where_the_graph_tells_the_finding_does_not_speak_of_names(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = program(
         *adrift("any/name", colocated=["tower_1/w/MatMul"]), step={"backward": {"any/name"}}
     )
@@ -94,10 +89,7 @@ def test_where_the_graph_tells_the_finding_does_not_speak_of_names() -> None:
     (finding,) = GradientsColocated().judge(graph).findings
 
     assert finding.object == "any/name"
-    assert finding.message == (
-        "any/name sits on /device:GPU:0, and its forward op on /device:GPU:1; "
-        "it asks for no device"
-    )
+    assert messages(finding) == snapshot
     assert finding.path[1] == "tower_1/w/MatMul (MatMul) on /device:GPU:1"
 
 
@@ -111,12 +103,14 @@ def test_what_tensorflow_noted_counts_more_than_the_name() -> None:
     assert objects(graph) == []
 
 
-def test_colocation_with_another_backward_op_tells_of_no_forward_op() -> None:
+def test_colocation_with_another_backward_op_tells_of_no_forward_op(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = program(*adrift(ADRIFT, colocated=[gradient(0)]))
 
     (finding,) = GradientsColocated().judge(graph).findings
 
-    assert "its forward op, which its name tells, on" in finding.message
+    assert messages(finding) == snapshot
     assert finding.path[1] == "tower_1/w/MatMul (MatMul) on /device:GPU:1"
 
 
@@ -129,12 +123,12 @@ def test_a_saved_graph_is_judged_by_the_scopes_of_gradients(scope: str) -> None:
     assert objects(program(*adrift(name))) == [name]
 
 
-def test_a_request_for_another_gpu_is_named() -> None:
+def test_a_request_for_another_gpu_is_named(snapshot: SnapshotAssertion) -> None:
     graph = program(on(0, ADRIFT, "MatMul", "tower_1/x"))
 
     (finding,) = GradientsColocated().judge(graph).findings
 
-    assert finding.message.endswith("; it asks for /device:GPU:0")
+    assert messages(finding) == snapshot
 
 
 def test_a_backward_op_on_the_host_whose_forward_op_is_on_a_gpu() -> None:
@@ -250,30 +244,22 @@ def test_allowed_by_type_and_by_name(allow: Sequence[str], left: Sequence[str]) 
 
 
 @pytest.mark.parametrize(
-    ("graph", "reason"),
+    "graph",
     [
-        pytest.param(program(placer=None), "no placer was asked", id="no placer"),
-        pytest.param(program(assigned=Missing("it died")), "it died", id="unplaced"),
+        pytest.param(program(placer=None), id="no placer"),
+        pytest.param(program(assigned=Missing("it died")), id="unplaced"),
+        pytest.param(program(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(placement(on(0, "a", "MatMul")), id="no gradients"),
+        pytest.param(program(step={"backward": ()}), id="none taken"),
         pytest.param(
-            program(requested=Missing("a log has no requests")), "a log has no requests", id="log"
-        ),
-        pytest.param(
-            placement(on(0, "a", "MatMul")), "the graph takes no gradients", id="no gradients"
-        ),
-        pytest.param(
-            program(step={"backward": ()}), "the graph takes no gradients", id="none taken"
-        ),
-        pytest.param(
-            program(on(0, "g", "MatMul"), step={"backward": ("g",)}),
-            "whose gradients the backward ops compute is not known",
-            id="no forward ops known",
+            program(on(0, "g", "MatMul"), step={"backward": ("g",)}), id="no forward ops known"
         ),
     ],
 )
-def test_not_checked(graph: Placement, reason: str) -> None:
-    assert GradientsColocated().judge(graph) == Verdict(
-        "gradients-colocated", "not-checked", None, reason
-    )
+def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
+    verdict = GradientsColocated().judge(graph)
+    assert verdict == Verdict("gradients-colocated", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 def test_a_loss_that_contains_another_towers_matters_only_where_something_is_found() -> None:
@@ -285,20 +271,22 @@ def test_colocation_with_an_op_that_is_gone_tells_of_no_forward_op() -> None:
     assert objects(program(*adrift(ADRIFT, colocated=["gone"]))) == [ADRIFT]
 
 
-def test_a_forward_op_that_is_gone_is_none() -> None:
+def test_a_forward_op_that_is_gone_is_none(snapshot: SnapshotAssertion) -> None:
     class Noted(Details):
         def forward_op(self, op: str) -> str:
             return "gone"
 
     verdict = GradientsColocated().judge(replace(program(), details=Noted()))
 
-    assert verdict.reason == "whose gradients the backward ops compute is not known"
+    assert messages(verdict) == snapshot
 
 
-def test_where_losses_contain_other_towers_gradients_are_those_of_both() -> None:
+def test_where_losses_contain_other_towers_gradients_are_those_of_both(
+    snapshot: SnapshotAssertion,
+) -> None:
     total = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/w/MatMul")
 
-    assert GradientsColocated().judge(program(total, *adrift(ADRIFT))).reason == BLENDED
+    assert messages(GradientsColocated().judge(program(total, *adrift(ADRIFT)))) == snapshot
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from unittest.mock import ANY
 
 import pytest
 from graphs import op, placement
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Verdict
 from placement_checks.core.missing import Missing
@@ -42,7 +46,7 @@ def test_kept() -> None:
     assert verdict == Verdict("placeable", "kept", "assigned", findings=[])
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = placement(
         op("step", "VariableV2", "/gpu:0", "CPU:0"),
         refusals=[Refusal("step", BOUND)],
@@ -64,13 +68,11 @@ def test_broken() -> None:
                 "step/Initializer/zeros (Const)",
                 "step (VariableV2) /device:GPU:0",
             ),
-            message="step cannot be placed: Could not satisfy explicit device specification "
-            "'/device:GPU:0' because no supported kernel for GPU devices is available. "
-            "(built at main.py:9 > net.py:3)",
-            fix="build it under /cpu:0 instead of /device:GPU:0, or allow soft placement "
-            "(allow_soft_placement=True, --soft)",
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 def test_every_refusal_is_a_finding() -> None:
@@ -82,28 +84,30 @@ def test_every_refusal_is_a_finding() -> None:
     assert [each.object for each in Placeable().judge(graph).findings] == ["a", "b"]
 
 
-def test_soft_placement_that_is_refused_has_another_fix() -> None:
+def test_soft_placement_that_is_refused_has_another_fix(snapshot: SnapshotAssertion) -> None:
     graph = placement(
         op("v", "VarHandleOp", "/gpu:0"),
         soft=True,
         refusals=[Refusal("v", "bound to two devices")],
     )
     (finding,) = Placeable().judge(graph).findings
-    assert finding.fix == "ask for one device for all ops that share this variable or resource"
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("refusal", "object", "message"),
+    ("refusal", "object"),
     [
-        (Refusal("", "no devices at all"), "train.py:build", "the graph cannot be placed: no de"),
-        (Refusal("body/op", "no kernel"), "body/op", "body/op cannot be placed: no kernel"),
-        (Refusal("a", ""), "a", "a cannot be placed: the placer gives no reason"),
+        (Refusal("", "no devices at all"), "train.py:build"),
+        (Refusal("body/op", "no kernel"), "body/op"),
+        (Refusal("a", ""), "a"),
     ],
 )
-def test_refusal_that_tells_little(refusal: Refusal, object: str, message: str) -> None:
+def test_refusal_that_tells_little(
+    refusal: Refusal, object: str, snapshot: SnapshotAssertion
+) -> None:
     (finding,) = Placeable().judge(placement(op("a", "NoOp"), refusals=[refusal])).findings
     assert (finding.object, finding.where, finding.path) == (object, None, ())
-    assert finding.message.startswith(message)
+    assert messages(finding) == snapshot
 
 
 def test_soft_placement_that_moved_an_op_is_silent() -> None:
@@ -122,114 +126,66 @@ def test_refusals_count_where_nothing_was_placed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unplaced", "reason"),
-    [(NOT_ASKED, "no placer was asked"), (Missing("no wheel for this"), "no wheel for this")],
+    "unplaced",
+    [NOT_ASKED, Missing("no wheel for this")],
 )
-def test_not_checked_without_a_placer(unplaced: Missing, reason: str) -> None:
+def test_not_checked_without_a_placer(unplaced: Missing, snapshot: SnapshotAssertion) -> None:
     graph = placement(op("a", "MatMul"), placer=None, assigned=unplaced)
-    assert Placeable().judge(graph) == Verdict("placeable", "not-checked", None, reason)
+    verdict = Placeable().judge(graph)
+    assert verdict == Verdict("placeable", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("requested", "fix"),
+    "requested",
     [
-        ("/gpu:0", "build it under /cpu:0 instead of /device:GPU:0, or allow soft placement"),
-        ("/gpu:7", "gpu*2 has no /device:GPU:7: mend the index, or ask for more"),
-        (
-            "/cpu:0",
-            "let all ops that are bound to it ask for one device, or allow soft placement ",
-        ),
+        "/gpu:0",
+        "/gpu:7",
+        "/cpu:0",
     ],
 )
-def test_the_fix_fits_the_device_that_was_asked_for(requested: str, fix: str) -> None:
+def test_the_fix_fits_the_device_that_was_asked_for(
+    requested: str, snapshot: SnapshotAssertion
+) -> None:
     graph = placement(op("a", "MatMul", requested), refusals=[Refusal("a", "no")])
 
     (finding,) = Placeable().judge(graph).findings
 
-    assert finding.fix.startswith(fix)
+    assert messages(finding) == snapshot
 
 
 CLUSTER = "ps*2; worker*4: gpu*1"
-MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worker*8: gpu*4"'
-SOFT = "or allow soft placement (allow_soft_placement=True, --soft)"
-
-
-def no_gpu(task: str, job: str = "ps") -> str:
-    return (
-        f"{task} has no GPU, and a device scope or device function around it names one: give "
-        f"replica_device_setter ps_device='/job:{job}/cpu:0', {SOFT}"
-    )
 
 
 @pytest.mark.parametrize(
-    ("machine", "requested", "fix"),
+    ("machine", "requested"),
     [
-        pytest.param(CLUSTER, "/job:workers/gpu:0", "did you mean /job:worker?", id="job"),
-        pytest.param(CLUSTER, "/job:zzz", MEND, id="job like no other"),
-        pytest.param(CLUSTER, "/job:worker/task:4/gpu:0", MEND, id="task"),
-        pytest.param("gpu*2", "/job:ps/task:0", MEND, id="job on one host"),
-        pytest.param(CLUSTER, "/job:ps/task:1/gpu:0", no_gpu("/job:ps/task:1"), id="server's GPU"),
-        pytest.param(CLUSTER, "/job:ps/gpu:0", no_gpu("/job:ps"), id="any server's GPU"),
+        pytest.param(CLUSTER, "/job:workers/gpu:0", id="job"),
+        pytest.param(CLUSTER, "/job:zzz", id="job like no other"),
+        pytest.param(CLUSTER, "/job:worker/task:4/gpu:0", id="task"),
+        pytest.param("gpu*2", "/job:ps/task:0", id="job on one host"),
+        pytest.param(CLUSTER, "/job:ps/task:1/gpu:0", id="server's GPU"),
+        pytest.param(CLUSTER, "/job:ps/gpu:0", id="any server's GPU"),
         pytest.param(
-            "worker*1; worker*1: gpu",
-            "/job:worker/task:0/gpu:0",
-            no_gpu("/job:worker/task:0", "worker"),
-            id="a worker without GPUs",
+            "worker*1; worker*1: gpu", "/job:worker/task:0/gpu:0", id="a worker without GPUs"
         ),
-        pytest.param(
-            CLUSTER,
-            "/job:worker/task:1/gpu:1",
-            "ps*2: cpu*1; worker*4: gpu*1 has no /job:worker/task:1/device:GPU:1: mend the index, "
-            "or ask for more",
-            id="index",
-        ),
-        pytest.param(
-            "ps*1; worker*1",
-            "/job:ps/task:0/gpu:0",
-            "ps*1: cpu*1; worker*1: cpu*1 has no /job:ps/task:0/device:GPU:0: mend the index, or "
-            "ask for more",
-            id="no GPU anywhere",
-        ),
-        pytest.param(
-            "ps*1; worker*1: gpu",
-            "/gpu:1",
-            "ps*1: cpu*1; worker*1: gpu*1 has no /device:GPU:1: mend the index, or ask for more",
-            id="no job named",
-        ),
-        pytest.param(
-            CLUSTER,
-            "/task:9/gpu:0",
-            "ps*2: cpu*1; worker*4: gpu*1 has no /task:9/device:GPU:0: mend the index, or ask for "
-            "more",
-            id="a task of no job",
-        ),
-        pytest.param(
-            CLUSTER,
-            "/job:ps/task:1/cpu:1",
-            "ps*2: cpu*1; worker*4: gpu*1 has no /job:ps/task:1/device:CPU:1: mend the index, or "
-            "ask for more",
-            id="another CPU of a server",
-        ),
-        pytest.param(
-            CLUSTER,
-            "/job:worker/task:1/gpu:0",
-            f"build it under /cpu:0 instead of /job:worker/task:1/device:GPU:0, {SOFT}",
-            id="a kernel",
-        ),
-        pytest.param(
-            None,
-            "/job:ps/gpu:0",
-            f"build it under /cpu:0 instead of /job:ps/device:GPU:0, {SOFT}",
-            id="no machine",
-        ),
+        pytest.param(CLUSTER, "/job:worker/task:1/gpu:1", id="index"),
+        pytest.param("ps*1; worker*1", "/job:ps/task:0/gpu:0", id="no GPU anywhere"),
+        pytest.param("ps*1; worker*1: gpu", "/gpu:1", id="no job named"),
+        pytest.param(CLUSTER, "/task:9/gpu:0", id="a task of no job"),
+        pytest.param(CLUSTER, "/job:ps/task:1/cpu:1", id="another CPU of a server"),
+        pytest.param(CLUSTER, "/job:worker/task:1/gpu:0", id="a kernel"),
+        pytest.param(None, "/job:ps/gpu:0", id="no machine"),
     ],
 )
-def test_the_fix_in_a_cluster(machine: str | None, requested: str, fix: str) -> None:
+def test_the_fix_in_a_cluster(
+    machine: str | None, requested: str, snapshot: SnapshotAssertion
+) -> None:
     graph = placement(op("a", "MatMul", requested), machine=machine, refusals=[Refusal("a", "no")])
 
     (finding,) = Placeable().judge(graph).findings
 
-    assert finding.fix == fix
+    assert messages(finding) == snapshot
 
 
 def members(*lines: str) -> Refusal:
@@ -238,42 +194,33 @@ def members(*lines: str) -> Refusal:
 
 
 @pytest.mark.parametrize(
-    ("lines", "requested", "fix"),
+    ("lines", "requested"),
     [
         pytest.param(
             ["a (Identity)", "b (VariableV2) /job:ps/task:1/device:GPU:0"],
             "/job:ps/task:1/gpu:0",
-            no_gpu("/job:ps/task:1"),
             id="a server's GPU",
         ),
         pytest.param(
             ["b (VariableV2) /job:worker/task:1/device:GPU:0"],
             "/job:worker/task:1/gpu:0",
-            f"let all ops that are bound to it ask for one device, {SOFT}",
             id="a worker's GPU",
         ),
         pytest.param(
             ["b (VariableV2) /job:ps/task:1/device:CPU:0"],
             "/job:ps/task:1/cpu:0",
-            f"let all ops that are bound to it ask for one device, {SOFT}",
             id="a server's CPU",
         ),
-        pytest.param(
-            ["b (VariableV2) /device:GPU:0"],
-            "/gpu:0",
-            f"let all ops that are bound to it ask for one device, {SOFT}",
-            id="no job",
-        ),
+        pytest.param(["b (VariableV2) /device:GPU:0"], "/gpu:0", id="no job"),
         pytest.param(
             ["Op: b", "c (Const)"],
             "/job:ps/task:1/gpu:0",
-            f"let all ops that are bound to it ask for one device, {SOFT}",
             id="no member, and one that is not known",
         ),
     ],
 )
 def test_the_fix_where_an_op_is_bound_to_another(
-    lines: Sequence[str], requested: str, fix: str
+    lines: Sequence[str], requested: str, snapshot: SnapshotAssertion
 ) -> None:
     graph = placement(
         op("a", "Identity", "/job:ps/task:0/cpu:0"),
@@ -284,10 +231,10 @@ def test_the_fix_where_an_op_is_bound_to_another(
 
     (finding,) = Placeable().judge(graph).findings
 
-    assert finding.fix == fix
+    assert messages(finding) == snapshot
 
 
-def test_soft_placement_is_no_cure_where_it_is_allowed() -> None:
+def test_soft_placement_is_no_fix_where_it_is_allowed(snapshot: SnapshotAssertion) -> None:
     graph = placement(
         op("a", "VarHandleOp", "/job:ps/task:0/gpu:0"),
         machine=CLUSTER,
@@ -297,28 +244,26 @@ def test_soft_placement_is_no_cure_where_it_is_allowed() -> None:
 
     (finding,) = Placeable().judge(graph).findings
 
-    assert "allow_soft_placement" not in finding.fix
+    assert messages(finding) == snapshot
 
 
-def test_a_log_does_not_tell_what_the_placer_would_refuse() -> None:
+def test_a_log_does_not_tell_what_the_placer_would_refuse(snapshot: SnapshotAssertion) -> None:
     verdict = Placeable().judge(placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer="log"))
 
-    assert verdict == Verdict(
-        "placeable",
-        "not-checked",
-        None,
-        "a log has what was placed, not what the placer would refuse; verify the program",
-    )
+    assert verdict == Verdict("placeable", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_after_many_refusals_there_may_be_more(more: int) -> None:
+def test_after_many_refusals_there_may_be_more(more: int, snapshot: SnapshotAssertion) -> None:
     count = MAX_REFUSALS - 1 + more
     ops = [op(f"op{number}", "Print", "/gpu:0", "CPU:0") for number in range(count)]
     graph = placement(*ops, refusals=[Refusal(each.name, "no kernel") for each in ops])
 
-    note = "the placer names one op at a time, and there may be more" if more else None
-    assert Placeable().judge(graph).note == note
+    verdict = Placeable().judge(graph)
+
+    assert len(verdict.findings) == count
+    assert messages(replace(verdict, findings=())) == snapshot
 
 
 def test_a_refusal_of_an_op_that_the_placer_added_itself() -> None:

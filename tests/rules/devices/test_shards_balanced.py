@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+from unittest.mock import ANY
 
 import pytest
 from graphs import op, placement
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import program
 
 from placement_checks import Finding, Op, Placement, Verdict
@@ -13,11 +16,6 @@ from placement_checks.rules.devices.shards_balanced import ShardsBalanced
 from placement_checks.verification.policy import policy_errors
 
 CLUSTER = "ps*2; worker*2: gpu*1"
-DEAL = "make all variables under one replica_device_setter, which deals them out, and pin none"
-SPREAD = (
-    "give replica_device_setter a ps_strategy that picks the server with fewest bytes, or cut "
-    "large variables up (tf.compat.v1.fixed_size_partitioner)"
-)
 
 
 def task(number: int, job: str = "ps") -> str:
@@ -57,19 +55,20 @@ def objects(graph: Placement, **fields: Any) -> list[str]:
     return [each.object for each in ShardsBalanced(**fields).judge(graph).findings]
 
 
-def test_kept() -> None:
-    assert ShardsBalanced().judge(dealt(0, 1, 0)) == Verdict(
+def test_kept(snapshot: SnapshotAssertion) -> None:
+    verdict = ShardsBalanced().judge(dealt(0, 1, 0))
+    assert verdict == Verdict(
         "shards-balanced",
         "kept",
         "assigned",
         findings=[],
-        note="/job:ps/task:0 holds 2 variables, 32 bytes; /job:ps/task:1 holds 1 variable, 16 "
-        "bytes",
+        note=ANY,
         figures=[figure(0, 2, 32), figure(1, 1, 16)],
     )
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = sized(
         (0, 1000), (1, 4), (0, 1000), (1, 4), (0, 1000), (0, 1000), (0, 2000), machine=CLUSTER
     )
@@ -92,28 +91,26 @@ def test_broken() -> None:
                     "v2: 4,000 bytes",
                     "v4: 4,000 bytes",
                 ),
-                message="/job:ps/task:0 holds 5 of 7 variables, 100% of their bytes",
-                fix=SPREAD,
+                message=ANY,
+                fix=ANY,
             )
         ],
-        note="/job:ps/task:0 holds 5 variables, 24,000 bytes; /job:ps/task:1 holds 2 variables, "
-        "32 bytes",
+        note=ANY,
         figures=[figure(0, 5, 24_000), figure(1, 2, 32)],
     )
+    assert messages(verdict) == snapshot
 
 
-def test_the_finding_says_where_the_largest_is_built() -> None:
+def test_the_finding_says_where_the_largest_is_built(snapshot: SnapshotAssertion) -> None:
     graph = sized((0, 1), (0, 9), (0, 5), lines={"v1": "main.py:9 net.py:3", "v0": "main.py:1"})
 
     (finding,) = ShardsBalanced().judge(graph).findings
 
     assert finding.where == "main.py:9"
-    assert finding.message == (
-        "/job:ps/task:0 holds 3 of 3 variables, 100% of their bytes; /job:ps/task:1 holds none"
-    )
+    assert messages(finding) == snapshot
 
 
-def test_broken_by_turns() -> None:
+def test_broken_by_turns(snapshot: SnapshotAssertion) -> None:
     """What comes after one that is out of turn is judged by where that one is."""
     graph = dealt(
         0, 1, 2, 2, 0, 0, 1, machine="ps*3; worker*1: gpu", lines={"v3": "main.py:9 net.py:3"}
@@ -130,9 +127,8 @@ def test_broken_by_turns() -> None:
             expected="/job:ps/task:0",
             found="/job:ps/task:2",
             where="main.py:9",
-            message="variable v3 sits on /job:ps/task:2; after v2 on /job:ps/task:2 it is the "
-            "turn of /job:ps/task:0 (built at main.py:9 > net.py:3)",
-            fix=DEAL,
+            message=ANY,
+            fix=ANY,
         ),
         Finding(
             object="v5",
@@ -140,11 +136,11 @@ def test_broken_by_turns() -> None:
             evidence="assigned",
             expected="/job:ps/task:1",
             found="/job:ps/task:0",
-            message="variable v5 sits on /job:ps/task:0; after v4 on /job:ps/task:0 it is the "
-            "turn of /job:ps/task:1",
-            fix=DEAL,
+            message=ANY,
+            fix=ANY,
         ),
     ]
+    assert messages(verdict) == snapshot
     assert [each["variables"] for each in verdict.figures] == [3, 2, 2]
 
 
@@ -222,7 +218,7 @@ def test_every_server_with_too_much_is_a_finding(most: float, found: Sequence[st
     assert {each.expected for each in verdict.findings} <= {"about 400 bytes"}
 
 
-def test_an_even_share_is_rounded_up() -> None:
+def test_an_even_share_is_rounded_up(snapshot: SnapshotAssertion) -> None:
     (finding,) = (
         ShardsBalanced()
         .judge(sized((0, 1), (0, 1), (0, 1), (0, 1), (1, 1), machine="ps*3; worker*1: gpu"))
@@ -230,12 +226,10 @@ def test_an_even_share_is_rounded_up() -> None:
     )
 
     assert (finding.expected, finding.found) == ("about 7 bytes", "16 bytes")
-    assert finding.message == (
-        "/job:ps/task:0 holds 4 of 5 variables, 80% of their bytes; /job:ps/task:2 holds none"
-    )
+    assert messages(finding) == snapshot
 
 
-def test_several_empty_servers() -> None:
+def test_several_empty_servers(snapshot: SnapshotAssertion) -> None:
     """No server has too much, the first has more variables than the others."""
     graph = sized((1, 8), (1, 1), (1, 1), (2, 1), machine="ps*5; worker*1: gpu")
 
@@ -248,10 +242,10 @@ def test_several_empty_servers() -> None:
         expected="about 32 bytes",
         found="40 bytes",
         path=("v0: 32 bytes", "v1: 4 bytes", "v2: 4 bytes"),
-        message="/job:ps/task:1 holds 3 of 4 variables, 91% of their bytes; /job:ps/task:0, "
-        "/job:ps/task:3 and /job:ps/task:4 hold none",
-        fix=SPREAD,
+        message=ANY,
+        fix=ANY,
     )
+    assert messages(finding) == snapshot
 
 
 def test_the_server_with_too_much_is_found_and_not_that_with_most_variables() -> None:
@@ -369,23 +363,17 @@ def test_servers_without_the_indices_between() -> None:
     assert verdict.figures == [figure(3, 2, 32), figure(7, 1, 16)]
 
 
-def test_the_note_has_four_servers() -> None:
+def test_the_note_has_four_servers(snapshot: SnapshotAssertion) -> None:
     graph = dealt(*range(5), machine="ps*6; worker*1: gpu")
     verdict = ShardsBalanced().judge(graph)
 
-    assert verdict.note == "; ".join(
-        (
-            *(f"/job:ps/task:{number} holds 1 variable, 16 bytes" for number in range(4)),
-            "and 2 more, see --format json",
-        )
-    )
+    assert messages(verdict) == snapshot
     assert verdict.figures == [*(figure(i, 1, 16) for i in range(5)), figure(5, 0, 0)]
 
 
-def test_the_note_has_all_of_four_servers() -> None:
+def test_the_note_has_all_of_four_servers(snapshot: SnapshotAssertion) -> None:
     verdict = ShardsBalanced().judge(dealt(*range(3), machine="ps*4; worker*1: gpu"))
-    assert verdict.note is not None
-    assert verdict.note.endswith("; /job:ps/task:3 holds 0 variables, 0 bytes")
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("shape", [None, (None, 4), (4, None)])
@@ -400,59 +388,31 @@ def test_what_has_no_known_size_counts_as_one_without_bytes(
 
 
 @pytest.mark.parametrize(
-    ("servers", "shapes", "by", "unknown", "note"),
+    ("servers", "shapes", "by"),
     [
+        pytest.param([0, 0], {"v0": None}, "", id="an empty server"),
         pytest.param(
-            [0, 0],
-            {"v0": None},
-            "",
-            "1 variable",
-            "/job:ps/task:0 holds 2 variables, 16 bytes; /job:ps/task:1 holds 0 variables, 0 "
-            "bytes",
-            id="an empty server",
-        ),
-        pytest.param(
-            [0] * 9 + [1],
-            dict.fromkeys(f"v{number}" for number in range(10)),
-            "",
-            "10 variables",
-            "/job:ps/task:0 holds 9 variables, 0 bytes; /job:ps/task:1 holds 1 variable, 0 bytes",
-            id="none",
+            [0] * 9 + [1], dict.fromkeys(f"v{number}" for number in range(10)), "", id="none"
         ),
         pytest.param(
             [0] * 9 + [1],
             dict.fromkeys(f"v{number}" for number in range(10)),
             "bytes",
-            "10 variables",
-            "/job:ps/task:0 holds 9 variables, 0 bytes; /job:ps/task:1 holds 1 variable, 0 bytes",
             id="none by bytes",
         ),
-        pytest.param(
-            [0, 1],
-            {"v1": (None, 4)},
-            "bytes",
-            "1 variable",
-            "/job:ps/task:0 holds 1 variable, 16 bytes; /job:ps/task:1 holds 1 variable, 0 bytes",
-            id="even counts by bytes",
-        ),
+        pytest.param([0, 1], {"v1": (None, 4)}, "bytes", id="even counts by bytes"),
     ],
 )
 def test_without_the_sizes_the_spread_is_not_known(
     servers: Sequence[int],
     shapes: Mapping[str, tuple[None, int] | None],
     by: Literal["", "round-robin", "bytes"],
-    unknown: str,
-    note: str,
+    snapshot: SnapshotAssertion,
 ) -> None:
     verdict = ShardsBalanced(by=by).judge(dealt(*servers, shapes=shapes))
 
-    assert verdict == Verdict(
-        "shards-balanced",
-        "not-checked",
-        None,
-        f"the size of {unknown} is not known",
-        note=note,
-    )
+    assert verdict == Verdict("shards-balanced", "not-checked", None, ANY, note=ANY)
+    assert messages(verdict) == snapshot
 
 
 def test_sizes_of_allowed_variables_need_not_be_known() -> None:
@@ -465,12 +425,12 @@ def test_even_counts_need_no_sizes() -> None:
     assert state(dealt(0, 1, 1, shapes=dict.fromkeys(["v0", "v1", "v2"]))) == "kept"
 
 
-def test_without_any_bytes_an_empty_server_is_found() -> None:
+def test_without_any_bytes_an_empty_server_is_found(snapshot: SnapshotAssertion) -> None:
     (finding,) = ShardsBalanced().judge(sized((0, 0), (0, 0))).findings
 
     assert (finding.expected, finding.found) == ("about 0 bytes", "0 bytes")
     assert finding.path == ("v0: 0 bytes", "v1: 0 bytes")
-    assert finding.message == "/job:ps/task:0 holds 2 of 2 variables; /job:ps/task:1 holds none"
+    assert messages(finding) == snapshot
 
 
 def test_turns_need_no_sizes() -> None:
@@ -541,84 +501,40 @@ def test_workers_may_hold_the_shards() -> None:
     assert objects(graph, job="worker") == [task(0, "worker")]
 
 
-NOT_KNOWN = "the job of the parameter servers is not known: --set shards-balanced.job=J"
-
-
 @pytest.mark.parametrize(
-    ("graph", "fields", "reason"),
+    ("graph", "fields"),
     [
-        pytest.param(dealt(0, placer=None), {}, "no placer was asked", id="no placer"),
-        pytest.param(dealt(0, assigned=Missing("it died")), {}, "it died", id="unplaced"),
-        pytest.param(
-            dealt(0, requested=Missing("a log has no requests")),
-            {},
-            "a log has no requests",
-            id="log",
-        ),
-        pytest.param(
-            program(),
-            {},
-            "the machine is one host, without parameter servers",
-            id="towers on one host",
-        ),
-        pytest.param(
-            dealt(0, machine=None),
-            {},
-            "the machine is one host, without parameter servers",
-            id="no machine",
-        ),
-        pytest.param(
-            program(),
-            {"job": "ps"},
-            "the machine is one host, without parameter servers",
-            id="one host and a job",
-        ),
-        pytest.param(
-            trained("worker", 0, 1, machine="worker*2: gpu*1"), {}, NOT_KNOWN, id="workers alone"
-        ),
+        pytest.param(dealt(0, placer=None), {}, id="no placer"),
+        pytest.param(dealt(0, assigned=Missing("it died")), {}, id="unplaced"),
+        pytest.param(dealt(0, requested=Missing("a log has no requests")), {}, id="log"),
+        pytest.param(program(), {}, id="towers on one host"),
+        pytest.param(dealt(0, machine=None), {}, id="no machine"),
+        pytest.param(program(), {"job": "ps"}, id="one host and a job"),
+        pytest.param(trained("worker", 0, 1, machine="worker*2: gpu*1"), {}, id="workers alone"),
         pytest.param(
             placement(held("a", 0, "store"), held("b", 1, "keep"), machine="store*2; keep*2"),
             {},
-            NOT_KNOWN,
             id="two jobs with variables",
         ),
         pytest.param(
-            placement(op("a", "NoOp"), machine="store*2; worker*2: gpu"),
-            {},
-            NOT_KNOWN,
-            id="no variables",
+            placement(op("a", "NoOp"), machine="store*2; worker*2: gpu"), {}, id="no variables"
         ),
         pytest.param(
             dealt(0, machine="pss*2; worker*2: gpu"),
             {"job": "ps"},
-            "the rule asks for /job:ps, and the machine has /job:pss and /job:worker; did you "
-            "mean /job:pss?",
             id="a job that the machine lacks",
         ),
-        pytest.param(
-            dealt(0, 0, machine="ps*1; worker*2: gpu"),
-            {},
-            "/job:ps has one task, which holds whatever is on it",
-            id="one server",
-        ),
-        pytest.param(
-            dealt(0, 0),
-            {"job": "worker", "by": "bytes"},
-            "no variable is on /job:worker",
-            id="a job without variables",
-        ),
-        pytest.param(
-            placement(op("a", "NoOp"), machine=CLUSTER),
-            {},
-            "no variable is on /job:ps",
-            id="ps without variables",
-        ),
+        pytest.param(dealt(0, 0, machine="ps*1; worker*2: gpu"), {}, id="one server"),
+        pytest.param(dealt(0, 0), {"job": "worker", "by": "bytes"}, id="a job without variables"),
+        pytest.param(placement(op("a", "NoOp"), machine=CLUSTER), {}, id="ps without variables"),
     ],
 )
-def test_not_checked(graph: Placement, fields: Mapping[str, Any], reason: str) -> None:
-    assert ShardsBalanced(**fields).judge(graph) == Verdict(
-        "shards-balanced", "not-checked", None, reason
-    )
+def test_not_checked(
+    graph: Placement, fields: Mapping[str, Any], snapshot: SnapshotAssertion
+) -> None:
+    verdict = ShardsBalanced(**fields).judge(graph)
+    assert verdict == Verdict("shards-balanced", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from graphs import op
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import (
     gradient,
     host,
@@ -18,8 +21,6 @@ from towers import (
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.devices.slots_with_variables import SlotsWithVariables
-
-FIX = "make it under tf.compat.v1.colocate_with(variable), or where the variable is made"
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -72,20 +73,19 @@ WAYS = pytest.mark.parametrize(
 
 
 @WAYS
-def test_kept(made: Callable[..., Placement], slot: str) -> None:
+def test_kept(made: Callable[..., Placement], slot: str, snapshot: SnapshotAssertion) -> None:
     verdict = SlotsWithVariables().judge(made())
 
-    assert verdict == Verdict(
-        "slots-with-variables", "kept", "assigned", findings=[], note="1 slot"
-    )
+    assert verdict == Verdict("slots-with-variables", "kept", "assigned", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = momentum("GPU:0", lines={"w/Momentum": "main.py:50 net.py:3"})
 
     verdict = SlotsWithVariables().judge(graph)
 
-    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "1 slot")
+    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
         Finding(
             object="w/Momentum",
@@ -94,11 +94,11 @@ def test_broken() -> None:
             expected="/device:CPU:0",
             found="/device:GPU:0",
             where="main.py:50",
-            message="w/Momentum is a slot of w and sits on /device:GPU:0; the variable is on "
-            "/device:CPU:0 (built at main.py:50 > net.py:3)",
-            fix=FIX,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @WAYS
@@ -141,7 +141,7 @@ def test_a_slot_is_known_by_what_binds_it() -> None:
     assert objects(graph) == ["w/slot"]
 
 
-def test_all_slots_of_all_variables_are_counted() -> None:
+def test_all_slots_of_all_variables_are_counted(snapshot: SnapshotAssertion) -> None:
     names = [f"{name}/{slot}" for name in "ab" for slot in ("m", "v")]
     graph = program(
         *(variable(name) for name in names),
@@ -154,7 +154,8 @@ def test_all_slots_of_all_variables_are_counted() -> None:
 
     verdict = SlotsWithVariables().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "4 slots")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 def test_slots_by_reference_are_known() -> None:
@@ -256,13 +257,15 @@ def test_a_copy_of_a_trained_variable_is_found_as_its_average() -> None:
         ),
     ],
 )
-def test_silent_on_what_is_no_slot(graph: Placement) -> None:
+def test_silent_on_what_is_no_slot(graph: Placement, snapshot: SnapshotAssertion) -> None:
     verdict = SlotsWithVariables().judge(graph)
 
-    assert verdict.reason == "no optimiser slot and no moving average is updated"
+    assert messages(verdict) == snapshot
 
 
-def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable() -> None:
+def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable(
+    snapshot: SnapshotAssertion,
+) -> None:
     """Powers of beta may be anywhere; they are read and written on their own."""
     graph = program(
         variable("w/m"),
@@ -277,7 +280,8 @@ def test_the_scalars_of_an_optimiser_are_no_slots_of_a_larger_variable() -> None
 
     verdict = SlotsWithVariables().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "1 slot")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 def test_a_scalar_that_the_update_takes_by_reference_is_no_slot() -> None:
@@ -352,30 +356,24 @@ def test_slots_that_are_elsewhere_on_purpose(apart: Sequence[str], left: Sequenc
     assert objects(graph, apart=apart) == left
 
 
-NO_SLOT = "no optimiser slot and no moving average is updated"
-
-
 @pytest.mark.parametrize(
-    ("graph", "reason"),
+    "graph",
     [
-        pytest.param(momentum(placer=None), "no placer was asked", id="no placer"),
-        pytest.param(momentum(assigned=Missing("it died")), "it died", id="unplaced"),
-        pytest.param(
-            momentum(requested=Missing("a log has no requests")), "a log has no requests", id="log"
-        ),
-        pytest.param(program(), NO_SLOT, id="plain gradient descent"),
-        pytest.param(average(step={"train_op": ()}), NO_SLOT, id="no train op"),
+        pytest.param(momentum(placer=None), id="no placer"),
+        pytest.param(momentum(assigned=Missing("it died")), id="unplaced"),
+        pytest.param(momentum(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(program(), id="plain gradient descent"),
+        pytest.param(average(step={"train_op": ()}), id="no train op"),
         pytest.param(
             program(host("update/w", "ResourceApplyGradientDescent", "w", gradient(0))),
-            NO_SLOT,
             id="gradients alone",
         ),
     ],
 )
-def test_not_checked(graph: Placement, reason: str) -> None:
-    assert SlotsWithVariables().judge(graph) == Verdict(
-        "slots-with-variables", "not-checked", None, reason
-    )
+def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
+    verdict = SlotsWithVariables().judge(graph)
+    assert verdict == Verdict("slots-with-variables", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 def test_what_is_bound_to_an_op_that_is_no_variable_is_no_slot() -> None:

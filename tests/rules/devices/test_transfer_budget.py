@@ -3,10 +3,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from graphs import op, placement
-from towers import NO_TRAIN_OP, host, on, program, variable
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
+from towers import host, on, program, variable
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError
@@ -14,8 +17,6 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details, StepOps, Tensor
 from placement_checks.rules.devices.transfer_budget import TransferBudget
 
-FIX = "keep what is large where it is computed with, and feed each tower its part alone"
-NO_BUDGET = "no budget is set (--set transfer-budget.bytes=N)"
 STEP = StepOps(train_op=("train",))
 
 
@@ -45,7 +46,7 @@ def copies(graph: Placement) -> int:
     return sum(each["copies"] for each in TransferBudget(copies=1000).judge(graph).figures)
 
 
-def test_kept() -> None:
+def test_kept(snapshot: SnapshotAssertion) -> None:
     verdict = TransferBudget(bytes=64, copies=2).judge(sent())
 
     assert verdict == Verdict(
@@ -53,25 +54,21 @@ def test_kept() -> None:
         "kept",
         "assigned",
         findings=[],
-        note="/device:CPU:0 -> /device:GPU:0: 32 bytes in 1 copy; "
-        "/device:CPU:0 -> /device:GPU:1: 32 bytes in 1 copy",
+        note=ANY,
         figures=[
             figure("/device:CPU:0", "/device:GPU:0", 1, 32),
             figure("/device:CPU:0", "/device:GPU:1", 1, 32),
         ],
     )
+    assert messages(verdict) == snapshot
 
 
-def test_broken_by_bytes() -> None:
+def test_broken_by_bytes(snapshot: SnapshotAssertion) -> None:
     graph = sent((1000, 2), lines={"x": "main.py:9 net.py:3"})
 
     verdict = TransferBudget(bytes=15_999).judge(graph)
 
     assert (verdict.state, verdict.evidence) == ("broken", "assigned")
-    assert verdict.note == (
-        "/device:CPU:0 -> /device:GPU:0: 8,000 bytes in 1 copy; "
-        "/device:CPU:0 -> /device:GPU:1: 8,000 bytes in 1 copy"
-    )
     assert verdict.findings == [
         Finding(
             object="x",
@@ -84,20 +81,18 @@ def test_broken_by_bytes() -> None:
                 "x:0 /device:CPU:0 -> /device:GPU:0: 8,000 bytes",
                 "x:0 /device:CPU:0 -> /device:GPU:1: 8,000 bytes",
             ),
-            message="one step copies 16,000 bytes between devices, over the budget of 15,999 "
-            "bytes; the largest is x",
-            fix=FIX,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
-def test_broken_by_copies() -> None:
+def test_broken_by_copies(snapshot: SnapshotAssertion) -> None:
     (finding,) = TransferBudget(copies=1).judge(sent()).findings
 
     assert (finding.expected, finding.found) == ("at most 1 copies a step", "2 copies")
-    assert finding.message == (
-        "one step copies 2 copies between devices, over the budget of 1 copies; the largest is x"
-    )
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -118,17 +113,16 @@ def test_the_budget_is_the_most_that_is_allowed(budget: Mapping[str, int], state
 
 
 @pytest.mark.parametrize("budget", [{"bytes": 0}, {"copies": 0}])
-def test_nothing_is_copied_within_one_device(budget: Mapping[str, int]) -> None:
+def test_nothing_is_copied_within_one_device(
+    budget: Mapping[str, int], snapshot: SnapshotAssertion
+) -> None:
     verdict = TransferBudget(**budget).judge(sent(to=["CPU:0", "CPU:0"]))
 
-    assert (verdict.state, verdict.note, list(verdict.figures)) == (
-        "kept",
-        "nothing is copied",
-        [],
-    )
+    assert (verdict.state, list(verdict.figures)) == ("kept", [])
+    assert messages(verdict) == snapshot
 
 
-def test_towers_take_the_weights_and_give_the_gradients() -> None:
+def test_towers_take_the_weights_and_give_the_gradients(snapshot: SnapshotAssertion) -> None:
     """The price of towers: each weight out and each gradient back, for every tower."""
     graph = program(
         outputs={
@@ -149,9 +143,7 @@ def test_towers_take_the_weights_and_give_the_gradients() -> None:
         figure("/device:GPU:0", "/device:CPU:0", 1, 40),
         figure("/device:GPU:1", "/device:CPU:0", 1, 40),
     ]
-    assert verdict.note is not None
-    assert verdict.note.count("->") == 4
-    assert "more pairs" not in verdict.note
+    assert messages(verdict) == snapshot
 
 
 def test_one_tensor_is_copied_to_one_device_once() -> None:
@@ -189,13 +181,12 @@ def test_what_the_step_does_not_run_is_not_counted() -> None:
     assert copies(more) == 2
 
 
-def test_without_a_train_op_all_ops_are_counted_and_the_finding_says_so() -> None:
+def test_without_a_train_op_all_ops_are_counted_and_the_finding_says_so(
+    snapshot: SnapshotAssertion,
+) -> None:
     (finding,) = TransferBudget(bytes=63).judge(sent(step=StepOps())).findings
 
-    assert finding.message == (
-        "one step copies 64 bytes between devices, over the budget of 63 bytes "
-        f"(all ops were counted: {NO_TRAIN_OP}); the largest is x"
-    )
+    assert messages(finding) == snapshot
 
 
 def test_a_handle_is_no_data() -> None:
@@ -241,7 +232,7 @@ def test_the_size_of_what_has_none_is_not_known(dtype: str) -> None:
     assert verdict.figures == [figure("/device:CPU:0", "/device:GPU:0", 1, 0, 1)]
 
 
-def test_the_largest_pairs_are_shown_and_the_others_counted() -> None:
+def test_the_largest_pairs_are_shown_and_the_others_counted(snapshot: SnapshotAssertion) -> None:
     """Each of three GPUs sends to the two others."""
     ops = []
     for i in range(3):
@@ -251,12 +242,7 @@ def test_the_largest_pairs_are_shown_and_the_others_counted() -> None:
 
     verdict = TransferBudget().judge(graph)
 
-    assert verdict.note == (
-        "/device:GPU:2 -> /device:GPU:0: 12 bytes in 1 copy; "
-        "/device:GPU:2 -> /device:GPU:1: 12 bytes in 1 copy; "
-        "/device:GPU:1 -> /device:GPU:0: 8 bytes in 1 copy; "
-        "/device:GPU:1 -> /device:GPU:2: 8 bytes in 1 copy; 2 more, see place --transfers"
-    )
+    assert messages(verdict) == snapshot
     assert len(verdict.figures) == 6
 
 
@@ -271,13 +257,10 @@ def test_the_path_has_the_largest_copies() -> None:
     assert [each.partition(":")[0] for each in finding.path] == [f"x_{i}" for i in range(9, 1, -1)]
 
 
-def test_copies_of_unknown_size_are_counted_and_shown() -> None:
+def test_copies_of_unknown_size_are_counted_and_shown(snapshot: SnapshotAssertion) -> None:
     verdict = TransferBudget(copies=1).judge(sent(None))
 
-    assert verdict.note == (
-        "/device:CPU:0 -> /device:GPU:0: 0 bytes in 1 copy, 1 of unknown size; "
-        "/device:CPU:0 -> /device:GPU:1: 0 bytes in 1 copy, 1 of unknown size"
-    )
+    assert messages(verdict) == snapshot
     (finding,) = verdict.findings
     assert finding.path[0] == "x:0 /device:CPU:0 -> /device:GPU:0: unknown size"
 
@@ -385,37 +368,33 @@ def test_one_list_of_inputs_for_all_towers_is_the_whole_batch() -> None:
     assert figure("/device:CPU:0", "/device:GPU:1", 2, 8 * 2 * 4, 1) in verdict.figures
 
 
-def test_without_a_budget_the_transfers_are_shown_all_the_same() -> None:
-    assert TransferBudget().judge(sent()) == Verdict(
+def test_without_a_budget_the_transfers_are_shown_all_the_same(
+    snapshot: SnapshotAssertion,
+) -> None:
+    verdict = TransferBudget().judge(sent())
+    assert verdict == Verdict(
         "transfer-budget",
         "not-checked",
         None,
-        NO_BUDGET,
-        note="/device:CPU:0 -> /device:GPU:0: 32 bytes in 1 copy; "
-        "/device:CPU:0 -> /device:GPU:1: 32 bytes in 1 copy",
+        ANY,
+        note=ANY,
         figures=[
             figure("/device:CPU:0", "/device:GPU:0", 1, 32),
             figure("/device:CPU:0", "/device:GPU:1", 1, 32),
         ],
     )
+    assert messages(verdict) == snapshot
 
 
-def test_rows_alone_are_no_budget() -> None:
-    assert TransferBudget(rows=8).judge(sent()).reason == NO_BUDGET
+def test_rows_alone_are_no_budget(snapshot: SnapshotAssertion) -> None:
+    assert messages(TransferBudget(rows=8).judge(sent())) == snapshot
 
 
-def test_not_checked_where_the_size_is_not_known() -> None:
+def test_not_checked_where_the_size_is_not_known(snapshot: SnapshotAssertion) -> None:
     verdict = TransferBudget(bytes=1000).judge(sent((None, 2)))
 
     assert (verdict.state, verdict.evidence) == ("not-checked", None)
-    assert verdict.reason == (
-        "the size of 2 tensors is not known; give the rows of the global batch: "
-        "--set transfer-budget.rows=N"
-    )
-    assert verdict.note == (
-        "/device:CPU:0 -> /device:GPU:0: 0 bytes in 1 copy, 1 of unknown size; "
-        "/device:CPU:0 -> /device:GPU:1: 0 bytes in 1 copy, 1 of unknown size"
-    )
+    assert messages(verdict) == snapshot
 
 
 def test_a_budget_of_copies_needs_no_sizes() -> None:
@@ -423,25 +402,18 @@ def test_a_budget_of_copies_needs_no_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "reason"),
+    "graph",
     [
-        pytest.param(sent(placer=None), "no placer was asked", id="no placer"),
-        pytest.param(sent(assigned=Missing("it died")), "it died", id="unplaced"),
-        pytest.param(
-            sent(requested=Missing("a log has no requests")), "a log has no requests", id="log"
-        ),
-        pytest.param(
-            sent(placer="log", machine="cpu*1"),
-            "the log comes from a machine without GPUs, on which every op is on a CPU whatever it "
-            "asks for; verify the program itself, on GPUs that need not exist",
-            id="log of a machine without GPUs",
-        ),
+        pytest.param(sent(placer=None), id="no placer"),
+        pytest.param(sent(assigned=Missing("it died")), id="unplaced"),
+        pytest.param(sent(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(sent(placer="log", machine="cpu*1"), id="log of a machine without GPUs"),
     ],
 )
-def test_not_checked(graph: Placement, reason: str) -> None:
-    assert TransferBudget(bytes=0).judge(graph) == Verdict(
-        "transfer-budget", "not-checked", None, reason
-    )
+def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
+    verdict = TransferBudget(bytes=0).judge(graph)
+    assert verdict == Verdict("transfer-budget", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -455,7 +427,6 @@ def test_a_number_below_zero_is_refused(field: str) -> None:
 
 
 CLUSTER = "ps*2; worker*2: gpu*2"
-MAKE = "make it where it is read, or keep it in a variable there"
 LARGE = 1 << 18  # floats, of a constant as large as is allowed
 
 
@@ -491,7 +462,7 @@ def linked(
 BOTH = (ps(0), (10,), [gpu(0), gpu(0, 1), gpu(1)])  # 80 bytes to one worker, 40 to the other
 
 
-def test_a_link_over_its_bytes() -> None:
+def test_a_link_over_its_bytes(snapshot: SnapshotAssertion) -> None:
     graph = linked(BOTH, lines={"x0": "main.py:9 net.py:3"})
 
     verdict = TransferBudget(link_bytes=79).judge(graph)
@@ -512,22 +483,21 @@ def test_a_link_over_its_bytes() -> None:
                     f"x0:0 {ps(0)} -> {gpu(0)}: 40 bytes",
                     f"x0:0 {ps(0)} -> {gpu(0, 1)}: 40 bytes",
                 ),
-                message="one step sends 80 bytes from /job:ps/task:0 to /job:worker/task:0, over "
-                "the budget of 79 bytes a link",
-                fix=FIX,
+                message=ANY,
+                fix=ANY,
             )
         ],
-        note="/job:ps/task:0 -> /job:worker/task:0: 80 bytes in 2 copies; "
-        "/job:ps/task:0 -> /job:worker/task:1: 40 bytes in 1 copy",
+        note=ANY,
         figures=[
             figure(ps(0), gpu(0), 1, 40),
             figure(ps(0), gpu(0, 1), 1, 40),
             figure(ps(0), gpu(1), 1, 40),
         ],
     )
+    assert messages(verdict) == snapshot
 
 
-def test_a_link_over_its_copies() -> None:
+def test_a_link_over_its_copies(snapshot: SnapshotAssertion) -> None:
     (finding,) = TransferBudget(link_copies=1).judge(linked(BOTH)).findings
 
     assert (finding.object, finding.expected, finding.found) == (
@@ -535,10 +505,7 @@ def test_a_link_over_its_copies() -> None:
         "at most 1 copies a step",
         "2 copies",
     )
-    assert finding.message == (
-        "one step sends 2 copies from /job:ps/task:0 to /job:worker/task:0, over the budget of "
-        "1 copies a link"
-    )
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -563,14 +530,14 @@ def test_the_budget_of_a_link_is_the_most_that_is_allowed(
 
 
 @pytest.mark.parametrize(
-    ("others", "more"),
+    "others",
     [
-        ([1], "; 1 other link of that task is over it too"),
-        ([1, 2], "; 2 other links of that task are over it too"),
+        [1],
+        [1, 2],
     ],
 )
 def test_a_task_that_sends_too_much_to_several_is_one_finding(
-    others: Sequence[int], more: str
+    others: Sequence[int], snapshot: SnapshotAssertion
 ) -> None:
     graph = linked(
         (ps(0), (20,), [gpu(0)]),
@@ -581,10 +548,7 @@ def test_a_task_that_sends_too_much_to_several_is_one_finding(
 
     (finding,) = TransferBudget(link_bytes=40).judge(graph).findings
 
-    assert finding.message == (
-        "one step sends 80 bytes from /job:ps/task:0 to /job:worker/task:0, over the budget of 40 "
-        f"bytes a link{more}"
-    )
+    assert messages(finding) == snapshot
     assert finding.path == (f"x0:0 {ps(0)} -> {gpu(0)}: 80 bytes",)
 
 
@@ -605,12 +569,10 @@ def test_every_task_that_sends_too_much_is_a_finding_the_busiest_first() -> None
     ]
 
 
-def test_without_a_train_op_the_finding_of_a_link_says_so() -> None:
+def test_without_a_train_op_the_finding_of_a_link_says_so(snapshot: SnapshotAssertion) -> None:
     (finding,) = TransferBudget(link_bytes=79).judge(linked(BOTH, step=StepOps())).findings
 
-    assert finding.message.endswith(
-        f", over the budget of 79 bytes a link (all ops were counted: {NO_TRAIN_OP})"
-    )
+    assert messages(finding) == snapshot
 
 
 def test_the_budget_of_all_and_that_of_a_link_are_findings_of_their_own() -> None:
@@ -629,12 +591,12 @@ def test_nothing_goes_over_a_link_within_one_task(budget: Mapping[str, int]) -> 
 
 
 @pytest.mark.parametrize("budget", [{"link_bytes": 0}, {"link_copies": 0}])
-def test_one_host_has_no_links_to_judge(budget: Mapping[str, int]) -> None:
+def test_one_host_has_no_links_to_judge(
+    budget: Mapping[str, int], snapshot: SnapshotAssertion
+) -> None:
     verdict = TransferBudget(**budget).judge(sent((10,)))
-    assert (verdict.state, verdict.reason) == (
-        "not-checked",
-        "the machine is one host, without links between tasks",
-    )
+    assert verdict.state == "not-checked"
+    assert messages(verdict) == snapshot
     assert TransferBudget(copies=9, **budget).judge(sent((10,))).state == "kept"
 
 
@@ -644,58 +606,46 @@ def test_a_constant_that_breaks_two_budgets_is_one_finding() -> None:
     assert (finding.object, finding.found) == ("x0", "80 bytes")
 
 
-def test_what_stays_within_a_task_is_no_part_of_the_link() -> None:
+def test_what_stays_within_a_task_is_no_part_of_the_link(snapshot: SnapshotAssertion) -> None:
     graph = linked((gpu(0), (10,), [gpu(0, 1), gpu(1)]))
 
     verdict = TransferBudget(link_bytes=40, link_copies=1).judge(graph)
 
     assert verdict.state == "kept"
-    assert verdict.note == "/job:worker/task:0 -> /job:worker/task:1: 40 bytes in 1 copy"
+    assert messages(verdict) == snapshot
     assert len(verdict.figures) == 2
 
 
-def test_within_a_task_of_a_cluster_the_note_has_devices() -> None:
+def test_within_a_task_of_a_cluster_the_note_has_devices(snapshot: SnapshotAssertion) -> None:
     verdict = TransferBudget(link_bytes=0).judge(linked((gpu(0), (10,), [gpu(0, 1)])))
-    assert verdict.note == f"{gpu(0)} -> {gpu(0, 1)}: 40 bytes in 1 copy"
+    assert messages(verdict) == snapshot
 
 
-def test_the_note_has_the_largest_links_and_counts_the_others() -> None:
+def test_the_note_has_the_largest_links_and_counts_the_others(snapshot: SnapshotAssertion) -> None:
     graph = linked(
         *((ps(0), (i + 1,), [gpu(i)]) for i in range(5)), machine="ps*1; worker*5: gpu*1"
     )
-    assert TransferBudget(link_copies=1).judge(graph).note == (
-        "/job:ps/task:0 -> /job:worker/task:4: 20 bytes in 1 copy; "
-        "/job:ps/task:0 -> /job:worker/task:3: 16 bytes in 1 copy; "
-        "/job:ps/task:0 -> /job:worker/task:2: 12 bytes in 1 copy; "
-        "/job:ps/task:0 -> /job:worker/task:1: 8 bytes in 1 copy; "
-        "1 more, see place --transfers"
-    )
+    assert messages(TransferBudget(link_copies=1).judge(graph)) == snapshot
 
 
-UNKNOWN = (
-    "the size of {} tensors is not known; give the rows of the global batch: "
-    "--set transfer-budget.rows=N"
-)
-
-
-def test_a_link_with_sizes_that_are_not_known_is_not_judged() -> None:
+def test_a_link_with_sizes_that_are_not_known_is_not_judged(snapshot: SnapshotAssertion) -> None:
     graph = linked((ps(0), None, [gpu(0), gpu(1)]), (gpu(0), None, [gpu(0, 1)]))
 
-    assert TransferBudget(link_bytes=10).judge(graph).reason == UNKNOWN.format(2)
-    assert TransferBudget(bytes=10).judge(graph).reason == UNKNOWN.format(3)
-    assert TransferBudget(bytes=10, link_bytes=10).judge(graph).reason == UNKNOWN.format(3)
+    assert messages(TransferBudget(link_bytes=10).judge(graph)) == snapshot
+    assert messages(TransferBudget(bytes=10).judge(graph)) == snapshot
+    assert messages(TransferBudget(bytes=10, link_bytes=10).judge(graph)) == snapshot
     assert TransferBudget(link_copies=1).judge(graph).state == "kept"
 
 
-def test_sizes_that_are_not_known_within_a_task_are_no_part_of_a_link() -> None:
+def test_sizes_that_are_not_known_within_a_task_are_no_part_of_a_link(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = linked((ps(0), (10,), [gpu(0)]), (gpu(0), None, [gpu(0, 1)]))
 
     verdict = TransferBudget(link_bytes=40).judge(graph)
 
-    assert (verdict.state, verdict.note) == (
-        "kept",
-        "/job:ps/task:0 -> /job:worker/task:0: 40 bytes in 1 copy",
-    )
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 def test_a_link_is_over_its_budget_whatever_is_not_known_beside_it() -> None:
@@ -711,13 +661,15 @@ def test_rows_give_the_size_of_what_goes_over_a_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("takers", "devices"),
+    "takers",
     [
-        ([gpu(0)], "1 device"),
-        ([gpu(0), gpu(0, 1), gpu(1), "/job:ps/task:0/gpu:0"], "3 devices"),
+        [gpu(0)],
+        [gpu(0), gpu(0, 1), gpu(1), "/job:ps/task:0/gpu:0"],
     ],
 )
-def test_a_large_constant_goes_to_other_tasks(takers: Sequence[str], devices: str) -> None:
+def test_a_large_constant_goes_to_other_tasks(
+    takers: Sequence[str], snapshot: SnapshotAssertion
+) -> None:
     graph = linked((ps(0), (LARGE + 1,), takers), kind="Const", lines={"x0": "main.py:9 net.py:3"})
 
     verdict = TransferBudget().judge(graph)
@@ -734,24 +686,20 @@ def test_a_large_constant_goes_to_other_tasks(takers: Sequence[str], devices: st
             path=tuple(
                 f"x0:0 {ps(0)} -> {to}: 1,048,580 bytes" for to in takers if "worker" in to
             ),
-            message="the constant x0, 1,048,580 bytes, is sent from /job:ps/task:0 to "
-            f"{devices} of other tasks in every step",
-            fix=MAKE,
+            message=ANY,
+            fix=ANY,
         )
     ]
-    assert verdict.note is not None
-    assert verdict.note.startswith("/job:ps/task:0 -> /job:worker/task:0: ")
+    assert messages(verdict) == snapshot
 
 
-def test_a_constant_of_unknown_size_may_be_a_large_one() -> None:
+def test_a_constant_of_unknown_size_may_be_a_large_one(snapshot: SnapshotAssertion) -> None:
     graph = linked((ps(0), None, [gpu(0)]), kind="Const")
 
     verdict = TransferBudget(link_copies=100).judge(graph)
 
-    assert (verdict.state, verdict.reason) == (
-        "not-checked",
-        "the size of 1 constant that other tasks read is not known",
-    )
+    assert verdict.state == "not-checked"
+    assert messages(verdict) == snapshot
 
 
 def test_every_large_constant_is_a_finding() -> None:
@@ -777,11 +725,13 @@ def test_every_large_constant_is_a_finding() -> None:
         pytest.param(linked((ps(0), (LARGE * 2,), [gpu(0)])), id="an input"),
     ],
 )
-def test_silent_on_what_is_no_large_constant_between_tasks(graph: Placement) -> None:
+def test_silent_on_what_is_no_large_constant_between_tasks(
+    graph: Placement, snapshot: SnapshotAssertion
+) -> None:
     verdict = TransferBudget().judge(graph)
 
-    assert (verdict.state, verdict.reason) == ("not-checked", NO_BUDGET)
-    assert verdict.note is not None
+    assert verdict.state == "not-checked"
+    assert messages(verdict) == snapshot
     assert TransferBudget(copies=9).judge(graph).state == "kept"
 
 
@@ -814,21 +764,21 @@ def test_a_constant_of_unknown_size_is_not_over_the_smallest_budget() -> None:
     assert TransferBudget(constant_bytes=0).judge(graph).state == "not-checked"
 
 
-def test_without_the_rows_what_a_tower_computes_of_each_has_no_known_size() -> None:
+def test_without_the_rows_what_a_tower_computes_of_each_has_no_known_size(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = program(
         host("shown", "Mean", "tower_1/w/MatMul"),
         host("train", "NoOp", "^update/w", "^step/add", "^shown"),
         outputs={"tower_1/w/MatMul": (None, 4)},
     )
 
-    assert "of unknown size" in str(TransferBudget().judge(graph).note)
-    assert "/device:GPU:1 -> /device:CPU:0: 64 bytes" in str(
-        TransferBudget(rows=8).judge(graph).note
-    )
+    assert messages(TransferBudget().judge(graph)) == snapshot
+    assert messages(TransferBudget(rows=8).judge(graph)) == snapshot
 
 
-@pytest.mark.parametrize(("gpus", "more"), [(4, ""), (5, "; 1 more, see place --transfers")])
-def test_four_pairs_of_devices_are_listed(gpus: int, more: str) -> None:
+@pytest.mark.parametrize("gpus", [4, 5])
+def test_four_pairs_of_devices_are_listed(gpus: int, snapshot: SnapshotAssertion) -> None:
     graph = placement(
         op("a", "MatMul", "/cpu:0", "CPU:0"),
         *(op(f"b{i}", "Neg", f"/gpu:{i}", f"GPU:{i}", "a") for i in range(gpus)),
@@ -836,10 +786,7 @@ def test_four_pairs_of_devices_are_listed(gpus: int, more: str) -> None:
         machine=f"gpu*{gpus}",
     )
 
-    note = str(TransferBudget().judge(graph).note)
-
-    assert note.count("->") == 4
-    assert note.endswith(f"16 bytes in 1 copy{more}")
+    assert messages(TransferBudget().judge(graph)) == snapshot
 
 
 def test_links_are_judged_where_the_machine_is_not_known() -> None:
@@ -848,7 +795,9 @@ def test_links_are_judged_where_the_machine_is_not_known() -> None:
     assert TransferBudget(link_bytes=1).judge(graph).state == "kept"
 
 
-def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first() -> None:
+def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = placement(
         op("whole", "Neg", "/cpu:0", "CPU:0"),
         *(op(name, "Neg", "/cpu:0", "CPU:0") for name in ("half", "other")),
@@ -857,10 +806,7 @@ def test_of_pairs_with_equal_bytes_the_one_with_more_copies_comes_first() -> Non
         outputs={"whole": (4,), "half": (2,), "other": (2,)},
     )
 
-    assert TransferBudget().judge(graph).note == (
-        "/device:CPU:0 -> /device:GPU:1: 16 bytes in 2 copies; "
-        "/device:CPU:0 -> /device:GPU:0: 16 bytes in 1 copy"
-    )
+    assert messages(TransferBudget().judge(graph)) == snapshot
 
 
 @pytest.mark.parametrize(("shape", "size"), [((), 4), ((2,), 8), ((None,), 400)])
@@ -873,10 +819,12 @@ def test_the_rows_are_those_of_an_unknown_first_dimension_alone(
         outputs={"a": shape},
     )
 
-    assert f": {size} bytes in 1 copy" in str(TransferBudget(rows=100).judge(graph).note)
+    verdict = TransferBudget(rows=100).judge(graph)
+
+    assert verdict.figures == [figure("/device:CPU:0", "/device:GPU:0", 1, size)]
 
 
-def test_an_op_that_was_not_placed_sends_nothing() -> None:
+def test_an_op_that_was_not_placed_sends_nothing(snapshot: SnapshotAssertion) -> None:
     graph = placement(op("a", "Neg"), op("b", "Neg", "/gpu:0", "GPU:0", "a"), outputs={"a": (4,)})
 
-    assert TransferBudget().judge(graph).note == "nothing is copied"
+    assert messages(TransferBudget().judge(graph)) == snapshot

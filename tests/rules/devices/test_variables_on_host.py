@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from graphs import op, placement
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
@@ -18,21 +21,21 @@ def variable(requested: str, assigned: str, type: str = "VarHandleOp", **more: A
     return op("w", type, requested, assigned, **more)
 
 
-def test_kept() -> None:
+def test_kept(snapshot: SnapshotAssertion) -> None:
     graph = placement(variable("/cpu:0", "CPU:0"), op("a", "MatMul", "/gpu:0", "GPU:0", "w"))
-    assert VariablesOnHost().judge(graph) == Verdict(
-        "variables-on-host", "kept", "assigned", findings=[], note="1 variable"
-    )
+    verdict = VariablesOnHost().judge(graph)
+    assert verdict == Verdict("variables-on-host", "kept", "assigned", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = placement(
         variable("/gpu:1", "GPU:1", "VariableV2"),
         op("v", "VariableV2", "/cpu:0", "CPU:0"),
         lines={"w": "main.py:30 net.py:9 net.py:3"},
     )
     verdict = VariablesOnHost().judge(graph)
-    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "2 variables")
+    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
         Finding(
             object="w",
@@ -41,14 +44,16 @@ def test_broken() -> None:
             expected="/device:CPU:0",
             found="/device:GPU:1",
             where="main.py:30",
-            message="variable w sits on /device:GPU:1, not on /device:CPU:0; "
-            "it asks for /device:GPU:1 (built at main.py:30 > net.py:9 > :3)",
-            fix="create it under tf.device('/cpu:0')",
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
-def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_well() -> None:
+def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_well(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = placement(variable("", "CPU:0"), lines={"w": "main.py:9"})
     verdict = VariablesOnHost().judge(graph)
     assert verdict.findings == [
@@ -59,30 +64,24 @@ def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_w
             expected="/device:CPU:0",
             found="no device",
             where="main.py:9",
-            message="variable w asks for no device; the placer chose /device:CPU:0 on this "
-            "machine and may choose another elsewhere",
-            fix="create it under tf.device('/cpu:0')",
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
-def test_variable_that_asks_for_no_device_and_sits_elsewhere() -> None:
+def test_variable_that_asks_for_no_device_and_sits_elsewhere(snapshot: SnapshotAssertion) -> None:
     (finding,) = VariablesOnHost().judge(placement(variable("", "GPU:0"))).findings
-    assert finding.message == (
-        "variable w sits on /device:GPU:0, not on /device:CPU:0; it asks for no device"
-    )
+    assert messages(finding) == snapshot
 
 
-@pytest.mark.parametrize(
-    ("type", "told"),
-    [("VarHandleOp", True), ("Variable", False), ("AutoReloadVariable", False)],
-)
-def test_cure_tells_device_functions_of_resource_variables_only(type: str, told: bool) -> None:
+@pytest.mark.parametrize("type", ["VarHandleOp", "Variable", "AutoReloadVariable"])
+def test_the_fix_tells_device_functions_of_resource_variables_only(
+    type: str, snapshot: SnapshotAssertion
+) -> None:
     (finding,) = VariablesOnHost().judge(placement(variable("/gpu:0", "GPU:0", type))).findings
-    assert (
-        finding.fix.endswith("must send VarHandleOp there as well as Variable and VariableV2")
-        is told
-    )
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -122,12 +121,12 @@ def test_kept_on_the_devices_that_are_allowed(
     assert (verdict.state, list(verdict.findings)) == ("kept", [])
 
 
-def test_partial_name_that_does_not_match() -> None:
+def test_partial_name_that_does_not_match(snapshot: SnapshotAssertion) -> None:
     graph = placement(variable("/job:worker/cpu:0", "/job:worker/task:1/cpu:0"), machine=CLUSTER)
     (finding,) = VariablesOnHost(("/job:ps", "/job:chief/cpu:0")).judge(graph).findings
     assert finding.expected == "/job:ps or /job:chief/device:CPU:0"
     assert finding.found == "/job:worker/replica:0/task:1/device:CPU:0"
-    assert "create it under tf.device('/job:ps')" in finding.fix
+    assert messages(finding) == snapshot
 
 
 def test_allowed_variables_may_sit_anywhere() -> None:
@@ -147,25 +146,24 @@ def test_device_must_be_a_device_name(device: str | tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "reason"),
+    "graph",
     [
-        (placement(variable("/gpu:0", ""), placer=None), "no placer was asked"),
-        (placement(variable("/gpu:0", ""), assigned=Missing("it died")), "it died"),
-        (placement(op("a", "NoOp", "", "CPU:0")), "the graph has no variables"),
-        (
-            placement(variable("", "CPU:0"), machine="cpu*2"),
-            "the machine (cpu*2) has no GPU, so every op is on a CPU",
+        pytest.param(placement(variable("/gpu:0", ""), placer=None), id="no placer"),
+        pytest.param(
+            placement(variable("/gpu:0", ""), assigned=Missing("it died")), id="unplaced"
         ),
-        (
+        pytest.param(placement(op("a", "NoOp", "", "CPU:0")), id="no variables"),
+        pytest.param(placement(variable("", "CPU:0"), machine="cpu*2"), id="a host without GPUs"),
+        pytest.param(
             placement(variable("/job:worker", "/job:worker/cpu:0"), machine="ps*1; worker*2"),
-            "the machine (ps*1: cpu*1; worker*2: cpu*1) has no GPU, so every op is on a CPU",
+            id="a cluster without GPUs",
         ),
     ],
 )
-def test_not_checked(graph: Placement, reason: str) -> None:
-    assert VariablesOnHost().judge(graph) == Verdict(
-        "variables-on-host", "not-checked", None, reason
-    )
+def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
+    verdict = VariablesOnHost().judge(graph)
+    assert verdict == Verdict("variables-on-host", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 SERVERS = "ps*2; worker*2"
@@ -181,10 +179,10 @@ def misplaced(device: str | tuple[str, str], machine: str = SERVERS) -> Verdict:
     return VariablesOnHost(device).judge(graph)
 
 
-def test_a_cluster_without_gpus_is_judged_by_the_job() -> None:
+def test_a_cluster_without_gpus_is_judged_by_the_job(snapshot: SnapshotAssertion) -> None:
     verdict = misplaced("/job:ps")
 
-    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "assigned", "2 variables")
+    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
     assert verdict.findings == [
         Finding(
             object="w",
@@ -192,11 +190,11 @@ def test_a_cluster_without_gpus_is_judged_by_the_job() -> None:
             evidence="assigned",
             expected="/job:ps",
             found="/job:worker/replica:0/task:1/device:CPU:0",
-            message="variable w sits on /job:worker/replica:0/task:1/device:CPU:0, not on "
-            "/job:ps; it asks for /job:worker/device:CPU:0",
-            fix="create it under tf.device('/job:ps')",
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -217,13 +215,11 @@ def test_what_is_found_in_a_cluster_without_gpus(
 @pytest.mark.parametrize("device", ["/cpu:0", "/cpu", ("/job:ps", "/job:worker"), "/task:*/cpu:0"])
 def test_a_cluster_without_gpus_where_a_variable_can_only_be_where_it_may(
     device: str | tuple[str, str],
+    snapshot: SnapshotAssertion,
 ) -> None:
-    assert misplaced(device) == Verdict(
-        "variables-on-host",
-        "not-checked",
-        None,
-        "the machine (ps*2: cpu*1; worker*2: cpu*1) has no GPU, so every op is on a CPU",
-    )
+    verdict = misplaced(device)
+    assert verdict == Verdict("variables-on-host", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 def test_a_second_cpu_is_judged() -> None:
@@ -236,49 +232,33 @@ def test_a_host_without_gpus_is_not_judged_whatever_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "device", "fix"),
+    ("machine", "device"),
     [
-        (
-            "pss*2; worker*2: gpu",
-            "/job:ps",
-            "the rule asks for /job:ps, and the machine has /job:pss and /job:worker; did you "
-            "mean /job:pss?",
-        ),
-        (
-            "ps*2; worker*2: gpu",
-            "/job:ps/task:2/cpu:0",
-            "the rule asks for /job:ps/task:2, and the job ps has tasks 0 and 1; mend the name, "
-            'or describe a machine that has it: --machine "ps*2; worker*8: gpu*4"',
-        ),
-        (
-            "gpu*2",
-            ("/job:ps", "/gpu:1"),
-            "the rule asks for the job ps, and the machine is one host (gpu*2); mend the name, or "
-            'describe a machine that has it: --machine "ps*2; worker*8: gpu*4"',
-        ),
-        ("gpu*2", ("/cpu:1", "/job:ps"), "create it under tf.device('/cpu:1')"),
-        (None, "/job:ps", "create it under tf.device('/job:ps')"),
+        ("pss*2; worker*2: gpu", "/job:ps"),
+        ("ps*2; worker*2: gpu", "/job:ps/task:2/cpu:0"),
+        ("gpu*2", ("/job:ps", "/gpu:1")),
+        ("gpu*2", ("/cpu:1", "/job:ps")),
+        (None, "/job:ps"),
     ],
 )
 def test_the_fix_where_the_machine_lacks_what_the_rule_names(
-    machine: str | None, device: str | tuple[str, str], fix: str
+    machine: str | None, device: str | tuple[str, str], snapshot: SnapshotAssertion
 ) -> None:
     graph = placement(variable("/cpu:0", "CPU:0", "VariableV2"), machine=machine)
 
     (finding,) = VariablesOnHost(device).judge(graph).findings
 
-    assert finding.fix == fix
+    assert messages(finding) == snapshot
 
 
-def test_a_job_that_the_machine_lacks_is_no_matter_of_device_functions() -> None:
+def test_a_job_that_the_machine_lacks_is_no_matter_of_device_functions(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = placement(variable("", "CPU:0"), machine="pss*2; worker*2: gpu")
 
     (finding,) = VariablesOnHost("/job:ps").judge(graph).findings
 
-    assert finding.fix == (
-        "the rule asks for /job:ps, and the machine has /job:pss and /job:worker; did you mean "
-        "/job:pss?"
-    )
+    assert messages(finding) == snapshot
 
 
 LOG = "a log has no requests"
@@ -289,51 +269,51 @@ def logged(*ops: Op, **more: Any) -> Verdict:
     return VariablesOnHost().judge(placement(*ops, placer="log", requested=Missing(LOG), **more))
 
 
-def test_a_log_tells_where_variables_are_and_not_what_they_ask_for() -> None:
+def test_a_log_tells_where_variables_are_and_not_what_they_ask_for(
+    snapshot: SnapshotAssertion,
+) -> None:
     verdict = logged(
         op("w", "VarHandleOp", "", "GPU:0"), op("v", "VarHandleOp", "", "CPU:0"), machine="gpu*2"
     )
 
     (finding,) = verdict.findings
-    assert finding.message == "variable w sits on /device:GPU:0, not on /device:CPU:0"
-    assert verdict.note == "2 variables"
+    assert messages(finding) == snapshot
+    assert messages(verdict) == snapshot
 
 
-def test_variables_that_the_log_does_not_name_are_counted_apart() -> None:
+def test_variables_that_the_log_does_not_name_are_counted_apart(
+    snapshot: SnapshotAssertion,
+) -> None:
     verdict = logged(
         op("w", "VarHandleOp", "", "CPU:0"), op("v", "VarHandleOp"), op("u", "VarHandleOp")
     )
 
-    assert (verdict.state, verdict.note) == (
-        "kept",
-        "1 variable, and 2 that the log does not name",
-    )
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("ops", "reason"),
+    "ops",
     [
-        ([op("w", "VarHandleOp")], "none of the graph's variables is named in the log"),
-        ([op("a", "MatMul", "", "GPU:0")], "the log names no variable"),
-        ([op("a", "MatMul", "", "GPU:0"), op("b", "")], "the log names no variable"),
-        (
-            [op("a", "", "", "GPU:0")],
-            "logs of TensorFlow before 0.12 have no op types; give the program with --graph",
-        ),
+        pytest.param([op("w", "VarHandleOp")], id="one that was not placed"),
+        pytest.param([op("a", "MatMul", "", "GPU:0")], id="types"),
+        pytest.param([op("a", "MatMul", "", "GPU:0"), op("b", "")], id="a type"),
+        pytest.param([op("a", "", "", "GPU:0")], id="no types"),
     ],
 )
-def test_a_log_that_names_no_variable(ops: Sequence[Op], reason: str) -> None:
-    assert logged(*ops).reason == reason
+def test_a_log_that_names_no_variable(ops: Sequence[Op], snapshot: SnapshotAssertion) -> None:
+    assert messages(logged(*ops)) == snapshot
 
 
-def test_a_log_of_a_machine_without_gpus_says_what_to_do_instead() -> None:
-    reason = logged(op("w", "VarHandleOp", "", "CPU:0"), machine="cpu*1").reason
+def test_a_log_of_a_machine_without_gpus_says_what_to_do_instead(
+    snapshot: SnapshotAssertion,
+) -> None:
+    verdict = logged(op("w", "VarHandleOp", "", "CPU:0"), machine="cpu*1")
 
-    assert reason is not None
-    assert reason.startswith("the log comes from a machine without GPUs")
+    assert messages(verdict) == snapshot
 
 
-def test_variables_none_of_which_was_placed() -> None:
+def test_variables_none_of_which_was_placed(snapshot: SnapshotAssertion) -> None:
     verdict = VariablesOnHost().judge(placement(op("w", "VarHandleOp", "/cpu:0")))
 
-    assert verdict.reason == "none of the graph's variables is placed"
+    assert messages(verdict) == snapshot
