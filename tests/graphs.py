@@ -16,17 +16,17 @@ def op(
     name: str, type: str, requested: str = "", assigned: str = "", *inputs: str, **more: Any
 ) -> Op:
     """An op; the host it is assigned to is the local one unless `assigned` names a job."""
-    put = Device.parse(assigned).over(LOCALHOST) if assigned else None
-    return Op(name, type, Device.parse(requested), inputs, put, **more)
+    device = Device.parse(assigned).over(LOCALHOST) if assigned else None
+    return Op(name, type, Device.parse(requested), inputs, device, **more)
 
 
 @dataclass
-class Known(Details):
+class HandWrittenDetails(Details):
     """The details of ops, written by hand."""
 
     lines: Mapping[str, str]
     shapes: Mapping[str, tuple[int | None, ...] | None]
-    known: Mapping[str, Mapping[str, Any]]
+    attributes_of: Mapping[str, Mapping[str, Any]]
     values: Mapping[str, Any]
 
     def frames(self, op: str) -> tuple[Frame, ...]:
@@ -37,7 +37,7 @@ class Known(Details):
         return (Tensor("float32", self.shapes[op]),) if op in self.shapes else ()
 
     def attributes(self, op: str) -> Mapping[str, Any]:
-        return self.known.get(op, {})
+        return self.attributes_of.get(op, {})
 
     def value(self, op: str) -> tuple[Any, ...] | None:
         if op not in self.values:
@@ -61,18 +61,18 @@ def placement(
     `outputs` has the shape of the one float32 output of an op, `values` the value of a constant.
     """
 
-    named = {"program": "train.py:build", "placer": "phantom", **more}
-    if named["placer"]:
-        named = {"assigned": True, **named}
+    fields = {"program": "train.py:build", "placer": "phantom", **more}
+    if fields["placer"]:
+        fields = {"assigned": True, **fields}
     variables = [
-        Variable(each.name, "float32", (shapes or {}).get(each.name, (4,)))
-        for each in ops
-        if each.type in VARIABLES
+        Variable(op.name, "float32", (shapes or {}).get(op.name, (4,)))
+        for op in ops
+        if op.type in VARIABLES
     ]
     return Placement(
-        ops={each.name: each for each in ops},
+        ops={op.name: op for op in ops},
         variables=variables,
         machine=Machine.parse(machine) if machine else None,
-        details=Known(lines or {}, outputs or {}, attributes or {}, values or {}),
-        **named,
+        details=HandWrittenDetails(lines or {}, outputs or {}, attributes or {}, values or {}),
+        **fields,
     )

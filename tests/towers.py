@@ -26,11 +26,9 @@ NO_TRAIN_OP = f"which op is one step is not known; {_FIX}"
 TWO_TRAIN_OPS = (
     f"the graph has 2 train ops, other and train, and which is one step is not said; {_FIX}"
 )
-BLENDED = (
-    "the loss of the tower on /device:GPU:1 contains another tower's; mend losses-apart first"
-)
+BLENDED = "the loss of the tower on /device:GPU:1 contains another tower's; fix losses-apart first"
 NO_TOWERS = (
-    "no op that is asked for on a GPU reads a variable, so there are no towers; build each under "
+    "no op that requests a GPU reads a variable, so there are no towers; build each under "
     "its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
 )
 
@@ -160,7 +158,7 @@ without_two_towers = pytest.mark.parametrize(
         pytest.param(
             program(gpus=[0, 0]),
             "the towers cannot be told apart: there are 2 losses, and all ops that read variables "
-            "on a GPU are asked for on /device:GPU:0",
+            "on a GPU request /device:GPU:0",
             id="two towers on one GPU",
         ),
         pytest.param(program(gpus=[]), NO_TOWERS, id="no tower"),

@@ -28,11 +28,11 @@ _OWN = frozenset(
 )
 _SOURCES = EXAMPLE_SOURCES | ENTERS
 _READS = VARIABLE_READS | VARIABLE_LOOKUPS | PASSES_HANDLE
-_DEEPEST = 300  # ops; no slice or seed is computed by longer chains
+_DEEPEST = 300  # ops in a row; no slice or seed is computed by longer chains
 
 
 class Difference(NamedTuple):
-    """Two ops, where two computations that should be the same part; ``path`` leads there."""
+    """Two ops at which two computations that should be the same differ; ``path`` leads there."""
 
     op: int
     other: int
@@ -48,7 +48,7 @@ def differences(
     other: Sequence[int],
     shared: Collection[str] = (),
 ) -> Iterator[Difference]:
-    """Where the computations of ``other`` depart from those of ``one``, op by op.
+    """Where the computations of ``other`` differ from those of ``one``, op by op.
 
     Followed back from both until they meet, or reach variables or inputs. Not differences: whole
     numbers, with which towers cut their slices; a factor of the whole, with which unequal towers
@@ -61,15 +61,15 @@ def differences(
         other: those that the other ends with.
         shared: the variables that both read.
     """
-    variables = {each.name: _variable(each) for each in placement.variables}
-    met: set[tuple[int, int]] = set()
+    variables = {variable.name: _variable(variable) for variable in placement.variables}
+    compared: set[tuple[int, int]] = set()
     todo: list[tuple[int, int, tuple[int, ...], bool]] = [
         (left, right, (right,), True) for left, right in zip(one, other, strict=False)
     ]
     for left, right, path, at_root in todo:
-        if left == right or (left, right) in met:
+        if left == right or (left, right) in compared:
             continue
-        met.add((left, right))
+        compared.add((left, right))
         different = _different(placement, flow, left, right, variables, shared)
         if different:
             yield Difference(left, right, *different, path)
@@ -93,15 +93,15 @@ def _different(
     variables: Mapping[str, str],
     shared: Collection[str],
 ) -> tuple[str, str] | None:
-    """What differs between two ops themselves, in words; None if nothing does."""
+    """What differs between two ops themselves, as text; None if nothing does."""
     kind = flow.types[left]
     if kind != flow.types[right]:
         return kind, flow.types[right]
-    here, there = flow.names[left], flow.names[right]
+    left_name, right_name = flow.names[left], flow.names[right]
     details = placement.details
     if kind == CONST:
-        return _constants(details.value(here), details.value(there))
-    expected, found = details.attributes(here), details.attributes(there)
+        return _constants(details.value(left_name), details.value(right_name))
+    expected, found = details.attributes(left_name), details.attributes(right_name)
     for key in sorted(expected.keys() | found.keys()):
         pair = expected.get(key), found.get(key)
         # Bodies of functions are compared op by op.
@@ -109,9 +109,9 @@ def _different(
             at = f"{kind} with {key} "
             return at + _text(expected.get(key)), at + _text(found.get(key))
     if kind in VARIABLES:
-        if here in shared and there in shared:
-            return f"the variable {here}", f"the variable {there}"
-        forms = variables[here], variables[there]
+        if left_name in shared and right_name in shared:
+            return f"the variable {left_name}", f"the variable {right_name}"
+        forms = variables[left_name], variables[right_name]
         return forms if forms[0] != forms[1] else None
     counts = len(flow.inputs[left]), len(flow.inputs[right])
     if counts[0] != counts[1]:
@@ -143,27 +143,27 @@ class EqualTensors:
 
     Args:
         by_kind: whether two sources, such as readers of files, are the same if they were made
-            alike; else each is only itself.
+            alike; else every source is only equal to itself.
     """
 
     def __init__(self, placement: Placement, flow: DataFlow, *, by_kind: bool = False) -> None:
         self._placement = placement
         self._flow = flow
         self._by_kind = by_kind
-        self._known: dict[int, int] = {}
-        self._numbers: dict[Any, int] = {}
+        self._class_of: dict[int, int] = {}
+        self._classes: dict[Any, int] = {}
 
     def of(self, source: str) -> tuple[int, str]:
-        """What is equal for two inputs that are the same tensor, or equal by construction."""
+        """A key that is the same for two inputs that are one tensor, or equal by construction."""
         output = source.partition(":")[2]
         return self._op(self._flow.number[producer_of(source)], _DEEPEST), output or "0"
 
     def _op(self, op: int, depth: int) -> int:
-        if op not in self._known:
-            self._known[op] = -op - 1  # itself, should a loop lead back here
+        if op not in self._class_of:
+            self._class_of[op] = -op - 1  # itself, should a loop lead back here
             key = self._key(op, depth)
-            self._known[op] = self._numbers.setdefault(key, op)
-        return self._known[op]
+            self._class_of[op] = self._classes.setdefault(key, op)
+        return self._class_of[op]
 
     def _key(self, op: int, depth: int) -> Any:
         flow = self._flow
@@ -177,27 +177,29 @@ class EqualTensors:
             if not self._by_kind or kind in VARIABLES:
                 return op
             made_of = [
-                self._op(each, depth - 1)
+                self._op(value, depth - 1)
                 for _, written in flow.writers.get(op, ())
-                for each in written
+                for value in written
             ]
             if kind in PLACEHOLDERS:
                 return op
-            inputs = (self._op(each, depth - 1) for each in flow.inputs[op])
+            inputs = (self._op(source, depth - 1) for source in flow.inputs[op])
             return (kind, self._attributes(name), *made_of, *inputs)
-        placed = self._placement.ops[name]
         sources = [
-            (self._op(flow.number[producer_of(each)], depth - 1), each.partition(":")[2] or "0")
-            for each in placed.inputs
-            if producer_of(each) in flow.number and not each.startswith("^")
+            (
+                self._op(flow.number[producer_of(source)], depth - 1),
+                source.partition(":")[2] or "0",
+            )
+            for source in self._placement.ops[name].inputs
+            if producer_of(source) in flow.number and not source.startswith("^")
         ]
         if not sources and not self._by_kind:
             return op
         return (kind, self._attributes(name), *sources)
 
     def _attributes(self, op: str) -> tuple[tuple[str, Any], ...]:
-        known = self._placement.details.attributes(op)
-        return tuple(sorted((key, value) for key, value in known.items() if key not in _OWN))
+        attributes = self._placement.details.attributes(op)
+        return tuple(sorted((key, value) for key, value in attributes.items() if key not in _OWN))
 
     def _is_stateful(self, op: int) -> bool:
         """Whether each run of the op, or each such op, yields something of its own."""

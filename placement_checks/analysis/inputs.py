@@ -34,35 +34,35 @@ class Use(NamedTuple):
     tensor: str
 
 
-def input_uses(known: TowerAnalysis) -> Iterator[Use]:
+def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     """Every tensor of examples that a tower computes with in a step."""
-    takers: dict[str, list[int]] = defaultdict(list)
-    for here, op in enumerate(known.ops):
-        if known.updates.steps[here] and not known.backward.ops[here]:
-            for each in op.inputs:
-                if not each.startswith("^"):
-                    takers[each if ":" in each else f"{each}:0"].append(here)
+    consumers: dict[str, list[int]] = defaultdict(list)
+    for number, op in enumerate(analysis.ops):
+        if analysis.updates.steps[number] and not analysis.backward.ops[number]:
+            for tensor in op.inputs:
+                if not tensor.startswith("^"):
+                    consumers[tensor if ":" in tensor else f"{tensor}:0"].append(number)
     outputs: dict[str, set[str]] = defaultdict(set)
-    for tensor in takers:
+    for tensor in consumers:
         outputs[producer_of(tensor)].add(tensor)
-    for source, kind in enumerate(known.flow.types):
+    for source, kind in enumerate(analysis.flow.types):
         if kind not in EXAMPLE_SOURCES:
             continue
         fed = kind in PLACEHOLDERS
-        seen = set(outputs[known.flow.names[source]])
+        seen = set(outputs[analysis.flow.names[source]])
         todo = sorted(seen)
         while todo:
             tensor = todo.pop()
-            if not _holds_examples(known.placement, tensor, fed=fed):
+            if not _holds_examples(analysis.placement, tensor, fed=fed):
                 continue
-            for taker in takers[tensor]:
-                tower = known.tower_of[taker]
-                if tower >= 0 and known.flow.types[taker] not in _SELECTS:
+            for consumer in consumers[tensor]:
+                tower = analysis.tower_of[consumer]
+                if tower >= 0 and analysis.flow.types[consumer] not in _SELECTS:
                     yield Use(source, tower, tensor)
                 else:
-                    new = outputs[known.flow.names[taker]] - seen
-                    seen |= new
-                    todo += sorted(new)
+                    further = outputs[analysis.flow.names[consumer]] - seen
+                    seen |= further
+                    todo += sorted(further)
 
 
 def _holds_examples(placement: Placement, tensor: str, *, fed: bool) -> bool:
@@ -81,12 +81,12 @@ def _holds_examples(placement: Placement, tensor: str, *, fed: bool) -> bool:
     return len(shape) > 1 or (len(shape) == 1 and (shape[0] is None or not fed))
 
 
-def pipelines_of_one(known: TowerAnalysis, uses: Sequence[Use]) -> Iterator[tuple[int, int]]:
+def pipelines_of_one(analysis: TowerAnalysis, uses: Sequence[Use]) -> Iterator[tuple[int, int]]:
     """The iterators and queues that feed one tower alone, each with that tower."""
     feeds: dict[int, set[int]] = defaultdict(set)
     for use in uses:
-        values = known.flow.inputs[use.source]
-        holder = known.flow.state_holder(values[0]) if values else None
-        if holder is not None and known.flow.types[holder] in _MADE_ONCE:
+        values = analysis.flow.inputs[use.source]
+        holder = analysis.flow.state_holder(values[0]) if values else None
+        if holder is not None and analysis.flow.types[holder] in _MADE_ONCE:
             feeds[holder].add(use.tower)
     return ((holder, min(towers)) for holder, towers in feeds.items() if len(towers) == 1)

@@ -1,7 +1,7 @@
 """A simulated schedule: when each op would run if every device did one at a time, without delay.
 
 Such a schedule of measured ops stays the same on a loaded machine. What it leaves out is all that
-happens between ops, so that a real step takes longer. Beside it, what a real step shows.
+happens between ops, so that a real step takes longer. Beside it, the overlap of a real step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from placement_checks.core.devices import Device
 from placement_checks.core.trace import OpSpan, Spans, TimedOp, Timeline, Trace, total
 
-_LONG = 0.005  # seconds
+_MIN_BUSY = 0.005  # seconds that a group must compute for its overlap to count
 
 
 class Overlap(NamedTuple):
@@ -46,7 +46,7 @@ def simulated(ops: Sequence[TimedOp]) -> Timeline | None:
     lanes: dict[Device, list[OpSpan]] = defaultdict(list)
     free: dict[Device, float] = defaultdict(float)
     earliest = [0.0] * len(ops)
-    done = 0
+    scheduled = 0
     while ready:
         since, number = heappop(ready)
         op = ops[number]
@@ -56,13 +56,13 @@ def simulated(ops: Sequence[TimedOp]) -> Timeline | None:
         if op.seconds:
             free[op.device] = end
             lanes[op.device].append(OpSpan(op.op, start, end))
-        done += 1
+        scheduled += 1
         for follower in followers[number]:
             earliest[follower] = max(earliest[follower], end)
             waiting[follower] -= 1
             if not waiting[follower]:
                 heappush(ready, (earliest[follower], follower))
-    return _timeline(lanes) if done == len(ops) else None
+    return _timeline(lanes) if scheduled == len(ops) else None
 
 
 def _timeline(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
@@ -83,13 +83,13 @@ def possible_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> list
 def observed_overlap(trace: Trace, groups: Sequence[Collection[Device]]) -> float | None:
     """The share of time for which every two groups did, in the step where it was largest.
 
-    None where they compute for less than 5 ms each: then it tells how soon the threads of this
-    machine woke up, and nothing of the program.
+    None where they compute for less than 5 ms each: then it shows how soon the threads of this
+    machine woke up, and nothing about the program.
     """
     shares = [
         min(overlap.share for overlap in overlaps(step, groups))
         for step in trace.steps
-        if len(groups) > 1 and all(step.computes(group) >= _LONG for group in groups)
+        if len(groups) > 1 and all(step.computes(group) >= _MIN_BUSY for group in groups)
     ]
     return max(shares, default=None)
 
@@ -106,13 +106,13 @@ def overlaps(timeline: Timeline, groups: Sequence[Collection[Device]]) -> list[O
 
 def _share(one: Spans, other: Spans) -> float:
     both = 0.0
-    here = there = 0
-    while here < len(one) and there < len(other):
-        start = max(one[here][0], other[there][0])
-        end = min(one[here][1], other[there][1])
+    first = second = 0
+    while first < len(one) and second < len(other):
+        start = max(one[first][0], other[second][0])
+        end = min(one[first][1], other[second][1])
         both += max(0.0, end - start)
-        if one[here][1] < other[there][1]:
-            here += 1
+        if one[first][1] < other[second][1]:
+            first += 1
         else:
-            there += 1
+            second += 1
     return both / min(total(one), total(other))

@@ -43,51 +43,55 @@ class Transfer(NamedTuple):
 
     def __str__(self) -> str:
         more = f", {self.unknown} of unknown size" if self.unknown else ""
-        plural = "copies" if self.copies > 1 else "copy"
         return (
-            f"{self.source.short} -> {self.to.short}: {self.bytes:,} bytes in {self.copies:,} "
-            f"{plural}{more}"
+            f"{self.source.short} -> {self.to.short}: {self.bytes:,} bytes in "
+            f"{copies_text(self.copies)}{more}"
         )
+
+
+def copies_text(number: int) -> str:
+    return f"{number:,} {'copy' if number == 1 else 'copies'}"
 
 
 def copies(placement: Placement, rows: int | None = None) -> list[Copied]:
     """The copies of one step: every tensor that an op takes from another device.
 
-    The same tensor is copied to the same device once. Loops count as one turn, of branches both
-    are counted. An unknown first dimension is that of the batch: a tower's is its part.
+    The same tensor is copied to the same device once. Loops count as one iteration, and both
+    branches of a condition are counted. An unknown first dimension is that of the batch, or of
+    its part in a tower.
 
     Args:
-        placement: one that a placer has answered for.
+        placement: with the devices that a placer assigned.
         rows: the rows of the global batch.
     """
-    known = analyse(placement)
-    found: dict[tuple[str, Device], Copied] = {}
-    for here, op in enumerate(known.ops):
-        if op.assigned is None or not known.updates.steps[here]:
+    analysis = analyse(placement)
+    by_tensor: dict[tuple[str, Device], Copied] = {}
+    for number, op in enumerate(analysis.ops):
+        if op.assigned is None or not analysis.updates.steps[number]:
             continue
-        for each in op.inputs:
-            producer = placement.ops.get(each) or placement.ops.get(producer_of(each))
-            if producer is None or producer.assigned is None or each[0] == "^":
+        for source in op.inputs:
+            producer = placement.ops.get(source) or placement.ops.get(producer_of(source))
+            if producer is None or producer.assigned is None or source[0] == "^":
                 continue
             if producer.assigned is op.assigned or producer.assigned == op.assigned:
                 continue
-            tensor = each if ":" in each else f"{each}:0"
-            if (tensor, op.assigned) not in found:
-                size = _size(known, tensor, rows)
+            tensor = source if ":" in source else f"{source}:0"
+            if (tensor, op.assigned) not in by_tensor:
+                size = _size(analysis, tensor, rows)
                 if size != 0:
                     copy = Copied(tensor, producer.assigned, op.assigned, size)
-                    found[tensor, op.assigned] = copy
-    return list(found.values())
+                    by_tensor[tensor, op.assigned] = copy
+    return list(by_tensor.values())
 
 
 def transfers(all_copies: Iterable[Copied]) -> list[Transfer]:
     """The copies, added up for each pair of devices, the largest sum first."""
-    return _sums((copy.source, copy.to, copy) for copy in all_copies)
+    return _by_pair((copy.source, copy.to, copy) for copy in all_copies)
 
 
 def network_transfers(all_copies: Iterable[Copied]) -> list[Transfer]:
     """The copies that go over the network, added up for each pair of tasks."""
-    return _sums(
+    return _by_pair(
         (source, to, copy)
         for copy in all_copies
         for source, to in [(copy.source.task_device, copy.to.task_device)]
@@ -95,52 +99,52 @@ def network_transfers(all_copies: Iterable[Copied]) -> list[Transfer]:
     )
 
 
-def _sums(apart: Iterable[tuple[Device, Device, Copied]]) -> list[Transfer]:
+def _by_pair(by_pair: Iterable[tuple[Device, Device, Copied]]) -> list[Transfer]:
     pairs: dict[tuple[Device, Device], list[Copied]] = defaultdict(list)
-    for source, to, copy in apart:
+    for source, to, copy in by_pair:
         pairs[source, to].append(copy)
     sums = [
         Transfer(
             source,
             to,
-            len(each),
-            sum(copy.bytes or 0 for copy in each),
-            sum(copy.bytes is None for copy in each),
+            len(copied),
+            sum(copy.bytes or 0 for copy in copied),
+            sum(copy.bytes is None for copy in copied),
         )
-        for (source, to), each in pairs.items()
+        for (source, to), copied in pairs.items()
     ]
-    return sorted(sums, key=lambda each: (-each.bytes, -each.copies, each.source, each.to))
+    return sorted(sums, key=lambda sent: (-sent.bytes, -sent.copies, sent.source, sent.to))
 
 
-def _size(known: TowerAnalysis, tensor: str, rows: int | None) -> int | None:
+def _size(analysis: TowerAnalysis, tensor: str, rows: int | None) -> int | None:
     """Bytes of a tensor; 0 for a handle, which is no data, None where it is not known."""
     name, _, number = tensor.partition(":")
-    outputs = known.placement.details.outputs(name)
+    outputs = analysis.placement.details.outputs(name)
     if int(number) >= len(outputs):
         return None
     output = outputs[int(number)]
     if output.dtype in _HANDLES:
         return 0
     if output.shape and output.shape[0] is None and rows is not None:
-        output = output._replace(shape=(_rows(known, tensor, rows), *output.shape[1:]))
+        output = output._replace(shape=(_rows(analysis, tensor, rows), *output.shape[1:]))
     return output.bytes
 
 
-def _rows(known: TowerAnalysis, tensor: str, rows: int) -> int:
+def _rows(analysis: TowerAnalysis, tensor: str, rows: int) -> int:
     """The rows of a tensor whose first dimension is that of the batch."""
-    towers = len(known.towers)
+    towers = len(analysis.towers)
     if towers < 2:
         return rows
-    op = known.flow.number[producer_of(tensor)]
-    met = (known.towers_behind[op] & known.all_towers).bit_count()
-    of_one = met == 1 or (met == 0 and known.placement.cached(_cut)[op])
-    return math.ceil(rows / towers) if of_one else rows
+    op = analysis.flow.number[producer_of(tensor)]
+    behind = (analysis.towers_behind[op] & analysis.all_towers).bit_count()
+    of_one_tower = behind == 1 or (behind == 0 and analysis.placement.cached(_is_part)[op])
+    return math.ceil(rows / towers) if of_one_tower else rows
 
 
-def _cut(placement: Placement) -> Sequence[int]:
-    """For each op whether its value comes from a part of a batch: cut off, or fed as one."""
+def _is_part(placement: Placement) -> Sequence[int]:
+    """For each op whether its value comes from a part of a batch: sliced, or fed as one."""
     flow = analyse(placement).flow
     inputs = placement.step.inputs
-    fed = {producer_of(name) for each in inputs for name in each} if len(inputs) > 1 else set()
-    parts = zip(flow.names, flow.types, strict=True)
-    return flow.masks([int(kind in _CUTS or name in fed) for name, kind in parts])
+    fed = {producer_of(name) for names in inputs for name in names} if len(inputs) > 1 else set()
+    ops = zip(flow.names, flow.types, strict=True)
+    return flow.masks([int(kind in _CUTS or name in fed) for name, kind in ops])

@@ -25,10 +25,10 @@ class Rule(ABC):
     """Base of the rules. The fields of a rule are its parameters, its docstring explains it.
 
     Attributes:
-        name: by which it is known, in reports and settings.
-        kind: what it rests on.
-        requires: what it cannot do without.
-        by_absence: whether it is broken by what is not there, so that a part proves nothing.
+        name: its name in reports and settings.
+        kind: the kind of evidence that it rests on.
+        requires: the evidence without which it is not checked.
+        by_absence: whether what is missing breaks it, so that part of a program proves nothing.
     """
 
     name: ClassVar[str]
@@ -36,9 +36,9 @@ class Rule(ABC):
     requires: ClassVar[frozenset[Need]] = frozenset()
     by_absence: ClassVar[bool] = False
 
-    def judge(self, known: Evidence | Placement) -> Verdict:
-        """What the rule says: not-checked where something that it requires is missing."""
-        evidence = Evidence.of(known)
+    def judge(self, program: Evidence | Placement) -> Verdict:
+        """The verdict on a program: not-checked where something that it requires is missing."""
+        evidence = Evidence.of(program)
         for need in Need:
             if need in self.requires and (missing := need.missing(evidence)) is not None:
                 return self.without(missing)
@@ -52,7 +52,9 @@ class Rule(ABC):
     def explanation(cls) -> str:
         """The docstring, and each parameter with its default."""
         lines = [inspect.cleandoc(cls.__doc__ or "")]
-        parameters = [f"  {cls.name}.{each.name} = {each.default!r}" for each in fields(cls)]
+        parameters = [
+            f"  {cls.name}.{parameter.name} = {parameter.default!r}" for parameter in fields(cls)
+        ]
         if parameters:
             lines += ["", "Parameters and their defaults:", *parameters]
         return "\n".join(lines)
@@ -71,12 +73,12 @@ class Rule(ABC):
 
 
 def is_among(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a name is among those, or the patterns such as tower_*/bn/*, that a field lists."""
+    """Whether a field lists a name, itself or by a pattern such as tower_*/bn/*."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
-    """A path for a finding: each op with its type and source line; of a long one both ends."""
+    """The path of a finding: every op with its type and source line; of a long one both ends."""
     flow = analyse(placement).flow
     shown = [
         " ".join(
@@ -90,7 +92,7 @@ def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
 
 
 def built_at(placement: Placement, op: str) -> str:
-    """`` (built at a.py:1 > :7 > b.py:2)``, where more lines than that of ``where`` had a part."""
+    """`` (built at a.py:1 > :7 > b.py:2)``, where more lines than ``where`` built the op."""
     frames = [next(same) for _, same in groupby(placement.details.frames(op), key=str)]
     if len(frames) < 2:
         return ""
@@ -102,6 +104,6 @@ def built_at(placement: Placement, op: str) -> str:
     return f" (built at {' > '.join(steps)})"
 
 
-def asked_for(op: Op) -> str:
-    """What an op requested, in words."""
+def request_of(op: Op) -> str:
+    """The device that an op requests, as text."""
     return op.requested.short if op.requested else "no device"

@@ -1,4 +1,4 @@
-"""What rules need, and why a program may lack it: such a rule is not checked, with the reason."""
+"""What rules need of the evidence, and the reasons for not checking them where it is missing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from placement_checks.core.missing import Missing, OneTower
 class Need(Enum):
     """What a rule needs, in the order in which reasons are given."""
 
-    PLACER = auto()  # the placer's own word: devices, or what it refuses
+    PLACER = auto()  # the placer's own answer: devices, or the ops it refuses
     ASSIGNED = auto()  # the device of every op
-    REQUESTED = auto()  # what ops ask for and read, which a log does not tell
-    GPUS = auto()  # no log of a machine without any
+    REQUESTED = auto()  # what ops request and read, which a log does not say
+    GPUS = auto()  # any evidence but a log of a machine without GPUs
     VARIABLES = auto()
     CLUSTER = auto()  # tasks, and not one host
     TWO_TOWERS = auto()  # and so REQUESTED and VARIABLES
@@ -28,7 +28,7 @@ class Need(Enum):
     TRACE = auto()
 
     def missing(self, evidence: Evidence) -> Missing | None:
-        """Why the evidence has not what a rule needs; None if it has."""
+        """Why the evidence lacks what a rule needs; None if it does not."""
         return _MISSING[self](evidence)
 
 
@@ -77,14 +77,14 @@ def _two_towers(evidence: Evidence) -> Missing | None:
         return None
     if not towers:
         return Missing(
-            "no op that is asked for on a GPU reads a variable, so there are no towers; build "
-            "each under its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
+            "no op that requests a GPU reads a variable, so there are no towers; build each "
+            "under its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
         )
     losses = len(set(placement.step.objectives or placement.step.losses))
     if losses > 1:
         return Missing(
             f"the towers cannot be told apart: there are {losses} losses, and all ops that "
-            f"read variables on a GPU are asked for on {towers[0]}"
+            f"read variables on a GPU request {towers[0]}"
         )
     return OneTower(f"there is one tower, on {towers[0]}")
 
@@ -95,12 +95,12 @@ def _losses(evidence: Evidence) -> Missing | None:
 
 
 def _losses_apart(evidence: Evidence) -> Missing | None:
-    known = analyse(evidence.placement)
-    if not known.mixed_losses:
+    analysis = analyse(evidence.placement)
+    if not analysis.mixed_losses:
         return None
-    tower = known.towers[known.mixed_losses[0].tower]
+    tower = analysis.towers[analysis.mixed_losses[0].tower]
     return Missing(
-        f"the loss of the tower on {tower} contains another tower's; mend losses-apart first"
+        f"the loss of the tower on {tower} contains another tower's; fix losses-apart first"
     )
 
 

@@ -36,7 +36,7 @@ def assert_no_fallback(
 
     No op that asks for a GPU ends on a CPU, or on another GPU because its own does not exist.
 
-    Soft placement moves such ops without a word. Each finding says why: the op has no GPU kernel,
+    Soft placement moves such ops silently. Each finding says why: the op has no GPU kernel,
     its GPU kernel does not take the type, or there is no such device. Ops that are bound to one
     that fell, by colocation or by a reference, are named with it.
 
@@ -61,7 +61,7 @@ def assert_variables_on_host(
 ) -> None:
     """Assert `variables-on-host`.
 
-    Every variable sits on the device named, /cpu:0 unless told otherwise.
+    Every variable sits on the device named, /cpu:0 by default.
 
     Towers that share variables read them from the host; a variable on one GPU is copied from that
     GPU to all others in every step, and fills its memory. The usual causes are a variable made
@@ -267,10 +267,10 @@ def assert_gradients_colocated(
 
     Gradients that are taken outside the towers' device scopes ask for no device, and the placer
     puts the backward pass of every tower on the first GPU, which computes most of the step and
-    holds all activations. Nothing says so.
+    holds all activations, without any warning.
 
-    TensorFlow notes for each backward op whose gradient it computes; in a saved graph without
-    that, the name of the op tells, and the finding says so. A backward op on a GPU may have a
+    TensorFlow records the forward op of each backward op; in a saved graph without
+    that, the name of the op says it, and so does the finding. A backward op on a GPU may have a
     forward op on the host, such as a lookup in a table that the host holds.
 
     `allow` lists op types, op names or patterns of names that may sit elsewhere.
@@ -573,7 +573,7 @@ def assert_session_memory(
     TensorFlow 1 takes nearly all memory of every visible GPU when the session starts: a second
     program on the same machine fails, or runs on the CPU. `gpu_options.allow_growth`,
     `per_process_gpu_memory_fraction`, and `visible_device_list`, which leaves the other GPUs
-    alone, say otherwise; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
+    alone, change that; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
 
     `fraction` is the largest share of a GPU's memory that may be taken. `others` are the programs
     that run on the same machine, each by its gpu_options: what they and this one take of a GPU is

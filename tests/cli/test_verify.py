@@ -207,7 +207,8 @@ def test_place_prints_every_op_in_tensorflows_words(
         r"placement-checks: small.py:build: cannot be placed on gpu\*1: "
         r"[px]: .* was explicitly assigned to /device:GPU:1 but available devices "
         r"are \[ /device:CPU:0, /device:GPU:0 \].* \(built at small.py:5\); "
-        r"gpu\*1 has no /device:GPU:1: mend the index, or ask for more\n",
+        r"gpu\*1 has no /device:GPU:1: correct the index, or give more devices "
+        r"\(--gpus, --machine\)\n",
         refused.err,
     )
     assert (
@@ -332,7 +333,7 @@ def test_a_budget_of_transfers_holds_to_the_byte(run: Run, budget: int, status: 
     assert ran.status == status
     if status:
         assert (
-            "one step copies 2,860,200 bytes between devices, over the budget of 2,860,199 bytes"
+            "one step sends 2,860,200 bytes between devices, over the budget of 2,860,199 bytes"
             in ran.out
         )
 

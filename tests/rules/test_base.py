@@ -71,7 +71,7 @@ def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
     class Called(Details):
         def frames(self, _op: str) -> list[Frame]:
             names = [("a.py", 3, "<module>"), ("a.py", 3, "<lambda>"), ("b.py", 5, "net")]
-            return [Frame(*each) for each in names]
+            return [Frame(*frame) for frame in names]
 
     graph = replace(placement(op("a", "MatMul")), details=Called())
 

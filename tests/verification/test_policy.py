@@ -158,8 +158,8 @@ def test_made_takes_lists_for_tuples() -> None:
         (
             {"session-memory": {"others": [{"per_process_gpu_memory_fraction": "half"}]}},
             [
-                "session-memory.others: per_process_gpu_memory_fraction is 'half', no "
-                "number; write it as gpu_options have it"
+                "session-memory.others: per_process_gpu_memory_fraction is 'half', not a "
+                "number; give it as in gpu_options"
             ],
         ),
     ],

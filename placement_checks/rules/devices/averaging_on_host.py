@@ -9,7 +9,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, asked_for, built_at, steps
+from placement_checks.rules.base import Rule, built_at, request_of, steps
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import joined, plural
 
@@ -40,66 +40,72 @@ class AveragingOnHost(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = analyse(placement)
-        meetings = [op for op in _meetings(placement) if known.ops[op].assigned]
-        if any(known.backward.ops) and not gradient_flow(placement).trained:
+        analysis = analyse(placement)
+        joining = [op for op in _joining_ops(placement) if analysis.ops[op].assigned]
+        if any(analysis.backward.ops) and not gradient_flow(placement).trained:
             return self.not_checked(
-                known.updates.unknown or "no variable is updated by a gradient"
+                analysis.updates.unknown or "no variable is updated by a gradient"
             )
-        if not meetings:
-            return self.not_checked("no op is seen to bring the gradients of the towers together")
+        if not joining:
+            return self.not_checked(
+                "no op that brings the gradients of the towers together was found"
+            )
         allowed = [Device.parse(name) for name in self._names()]
         findings = []
-        for op in meetings:
-            assigned = known.ops[op].assigned
-            if assigned and not any(assigned.matches(each) for each in allowed):
+        for op in joining:
+            assigned = analysis.ops[op].assigned
+            if assigned and not any(assigned.matches(device) for device in allowed):
                 findings.append(self._finding(placement, op, assigned))
-        return self.verdict(findings, f"in {plural(len(meetings), 'op')}")
+        bring = "brings" if len(joining) == 1 else "bring"
+        return self.verdict(findings, f"{plural(len(joining), 'op')} {bring} gradients together")
 
     def _names(self) -> tuple[str, ...]:
         return (self.device,) if isinstance(self.device, str) else tuple(self.device)
 
-    def _finding(self, placement: Placement, number: int, found: Device) -> Finding:
-        known = analyse(placement)
-        op = known.ops[number]
-        met = known.towers_in(gradient_flow(placement).gradient_towers[number])
-        towers = joined(known.towers[each] for each in met)
+    def _finding(self, placement: Placement, number: int, assigned: Device) -> Finding:
+        analysis = analyse(placement)
+        op = analysis.ops[number]
+        numbers = analysis.towers_in(gradient_flow(placement).gradient_towers[number])
+        towers = joined(analysis.towers[tower] for tower in numbers)
         expected = " or ".join(str(Device.parse(name)) for name in self._names())
         return Finding(
             object=op.name,
             op=op.type,
             evidence="assigned",
             expected=expected,
-            found=found.short,
+            found=assigned.short,
             where=placement.where(op.name),
-            path=steps(placement, [number, *_sides(placement, number)]),
+            path=steps(placement, [number, *_gradients_taken(placement, number)]),
             message=f"{op.name} ({op.type}) brings the gradients of the towers on {towers} "
-            f"together on {found.short}, not on {expected}; it asks for {asked_for(op)}"
+            f"together on {assigned.short}, not on {expected}; it asks for {request_of(op)}"
             f"{built_at(placement, op.name)}",
             fix=f"average under tf.device('{self._names()[0]}'), from one list of gradients per "
             "tower",
         )
 
 
-def _meetings(placement: Placement) -> Iterator[int]:
-    """The ops on the way to an update in which the gradients of towers first meet."""
-    known, given = analyse(placement), gradient_flow(placement)
+def _joining_ops(placement: Placement) -> Iterator[int]:
+    """The ops on the way to an update that first take the gradients of more than one tower."""
+    analysis, gradients = analyse(placement), gradient_flow(placement)
     between = {
         op
-        for updates in given.trained.values()
-        for each in updates
-        for op in given.ancestors(each)
+        for updates in gradients.trained.values()
+        for update in updates
+        for op in gradients.ancestors(update)
     }
     for op in sorted(between):
-        sides = [given.gradient_towers[each] & known.all_towers for each in _sides(placement, op)]
-        union = 0
-        for side in sides:
-            union |= side
-        if union and union not in sides:
+        taken = [
+            gradients.gradient_towers[gradient] & analysis.all_towers
+            for gradient in _gradients_taken(placement, op)
+        ]
+        towers = 0
+        for bits in taken:
+            towers |= bits
+        if towers and towers not in taken:
             yield op
 
 
-def _sides(placement: Placement, op: int) -> list[int]:
+def _gradients_taken(placement: Placement, op: int) -> list[int]:
     """The gradients that an op takes."""
-    known, near = analyse(placement), gradient_flow(placement).gradient_towers
-    return [each for each in known.flow.inputs[op] if near[each] & known.gradient]
+    analysis, towers = analyse(placement), gradient_flow(placement).gradient_towers
+    return [number for number in analysis.flow.inputs[op] if towers[number] & analysis.gradient]

@@ -7,7 +7,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, asked_for, built_at, is_among
+from placement_checks.rules.base import Rule, built_at, is_among, request_of
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -18,10 +18,10 @@ class GradientsColocated(Rule):
 
     Gradients that are taken outside the towers' device scopes ask for no device, and the placer
     puts the backward pass of every tower on the first GPU, which computes most of the step and
-    holds all activations. Nothing says so.
+    holds all activations, without any warning.
 
-    TensorFlow notes for each backward op whose gradient it computes; in a saved graph without
-    that, the name of the op tells, and the finding says so. A backward op on a GPU may have a
+    TensorFlow records the forward op of each backward op; in a saved graph without
+    that, the name of the op says it, and so does the finding. A backward op on a GPU may have a
     forward op on the host, such as a lookup in a table that the host holds.
 
     `allow` lists op types, op names or patterns of names that may sit elsewhere.
@@ -35,25 +35,25 @@ class GradientsColocated(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = analyse(placement)
+        analysis = analyse(placement)
         judged = 0
         findings = []
-        for number, (forward, by) in known.backward.forward.items():
-            op, original = known.ops[number], known.ops[forward]
-            if op.assigned is None or original.assigned is None:
+        for number, (forward, known_by) in analysis.backward.forward.items():
+            op, forward_op = analysis.ops[number], analysis.ops[forward]
+            if op.assigned is None or forward_op.assigned is None:
                 continue
             if op.type in NO_COMPUTATION or _is_shape_of_variable(placement, op):
                 continue
             judged += 1
             if (
-                op.assigned != original.assigned
-                and original.assigned.is_gpu
+                op.assigned != forward_op.assigned
+                and forward_op.assigned.is_gpu
                 and not (op.fallback_reason and not op.fell_with_another)
                 and not (is_among(op.name, self.allow) or op.type in self.allow)
             ):
-                findings.append(_finding(placement, op, original, by))
+                findings.append(_finding(placement, op, forward_op, known_by))
         if not judged:
-            return self.not_checked(_none(known.backward.ops))
+            return self.not_checked(_why_none_judged(analysis.backward.ops))
         if findings and (mixed := Need.LOSSES_APART.missing(evidence)) is not None:
             return self.not_checked(mixed.reason)
         return self.verdict(findings, plural(judged, "backward op"))
@@ -65,21 +65,21 @@ def _is_shape_of_variable(placement: Placement, op: Op) -> bool:
     TensorFlow may cast it.
     """
     return (op.type in SHAPES or op.type == CAST) and any(
-        placement.ops[each].type in VARIABLES for each in op.colocated if each in placement.ops
+        placement.ops[name].type in VARIABLES for name in op.colocated if name in placement.ops
     )
 
 
-def _none(backward: bytearray) -> str:
+def _why_none_judged(backward: bytearray) -> str:
     if any(backward):
-        return "whose gradients the backward ops compute is not known"
-    return "the graph takes no gradients"
+        return "the forward ops of the backward ops are not known"
+    return "the graph computes no gradients"
 
 
-def _finding(placement: Placement, op: Op, forward: Op, by: str) -> Finding:
+def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Finding:
     assert op.assigned is not None
     assert forward.assigned is not None
     found, expected = op.assigned.short, forward.assigned.short
-    named = ", which its name tells," if by == "name" else ""
+    named = ", as its name says," if known_by == "name" else ""
     where = placement.where(forward.name)
     return Finding(
         object=op.name,
@@ -93,7 +93,7 @@ def _finding(placement: Placement, op: Op, forward: Op, by: str) -> Finding:
             f"{forward.name} ({forward.type}) on {expected}{f' {where}' if where else ''}",
         ),
         message=f"{op.name} sits on {found}, and its forward op{named} on {expected}; "
-        f"it asks for {asked_for(op)}{built_at(placement, op.name)}",
+        f"it asks for {request_of(op)}{built_at(placement, op.name)}",
         fix="take the gradients inside the tower's tf.device scope, or with "
         "colocate_gradients_with_ops=True",
     )

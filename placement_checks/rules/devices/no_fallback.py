@@ -13,7 +13,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, asked_for, built_at
+from placement_checks.rules.base import Rule, built_at, request_of
 from placement_checks.rules.needs import Need
 
 
@@ -21,7 +21,7 @@ from placement_checks.rules.needs import Need
 class NoFallback(Rule):
     """No op that asks for a GPU ends on a CPU, or on another GPU because its own does not exist.
 
-    Soft placement moves such ops without a word. Each finding says why: the op has no GPU kernel,
+    Soft placement moves such ops silently. Each finding says why: the op has no GPU kernel,
     its GPU kernel does not take the type, or there is no such device. Ops that are bound to one
     that fell, by colocation or by a reference, are named with it.
 
@@ -69,17 +69,17 @@ def _fell(op: Op, placement: Placement) -> bool:
 
 
 def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | None:
-    """The op that took ``op`` along: one that fell for a reason of its own, else ``op`` itself.
+    """The op that ``op`` followed: one that fell for a reason of its own, else ``op`` itself.
 
     A variable comes before other ops, as it is what the user knows. An op of a function's body
-    that takes no resource lies where the call lies.
+    that takes no resource is where the call is.
 
-    None where it followed a resource to the host that this was asked to be on.
+    None where it followed a resource to the host that the resource requests.
     """
     if (
         op.fell_with_another
         and op.caller
-        and not any(_is_resource(name, placement) for name in _takes(op))
+        and not any(_is_resource(name, placement) for name in _data_inputs(op))
     ):
         return _outermost(op, placement)
     if not op.fell_with_another:
@@ -104,7 +104,7 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
 
 
 def _outermost(op: Op, placement: Placement) -> str:
-    """The call farthest out: where it lies is decided by what it takes."""
+    """The outermost call: its inputs decide where it is."""
     while op.caller:
         op = placement.ops[op.caller]
     return op.name
@@ -120,17 +120,17 @@ def _bound_to(op: Op, placement: Placement) -> Iterator[str]:
     yield from op.colocated
     for name in (op.name, *op.colocated):
         yield from placement.colocations.get(name, ())
-    for source in _takes(op):
+    for source in _data_inputs(op):
         name = producer_of(source)
         producer = placement.ops.get(name)
         if _is_resource(source, placement) or (producer and producer.type in PASSES_HANDLE):
             yield name
         elif producer and producer.type in LOOPS:  # its n-th output is its n-th input
             number = int(source.partition(":")[2] or 0)
-            yield from (producer_of(each) for each in producer.inputs[number : number + 1])
+            yield from (producer_of(name) for name in producer.inputs[number : number + 1])
 
 
-def _takes(op: Op) -> Iterator[str]:
+def _data_inputs(op: Op) -> Iterator[str]:
     """The inputs of ``op``, control edges left out."""
     return (source for source in op.inputs if not source.startswith("^"))
 
@@ -142,28 +142,28 @@ def _is_resource(source: str, placement: Placement) -> bool:
 
 
 def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
-    """The finding on ``op`` and what it took along; of a call, only the body may have fallen."""
-    others = [each for each in group if each.name != op.name]
-    itself = len(others) < len(group)
+    """The finding on ``op`` and what followed it; of a call, only the body may have fallen."""
+    followers = [follower for follower in group if follower.name != op.name]
+    itself = len(followers) < len(group)
     fell = op if itself else group[0]
     found = fell.assigned.short if fell.assigned else ""
     if itself:
-        with_it = f", and {len(others)} bound to it" if others else ""
-        what = f"{op.name} ({op.type}) asks for {asked_for(fell)} and ends on {found}{with_it}"
+        with_it = f", and {len(followers)} bound to it" if followers else ""
+        what = f"{op.name} ({op.type}) asks for {request_of(fell)} and ends on {found}{with_it}"
     else:
-        ops = "an op" if len(others) == 1 else f"{len(others)} ops"
+        ops = "an op" if len(followers) == 1 else f"{len(followers)} ops"
         what = (
-            f"{ops} in the body of {op.name} ({op.type}), asked for on {asked_for(fell)}, "
-            f"end{'s' if len(others) == 1 else ''} on {found}"
+            f"{ops} in the body of {op.name} ({op.type}), requested on {request_of(fell)}, "
+            f"end{'s' if len(followers) == 1 else ''} on {found}"
         )
     return Finding(
         object=op.name,
         op=op.type,
         evidence="assigned",
-        expected=asked_for(fell),
+        expected=request_of(fell),
         found=found,
         where=placement.where(op.name),
-        path=tuple(each.name for each in others),
+        path=tuple(follower.name for follower in followers),
         message=f"{what}: {fell.fallback_reason or 'the placer gives no reason'}"
         f"{built_at(placement, op.name)}",
         fix=_fix(op, placement),
@@ -173,11 +173,11 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
 def _fix(op: Op, placement: Placement) -> str:
     if placement.machine is not None and not placement.machine.has(op.requested):
         return (
-            "mend the index of the device, or ask for as many GPUs as the program names (--gpus)"
+            "correct the index of the device, or give as many GPUs as the program names (--gpus)"
         )
     if op.type in CALLS:
         return "read the variables before and pass their values: tf.identity(variable)"
     return (
         "build it under /cpu:0 if it belongs there, so that the program says so; "
-        "else give it a type or an op that has a GPU kernel"
+        "else use a type or an op that has a GPU kernel"
     )

@@ -13,7 +13,7 @@ from placement_checks.rules.base import Rule
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
-_SHOWN = 4  # GPUs that a note tells of one by one
+_SHOWN = 4  # GPUs that a note names one by one
 
 
 @dataclass(frozen=True)
@@ -46,38 +46,38 @@ class NoIdleDevice(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         gpus = placement.machine.gpus if placement.machine else ()
-        excused = [Device.parse(name) for name in self.idle]
-        gpus = tuple(gpu for gpu in gpus if not any(gpu.matches(each) for each in excused))
+        allowed = [Device.parse(name) for name in self.idle]
+        gpus = tuple(gpu for gpu in gpus if not any(gpu.matches(device) for device in allowed))
         if not gpus:
-            return self.not_checked("no GPU of the machine has to compute")
+            return self.not_checked("the machine has no GPU that must compute")
         computing = [
             op for op in placement.ops.values() if op.assigned and op.type not in NO_COMPUTATION
         ]
         work = Counter(op.assigned for op in computing)
         own = _own_tasks(placement, computing, gpus)
-        apart = len(gpus)
+        of_all_tasks = len(gpus)
         gpus = tuple(gpu for gpu in gpus if gpu.task_device in own.get(gpu.job, [gpu.task_device]))
-        apart -= len(gpus)
+        of_others = of_all_tasks - len(gpus)
         busiest = max(gpus, key=lambda gpu: work[gpu])
         findings = [self._finding(gpu, busiest, work) for gpu in gpus if not work[gpu]]
         if not placement.all_devices and not findings:
             return self.not_checked(placement.all_devices.reason)
         note = _note(gpus, work)
-        if apart:
-            note += f"; other tasks have {plural(apart, 'GPU')} for graphs of their own"
+        if of_others:
+            note += f"; other tasks have {plural(of_others, 'GPU')} for graphs of their own"
         return self.verdict(findings, note)
 
     def _finding(self, gpu: Device, busiest: Device, work: Counter[Device | None]) -> Finding:
-        elsewhere = (
-            f"{busiest.short} has {work[busiest]}" if work[busiest] else "no GPU computes at all"
-        )
+        others = "no GPU computes anything"
+        if work[busiest]:
+            others = f"{busiest.short} computes with {plural(work[busiest], 'op')}"
         return Finding(
             object=gpu.short,
             op="",
             evidence="assigned",
             expected="ops that compute",
             found="none",
-            message=f"{gpu.short} computes nothing, {elsewhere}",
+            message=f"{gpu.short} computes nothing; {others}",
             fix=f"build a tower under tf.device('{gpu.short}'), or say how many GPUs the program "
             "is meant for (--gpus)",
         )
@@ -108,7 +108,7 @@ def _note(gpus: Sequence[Device], work: Counter[Device | None]) -> str:
     if len(gpus) <= _SHOWN:
         return ", ".join(f"{gpu.short} computes with {plural(work[gpu], 'op')}" for gpu in gpus)
     numbers = sorted(work[gpu] for gpu in gpus)
-    each = f"{numbers[0]:,} to {plural(numbers[-1], 'op')}"
-    if numbers[0] == numbers[-1]:
-        each = plural(numbers[0], "op")
-    return f"{len(gpus):,} GPUs compute, with {each} each"
+    ops = plural(numbers[-1], "op")
+    if numbers[0] != numbers[-1]:
+        ops = f"{numbers[0]:,} to {ops}"
+    return f"{len(gpus):,} GPUs compute, with {ops} each"

@@ -8,7 +8,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, asked_for, built_at
+from placement_checks.rules.base import Rule, built_at, request_of
 from placement_checks.rules.needs import Need
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
@@ -31,23 +31,23 @@ class Placeable(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        cut = len(placement.refusals) >= MAX_REFUSALS
+        may_be_more = len(placement.refusals) >= MAX_REFUSALS
         return self.verdict(
             [_finding(placement, refusal) for refusal in placement.refusals],
-            "the placer names one op at a time, and there may be more" if cut else None,
+            "the placer names one op at a time, and there may be more" if may_be_more else None,
         )
 
 
 def _finding(placement: Placement, refusal: Refusal) -> Finding:
     op = placement.ops.get(refusal.op)
-    asked = asked_for(op) if op else "?"
+    requested = request_of(op) if op else "?"
     first, *rest = refusal.message.splitlines() or ["the placer gives no reason"]
     reason = first.removeprefix(f"Cannot assign a device for operation {refusal.op}: ")
     return Finding(
         object=refusal.op or placement.program,
         op=op.type if op else "",
         evidence="assigned",
-        expected=asked,
+        expected=requested,
         found="refused by the placer",
         where=placement.where(refusal.op),
         path=tuple(_group(rest)),
@@ -58,7 +58,7 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
 
 
 def _group(lines: Sequence[str]) -> Iterator[str]:
-    """What the placer tells of the colocation group: supported devices by type, and members."""
+    """What the placer says of the colocation group: supported devices by type, and members."""
     for line in lines:
         if _SUPPORTED.fullmatch(line) or _MEMBER.fullmatch(line):
             yield line.strip()
@@ -67,36 +67,37 @@ def _group(lines: Sequence[str]) -> Iterator[str]:
 def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
     if op and placement.machine and placement.machine.lacks(op.requested):
         return placement.machine.nearest(op.requested)
-    if server := _server_asked_for_gpu(placement, op, group):
+    if server := _task_without_gpu(placement, op, group):
         return (
             f"{server} has no GPU, and a device scope or device function around it names one: "
             f"give replica_device_setter ps_device='/job:{server.job}/cpu:0', or allow soft "
             "placement (allow_soft_placement=True, --soft)"
         )
     if op and placement.machine and not placement.machine.has(op.requested):
-        return f"{placement.machine} has no {asked_for(op)}: mend the index, or ask for more"
+        return (
+            f"{placement.machine} has no {request_of(op)}: correct the index, or give more "
+            "devices (--gpus, --machine)"
+        )
     if placement.soft or op is None:
         return "ask for one device for all ops that share this variable or resource"
     soft = "or allow soft placement (allow_soft_placement=True, --soft)"
     if not op.requested.is_gpu:
         return f"let all ops that are bound to it ask for one device, {soft}"
-    return f"build it under /cpu:0 instead of {asked_for(op)}, {soft}"
+    return f"build it under /cpu:0 instead of {request_of(op)}, {soft}"
 
 
-def _server_asked_for_gpu(
-    placement: Placement, op: Op | None, group: Sequence[str]
-) -> Device | None:
-    """The task without a GPU that an op, or one bound to it, asks for one, where others have some.
+def _task_without_gpu(placement: Placement, op: Op | None, group: Sequence[str]) -> Device | None:
+    """The task without GPUs whose GPU an op, or one bound to it, requests, where others have some.
 
-    Not the index is wrong then: the device of a worker was merged into that of a server.
+    The index is not wrong then: the device of a worker was merged into that of a server.
     """
     machine = placement.machine
     if machine is None or not machine.gpus or placement.soft:
         return None
     bound = (placement.ops.get(match[1]) for line in group if (match := _MEMBER.fullmatch(line)))
-    for each in (op, *bound):
-        if each and each.requested.is_gpu and each.requested.job:
-            task = each.requested.task_device
+    for member in (op, *bound):
+        if member and member.requested.is_gpu and member.requested.job:
+            task = member.requested.task_device
             if not machine.lacks(task) and not machine.has(replace(task, type="GPU")):
                 return task
     return None

@@ -32,13 +32,13 @@ class Claim(NamedTuple):
         """The claim of a session with these ``gpu_options``.
 
         Raises:
-            ValueError: a value is none that TensorFlow takes; the message says which.
+            ValueError: TensorFlow would not take a value; the message says which.
         """
         fraction = options.get("per_process_gpu_memory_fraction", 0)
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
-            raise ValueError(f"per_process_gpu_memory_fraction is {fraction!r}, no number")
-        if not fraction >= 0:  # nor a number that is none
-            raise ValueError(f"per_process_gpu_memory_fraction is {fraction:g}, no share")
+            raise ValueError(f"per_process_gpu_memory_fraction is {fraction!r}, not a number")
+        if not fraction >= 0:  # NaN too
+            raise ValueError(f"per_process_gpu_memory_fraction is {fraction:g}, not a share")
         visible = str(options.get("visible_device_list") or "")
         gpus = tuple(filter(None, map(str.strip, visible.split(","))))
         if options.get("allow_growth"):
@@ -50,7 +50,7 @@ class Claim(NamedTuple):
 
     def __str__(self) -> str:
         what = f"{self.share:g}" if self.share else "what it needs"
-        of = f"GPU {', '.join(self.gpus)}" if self.gpus else "every GPU"
+        of = _gpus(self.gpus) if self.gpus else "every GPU"
         return f"{'all' if self.share == 1 else what} of the memory of {of}"
 
 
@@ -61,7 +61,7 @@ class SessionMemory(Rule):
     TensorFlow 1 takes nearly all memory of every visible GPU when the session starts: a second
     program on the same machine fails, or runs on the CPU. `gpu_options.allow_growth`,
     `per_process_gpu_memory_fraction`, and `visible_device_list`, which leaves the other GPUs
-    alone, say otherwise; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
+    alone, change that; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
 
     `fraction` is the largest share of a GPU's memory that may be taken. `others` are the programs
     that run on the same machine, each by its gpu_options: what they and this one take of a GPU is
@@ -78,21 +78,23 @@ class SessionMemory(Rule):
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
-            raise ConfigError("fraction", f"{self.fraction} is no share", "give one up to 1")
+            raise ConfigError(
+                "fraction", f"{self.fraction} is not a share", "give one above 0, up to 1"
+            )
         for options in self.others:
             try:
                 Claim.of(options)
             except ValueError as error:
-                raise ConfigError(
-                    "others", str(error), "write it as gpu_options have it"
-                ) from None
+                raise ConfigError("others", str(error), "give it as in gpu_options") from None
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         session = placement.step.session or {}
         options = session.get("gpu_options") or {}
         if not isinstance(options, Mapping):
-            return self.not_checked("the gpu_options of the session configuration are no mapping")
+            return self.not_checked(
+                "the gpu_options of the session configuration are not a mapping"
+            )
         try:
             own = Claim.of(options)
         except ValueError as error:
@@ -102,13 +104,13 @@ class SessionMemory(Rule):
             own = own._replace(share=0)
         elif forced == "false":
             own = Claim.of({**options, "allow_growth": False})
-        whole_of_some = own.gpus and not options.get("per_process_gpu_memory_fraction")
-        if own.share > self.fraction and not whole_of_some:
+        takes_some_whole = own.gpus and not options.get("per_process_gpu_memory_fraction")
+        if own.share > self.fraction and not takes_some_whole:
             return self.verdict([self._finding(own)])
         note = "TF_FORCE_GPU_ALLOW_GROWTH lets the memory grow" if forced == "true" else _note(own)
         if not self.others:
             return self.verdict([], note)
-        others = [Claim.of(each) for each in self.others]
+        others = [Claim.of(options) for options in self.others]
         note = f"beside {plural(len(others), 'program')}: {note}"
         return self.verdict(list(self._together(own, others)), note)
 
@@ -116,15 +118,15 @@ class SessionMemory(Rule):
         """The GPUs of which this program and those beside it take too much."""
         named = {gpu for claim in (own, *others) for gpu in claim.gpus}
         for gpu in sorted(named, key=lambda gpu: (len(gpu), gpu)) or [_EVERY]:
-            on = [claim for claim in others if claim.sees(gpu)]
-            taken = round(sum(claim.share for claim in (own, *on)), 6)
-            takes_all = any(claim.share >= 1 for claim in (own, *on))
-            if own.sees(gpu) and on and (taken > self.fraction or takes_all):
-                yield self._too_much(gpu, own, on, taken)
+            beside = [claim for claim in others if claim.sees(gpu)]
+            taken = round(sum(claim.share for claim in (own, *beside)), 6)
+            takes_all = any(claim.share >= 1 for claim in (own, *beside))
+            if own.sees(gpu) and beside and (taken > self.fraction or takes_all):
+                yield self._too_much(gpu, own, beside, taken)
 
     def _finding(self, own: Claim) -> Finding:
         takes = f"{own.share:g}" if own.share < 1 else "all"
-        of = f"GPUs {','.join(own.gpus)}" if own.gpus else "every visible GPU"
+        of = _gpus(own.gpus) if own.gpus else "every visible GPU"
         return Finding(
             object="gpu_options",
             op="",
@@ -144,20 +146,24 @@ class SessionMemory(Rule):
             object="gpu_options" if gpu == _EVERY else f"/device:GPU:{gpu}",
             op="",
             evidence="configuration",
-            expected=f"at most {self.fraction:g} of its memory by all programs",
+            expected=f"at most {self.fraction:g} of its memory for all programs",
             found=f"{taken:g} of it",
             message=f"this session takes {own}, and "
-            f"{joined(f'another {each}' for each in others)}: that "
-            f"is {taken:g} of {where}, and the program that starts last fails",
-            fix="let each see GPUs of its own (visible_device_list), or give each a "
+            f"{joined(f'another {claim}' for claim in others)}: that adds up to "
+            f"{100 * taken:g}% of the memory of {where}, and the program that starts last fails",
+            fix="let each program see GPUs of its own (visible_device_list), or give each a "
             f"per_process_gpu_memory_fraction of {share:.2g}",
         )
 
 
+def _gpus(indices: Sequence[str]) -> str:
+    return f"GPU{'' if len(indices) == 1 else 's'} {joined(indices)}"
+
+
 def _note(claim: Claim) -> str:
-    """What a session takes, where that is no finding."""
+    """What a session takes, where that is not a finding."""
     if not claim.share:
         return "the memory grows as it is needed"
     if claim.share == 1 and claim.gpus:
-        return f"only the GPUs {','.join(claim.gpus)}"
+        return f"only {_gpus(claim.gpus)}"
     return f"{claim.share:g} of each GPU's memory"

@@ -28,7 +28,7 @@ class Shard(NamedTuple):
     @property
     def bytes(self) -> int:
         """The size of the variables whose shape is known."""
-        return sum(_bytes(each) or 0 for each in self.variables)
+        return sum(_bytes(variable) or 0 for variable in self.variables)
 
     def __str__(self) -> str:
         return f"{self.task} holds {plural(len(self.variables), 'variable')}, {self.bytes:,} bytes"
@@ -81,33 +81,33 @@ class ShardsBalanced(Rule):
                 f"the rule {lacking}; {placement.machine.nearest(Device(job))}"
             )
         if len(jobs[job]) < 2:
-            return self.not_checked(f"/job:{job} has one task, which holds whatever is on it")
-        dealt = _dealt(placement, job)
-        held = [each for each in dealt if not is_among(each.name, self.allow)]
-        shards = _shards(placement, job, held)
-        if not held:
+            return self.not_checked(f"/job:{job} has only one task")
+        counted = _counted_variables(placement, job)
+        judged = [variable for variable in counted if not is_among(variable.name, self.allow)]
+        shards = _shards(placement, job, judged)
+        if not judged:
             return self.not_checked(f"no variable is on /job:{job}")
         note = "; ".join(map(str, shards[:_SHOWN]))
         if len(shards) > _SHOWN:
             note += f"; and {len(shards) - _SHOWN} more, see --format json"
         counts = [len(shard.variables) for shard in shards]
-        unknown = sum(_bytes(each) is None for each in held)
+        unknown = sum(_bytes(variable) is None for variable in judged)
         if unknown and self.by != "round-robin" and (self.by or max(counts) - min(counts) > 1):
             reason = f"the size of {plural(unknown, 'variable')} is not known"
             return self.not_checked(reason, note)
         findings = (
-            list(_out_of_turn(placement, shards, dealt))
+            list(_out_of_turn(placement, shards, counted))
             if self.by == "round-robin"
             else list(self._findings(placement, shards))
         )
-        return replace(self.verdict(findings, note), figures=[_figure(each) for each in shards])
+        return replace(self.verdict(findings, note), figures=[_figure(shard) for shard in shards])
 
     def _findings(self, placement: Placement, shards: Sequence[Shard]) -> Iterator[Finding]:
         """The servers that hold too much."""
         counts = [len(shard.variables) for shard in shards]
         if not self.by and max(counts) - min(counts) <= 1:
             return
-        heavy = [shard for shard in shards if shard.bytes > self.most * _even(shards)]
+        heavy = [shard for shard in shards if shard.bytes > self.most * _even_share(shards)]
         if not heavy and min(counts) == 0 and max(counts) > 1:
             heavy = [shards[counts.index(max(counts))]]
         for shard in heavy:
@@ -122,11 +122,11 @@ def _servers(placement: Placement) -> str:
     ops = (placement.ops[variable.name] for variable in placement.variables)
     holding = {op.assigned.job for op in ops if op.assigned and op.assigned.job}
     computing = {device.job for tower in analyse(placement).towers for device in tower.devices}
-    found = holding - computing
-    return found.pop() if len(found) == 1 else ""
+    servers = holding - computing
+    return servers.pop() if len(servers) == 1 else ""
 
 
-def _dealt(placement: Placement, job: str) -> list[Variable]:
+def _counted_variables(placement: Placement, job: str) -> list[Variable]:
     """The variables on a job that are not bound to another, in the order of building."""
     names = {variable.name for variable in placement.variables}
     return [
@@ -144,7 +144,7 @@ def _shards(placement: Placement, job: str, variables: Sequence[Variable]) -> li
         op = placement.ops[variable.name]
         if op.assigned:
             held[op.assigned.task].append(variable)
-    return [Shard(Device(job, task=task), each) for task, each in held.items()]
+    return [Shard(Device(job, task=task), variables) for task, variables in held.items()]
 
 
 def _bytes(variable: Variable) -> int | None:
@@ -152,14 +152,14 @@ def _bytes(variable: Variable) -> int | None:
     return Tensor(variable.dtype, variable.shape).bytes
 
 
-def _even(shards: Sequence[Shard]) -> float:
+def _even_share(shards: Sequence[Shard]) -> float:
     """Bytes of an even share: no server can have less than the largest variable."""
     sizes = [_bytes(variable) or 0 for shard in shards for variable in shard.variables]
     return max(sum(sizes) / len(shards), *sizes)
 
 
 def _out_of_turn(
-    placement: Placement, shards: Sequence[Shard], dealt: Sequence[Variable]
+    placement: Placement, shards: Sequence[Shard], counted: Sequence[Variable]
 ) -> Iterator[Finding]:
     """The variables that are not on the server after that of the variable before."""
     on = {
@@ -168,22 +168,23 @@ def _out_of_turn(
         for variable in shard.variables
     }
     before = ""
-    for name in (each.name for each in dealt):
+    for name in (variable.name for variable in counted):
         if name not in on:  # allowed where it is: it may have taken a turn, or none
             before = ""
             continue
         if before and on[name] != (on[before] + 1) % len(shards):
-            turn = str(shards[(on[before] + 1) % len(shards)].task)
+            expected = str(shards[(on[before] + 1) % len(shards)].task)
             found = str(shards[on[name]].task)
             yield Finding(
                 object=name,
                 op=placement.ops[name].type,
                 evidence="assigned",
-                expected=turn,
+                expected=expected,
                 found=found,
                 where=placement.where(name),
                 message=f"variable {name} sits on {found}; after {before} on "
-                f"{shards[on[before]].task} it is the turn of {turn}{built_at(placement, name)}",
+                f"{shards[on[before]].task} it is the turn of {expected}"
+                f"{built_at(placement, name)}",
                 fix="make all variables under one replica_device_setter, which deals them out, "
                 "and pin none",
             )
@@ -196,15 +197,17 @@ def _finding(placement: Placement, shards: Sequence[Shard], heavy: Shard) -> Fin
     empty = [shard.task for shard in shards if not shard.variables]
     share = f", {heavy.bytes / total:.0%} of their bytes" if total else ""
     idle = f"; {joined(empty)} {'holds' if len(empty) == 1 else 'hold'} none" if empty else ""
-    largest = sorted(heavy.variables, key=lambda each: -(_bytes(each) or 0))
+    largest = sorted(heavy.variables, key=lambda variable: -(_bytes(variable) or 0))
     return Finding(
         object=str(heavy.task),
         op="",
         evidence="assigned",
-        expected=f"about {math.ceil(_even(shards)):,} bytes",
+        expected=f"about {math.ceil(_even_share(shards)):,} bytes",
         found=f"{heavy.bytes:,} bytes",
         where=placement.where(largest[0].name),
-        path=tuple(f"{each.name}: {_bytes(each):,} bytes" for each in largest[:_SHOWN]),
+        path=tuple(
+            f"{variable.name}: {_bytes(variable):,} bytes" for variable in largest[:_SHOWN]
+        ),
         message=f"{heavy.task} holds {len(heavy.variables)} of {plural(count, 'variable')}{share}"
         f"{idle}",
         fix="give replica_device_setter a ps_strategy that picks the server with fewest bytes, "

@@ -52,11 +52,11 @@ class SlotsWithVariables(Rule):
 
 def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
     """Every slot with its variable."""
-    known = analyse(placement)
+    analysis = analyse(placement)
     shapes = {variable.name: variable[1:] for variable in placement.variables}
-    for variable, updates in known.updates.by_variable.items():
+    for variable, updates in analysis.updates.by_variable.items():
         for update in updates:
-            for source in placement.ops[known.flow.names[update.op]].inputs[1:]:
+            for source in placement.ops[analysis.flow.names[update.op]].inputs[1:]:
                 slot = producer_of(source)
                 if slot in shapes and shapes[slot] == shapes[variable]:
                     yield slot, variable
@@ -64,26 +64,26 @@ def _slots(placement: Placement) -> Iterator[tuple[str, str]]:
         for other in placement.ops[variable].colocated:
             if other in shapes:
                 yield variable, other
-    yield from _unfused(known, shapes)
+    yield from _slots_by_data_flow(analysis, shapes)
 
 
-def _unfused(
-    known: TowerAnalysis, shapes: Mapping[str, tuple[object, ...]]
+def _slots_by_data_flow(
+    analysis: TowerAnalysis, shapes: Mapping[str, tuple[object, ...]]
 ) -> Iterator[tuple[str, str]]:
-    """Slots and averages whose updates are written out op by op."""
-    flow, read, trained = known.flow, known.read, gradient_flow(known.placement).trained
-    for variable, updates in known.updates.by_variable.items():
+    """Slots and averages whose updates are composed of simple ops."""
+    flow, read, trained = analysis.flow, analysis.read, gradient_flow(analysis.placement).trained
+    for variable, updates in analysis.updates.by_variable.items():
         of_trained = variable in trained
         if not of_trained and variable in read:
             continue
         for update in updates:
             if is_gradient_update(flow.types[update.op]):
                 continue
-            for op in flow.walk_back(update.values, lambda op: not known.own_towers[op]):
+            for op in flow.walk_back(update.values, lambda op: not analysis.own_towers[op]):
                 name = flow.names[op]
                 if flow.types[op] not in VARIABLES or shapes[name] != shapes[variable]:
                     continue
-                if of_trained and name not in read and name in known.updates.by_variable:
+                if of_trained and name not in read and name in analysis.updates.by_variable:
                     yield name, variable
                 elif not of_trained and name in trained:
                     yield variable, name

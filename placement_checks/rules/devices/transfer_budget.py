@@ -10,6 +10,7 @@ from placement_checks.analysis.transfers import (
     Copied,
     Transfer,
     copies,
+    copies_text,
     network_transfers,
     transfers,
 )
@@ -61,24 +62,24 @@ class TransferBudget(Rule):
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for field in fields(self):
+            value = getattr(self, field.name)
             if value is not None and value < 0:
-                raise ConfigError(each.name, f"{value} is below 0", "give a number from 0 on")
+                raise ConfigError(field.name, f"{value} is below 0", "give 0 or more")
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        found = copies(placement, self.rows)
-        return replace(self._judged(placement, found), figures=_figures(transfers(found)))
+        copied = copies(placement, self.rows)
+        return replace(self._judged(placement, copied), figures=_figures(transfers(copied)))
 
-    def _judged(self, placement: Placement, found: list[Copied]) -> Verdict:
-        between = network_transfers(found)
-        note = _note(between or transfers(found))
+    def _judged(self, placement: Placement, copied: list[Copied]) -> Verdict:
+        links = network_transfers(copied)
+        note = _note(links or transfers(copied))
         findings: dict[str, Finding] = {}
         for finding in (
-            *self._over_all(placement, found),
-            *self._over_links(placement, found, between),
-            *self._constants(placement, found),
+            *self._over_all(placement, copied),
+            *self._over_links(placement, copied, links),
+            *self._constants(placement, copied),
         ):
             findings.setdefault(finding.object, finding)
         if findings:
@@ -88,11 +89,11 @@ class TransferBudget(Rule):
             return self.not_checked("no budget is set (--set transfer-budget.bytes=N)", note)
         if (self.bytes, self.copies) == (None, None) and _is_one_host(placement):
             return self.not_checked("the machine is one host, without links between tasks", note)
-        if lost := _constants_of_unknown_size(placement, found):
+        if lost := _constants_of_unknown_size(placement, copied):
             return self.not_checked(
                 f"the size of {plural(lost, 'constant')} that other tasks read is not known", note
             )
-        judged = found if self.bytes is not None else _over_the_network(found)
+        judged = copied if self.bytes is not None else _over_the_network(copied)
         unknown = sum(copy.bytes is None for copy in judged)
         if (self.bytes is not None or self.link_bytes is not None) and unknown:
             return self.not_checked(
@@ -102,36 +103,36 @@ class TransferBudget(Rule):
             )
         return self.verdict([], note)
 
-    def _over_all(self, placement: Placement, found: list[Copied]) -> Iterator[Finding]:
-        if over := _over(found, self.bytes, self.copies):
-            first = producer_of(max(found, key=_size).tensor)
+    def _over_all(self, placement: Placement, copied: list[Copied]) -> Iterator[Finding]:
+        if excess := _over(copied, self.bytes, self.copies):
+            first = producer_of(max(copied, key=_size).tensor)
             yield _finding(
                 placement,
-                found,
-                over,
+                copied,
+                excess,
                 object=first,
                 op=placement.ops[first].type,
-                message=f"one step copies {over[1]} between devices, over the budget of {over[0]}"
-                f"{_of_all(placement)}; the largest is {first}",
+                message=f"one step sends {excess[1]} between devices, over the budget of "
+                f"{excess[0]}{_counted_all(placement)}; the largest is {first}",
             )
 
     def _over_links(
-        self, placement: Placement, found: list[Copied], between: list[Transfer]
+        self, placement: Placement, copied: list[Copied], links: list[Transfer]
     ) -> Iterator[Finding]:
         """A finding for each task that sends too much to some other."""
         busy: dict[Device, list[Transfer]] = defaultdict(list)
-        for link in between:
+        for link in links:
             if _over_budget(link.bytes, link.copies, self.link_bytes, self.link_copies):
                 busy[link.source].append(link)
         for task, over_budget in busy.items():
             worst = over_budget[0]
             sent = [
                 copy
-                for copy in found
+                for copy in copied
                 if copy.source.task_device == task and copy.to.task_device == worst.to
             ]
-            over = _over(sent, self.link_bytes, self.link_copies)
-            assert over is not None
+            excess = _over(sent, self.link_bytes, self.link_copies)
+            assert excess is not None
             others = plural(len(over_budget) - 1, "other link")
             more = (
                 f"; {others} of that task {'is' if len(over_budget) == 2 else 'are'} over it too"
@@ -139,16 +140,17 @@ class TransferBudget(Rule):
             yield _finding(
                 placement,
                 sent,
-                over,
+                excess,
                 object=str(task),
                 op="",
-                message=f"one step sends {over[1]} from {task} to {worst.to}, over the budget of "
-                f"{over[0]} a link{more if over_budget[1:] else ''}{_of_all(placement)}",
+                message=f"one step sends {excess[1]} from {task} to {worst.to}, over the budget "
+                f"of {excess[0]} per link{more if over_budget[1:] else ''}"
+                f"{_counted_all(placement)}",
             )
 
-    def _constants(self, placement: Placement, found: list[Copied]) -> Iterator[Finding]:
+    def _constants(self, placement: Placement, copied: list[Copied]) -> Iterator[Finding]:
         large: dict[str, list[Copied]] = defaultdict(list)
-        for copy in _over_the_network(found):
+        for copy in _over_the_network(copied):
             if (copy.bytes or 0) > self.constant_bytes:
                 large[producer_of(copy.tensor)].append(copy)
         for name, sent in large.items():
@@ -162,12 +164,12 @@ class TransferBudget(Rule):
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
                     f"{sent[0].source.task_device} to {plural(len(sent), 'device')} of other "
                     "tasks in every step",
-                    fix="make it where it is read, or keep it in a variable there",
+                    fix="create it where it is read, or keep it in a variable there",
                 )
 
 
 def _note(sums: list[Transfer]) -> str:
-    note = "; ".join(str(each) for each in sums[:_PAIRS]) or "nothing is copied"
+    note = "; ".join(map(str, sums[:_PAIRS])) or "nothing is copied"
     if len(sums) > _PAIRS:
         note += f"; {len(sums) - _PAIRS} more, see place --transfers"
     return note
@@ -181,12 +183,12 @@ def _size(copy: Copied) -> int:
     return copy.bytes or 0
 
 
-def _over_the_network(found: list[Copied]) -> list[Copied]:
-    return [copy for copy in found if copy.source.task_device != copy.to.task_device]
+def _over_the_network(copied: list[Copied]) -> list[Copied]:
+    return [copy for copy in copied if copy.source.task_device != copy.to.task_device]
 
 
-def _constants_of_unknown_size(placement: Placement, found: list[Copied]) -> int:
-    sent = {producer_of(copy.tensor) for copy in _over_the_network(found) if copy.bytes is None}
+def _constants_of_unknown_size(placement: Placement, copied: list[Copied]) -> int:
+    sent = {producer_of(copy.tensor) for copy in _over_the_network(copied) if copy.bytes is None}
     return sum(placement.ops[name].type == CONST for name in sent)
 
 
@@ -195,18 +197,18 @@ def _over_budget(size: int, number: int, most: int | None, most_copies: int | No
 
 
 def _over(
-    found: list[Copied], most: int | None, most_copies: int | None
+    copied: list[Copied], most: int | None, most_copies: int | None
 ) -> tuple[str, str] | None:
-    """The budget that copies are over, and what they take, in words."""
-    size = sum(map(_size, found))
+    """The budget that copies exceed, and what they need, as text."""
+    size = sum(map(_size, copied))
     if most is not None and size > most:
         return f"{most:,} bytes", f"{size:,} bytes"
-    if most_copies is not None and len(found) > most_copies:
-        return f"{most_copies:,} copies", f"{len(found):,} copies"
+    if most_copies is not None and len(copied) > most_copies:
+        return copies_text(most_copies), copies_text(len(copied))
     return None
 
 
-def _of_all(placement: Placement) -> str:
+def _counted_all(placement: Placement) -> str:
     unknown = analyse(placement).updates.unknown
     return f" (all ops were counted: {unknown})" if unknown else ""
 
@@ -214,38 +216,38 @@ def _of_all(placement: Placement) -> str:
 def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:
     return [
         {
-            "from": each.source.short,
-            "to": each.to.short,
-            "copies": each.copies,
-            "bytes": each.bytes,
-            "unknown": each.unknown,
+            "from": transfer.source.short,
+            "to": transfer.to.short,
+            "copies": transfer.copies,
+            "bytes": transfer.bytes,
+            "unknown": transfer.unknown,
         }
-        for each in sums
+        for transfer in sums
     ]
 
 
 def _finding(
     placement: Placement,
-    found: list[Copied],
-    over: tuple[str, str],
+    copied: list[Copied],
+    excess: tuple[str, str],
     *,
     object: str,
     op: str,
     message: str,
-    fix: str = "keep what is large where it is computed with, and feed each tower its part alone",
+    fix: str = "keep large tensors where they are used, and feed each tower only its part",
 ) -> Finding:
-    largest = sorted(found, key=lambda copy: -_size(copy))[:_LARGEST]
+    largest = sorted(copied, key=lambda copy: -_size(copy))[:_LARGEST]
     return Finding(
         object=object,
         op=op,
         evidence="assigned",
-        expected=f"at most {over[0]} a step",
-        found=over[1],
+        expected=f"at most {excess[0]} per step",
+        found=excess[1],
         where=placement.where(producer_of(largest[0].tensor)),
         path=tuple(
-            f"{each.tensor} {each.source.short} -> {each.to.short}: "
-            + ("unknown size" if each.bytes is None else f"{each.bytes:,} bytes")
-            for each in largest
+            f"{copy.tensor} {copy.source.short} -> {copy.to.short}: "
+            + ("unknown size" if copy.bytes is None else f"{copy.bytes:,} bytes")
+            for copy in largest
         ),
         message=message,
         fix=fix,

@@ -10,7 +10,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, asked_for, built_at
+from placement_checks.rules.base import Rule, built_at, request_of
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -21,7 +21,7 @@ _DEVICE_FUNCTION = (
 
 @dataclass(frozen=True)
 class VariablesOnHost(Rule):
-    """Every variable sits on the device named, /cpu:0 unless told otherwise.
+    """Every variable sits on the device named, /cpu:0 by default.
 
     Towers that share variables read them from the host; a variable on one GPU is copied from that
     GPU to all others in every step, and fills its memory. The usual causes are a variable made
@@ -54,22 +54,23 @@ class VariablesOnHost(Rule):
         if (
             machine is not None
             and not machine.gpus
-            and (machine.is_local or _all(machine, allowed))
+            and (machine.is_local or _only_allowed_devices(machine, allowed))
         ):
             no_gpu = Missing(f"the machine ({machine}) has no GPU, so every op is on a CPU")
             of_log = Need.GPUS.missing(evidence)
             return self.without(no_gpu if of_log is None else of_log)
-        placed = [op for each in placement.variables if (op := placement.ops[each.name]).assigned]
+        ops = (placement.ops[variable.name] for variable in placement.variables)
+        placed = [op for op in ops if op.assigned]
         if not placed:
-            return self.not_checked(_none(placement))
+            return self.not_checked(_why_none(placement))
         findings = []
         for op in placed:
             if op.assigned is None or op.name in self.allow:
                 continue
-            if not any(op.assigned.matches(each) for each in allowed):
+            if not any(op.assigned.matches(device) for device in allowed):
                 findings.append(self._misplaced(placement, op))
             elif not (op.requested or op.colocated or not placement.requested):
-                findings.append(self._asking_nothing(placement, op))
+                findings.append(self._without_request(placement, op))
         unnamed = len(placement.variables) - len(placed)
         more = f", and {unnamed} that the log does not name" if unnamed else ""
         return self.verdict(findings, note=plural(len(placed), "variable") + more)
@@ -82,7 +83,7 @@ class VariablesOnHost(Rule):
 
     def _misplaced(self, placement: Placement, op: Op) -> Finding:
         found = op.assigned.short if op.assigned else ""
-        asks = "" if not placement.requested else f"; it asks for {asked_for(op)}"
+        asks = "" if not placement.requested else f"; it asks for {request_of(op)}"
         return Finding(
             object=op.name,
             op=op.type,
@@ -102,7 +103,7 @@ class VariablesOnHost(Rule):
         also = _DEVICE_FUNCTION if kind in RESOURCE_VARIABLES else ""
         return f"create it under tf.device('{self._names()[0]}'){also}"
 
-    def _asking_nothing(self, placement: Placement, op: Op) -> Finding:
+    def _without_request(self, placement: Placement, op: Op) -> Finding:
         found = op.assigned.short if op.assigned else ""
         return Finding(
             object=op.name,
@@ -117,13 +118,13 @@ class VariablesOnHost(Rule):
         )
 
 
-def _all(machine: Machine, allowed: list[Device]) -> bool:
+def _only_allowed_devices(machine: Machine, allowed: list[Device]) -> bool:
     """Whether a variable can only be where it is allowed to be."""
-    return all(any(device.matches(each) for each in allowed) for device in machine.devices)
+    return all(any(device.matches(name) for name in allowed) for device in machine.devices)
 
 
-def _none(placement: Placement) -> str:
-    """Why there is no variable to look at."""
+def _why_none(placement: Placement) -> str:
+    """Why there is no variable to judge."""
     if placement.variables:
         by = "named in the log" if placement.placer == "log" else "placed"
         return f"none of the graph's variables is {by}"

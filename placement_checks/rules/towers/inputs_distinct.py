@@ -16,7 +16,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, asked_for, built_at, is_among, steps
+from placement_checks.rules.base import Rule, built_at, is_among, request_of, steps
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -107,9 +107,9 @@ def _on_gpus(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
                 op=op.type,
                 evidence="requested",
                 expected="/device:CPU:0",
-                found=asked_for(op),
+                found=request_of(op),
                 where=placement.where(op.name),
-                message=f"{op.name} ({op.type}) reads the input and asks for {asked_for(op)}: "
+                message=f"{op.name} ({op.type}) reads the input and asks for {request_of(op)}: "
                 f"input ops belong to the CPU{built_at(placement, op.name)}",
                 fix="build the input pipeline under tf.device('/cpu:0'), before the towers",
             )

@@ -120,7 +120,7 @@ def test_gradients_that_are_added_one_by_one_meet_in_every_addition(
 
     verdict = AveragingOnHost().judge(graph)
 
-    assert [each.object for each in verdict.findings] == ["first", "sum/w"]
+    assert [finding.object for finding in verdict.findings] == ["first", "sum/w"]
     assert messages(verdict) == snapshot
 
 
@@ -142,7 +142,7 @@ def test_the_gradients_of_each_variable_are_looked_at(snapshot: SnapshotAssertio
 
     verdict = AveragingOnHost().judge(graph)
 
-    assert [each.object for each in verdict.findings] == ["sum/b"]
+    assert [finding.object for finding in verdict.findings] == ["sum/b"]
     assert messages(verdict) == snapshot
 
 

@@ -23,7 +23,7 @@ def fallen(name: str, type: str, *inputs: str, **more: Any) -> Op:
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
-    return [each.object for each in NoFallback(**parameters).judge(graph).findings]
+    return [finding.object for finding in NoFallback(**parameters).judge(graph).findings]
 
 
 def test_kept() -> None:
@@ -389,7 +389,7 @@ def test_each_output_of_a_loop_follows_its_own_input(kind: str) -> None:
         fallen("third", "Sum", "loop:2", fell_with_another=True),
     )
 
-    assert [(each.object, each.path) for each in NoFallback().judge(graph).findings] == [
+    assert [(finding.object, finding.path) for finding in NoFallback().judge(graph).findings] == [
         ("step", ("first",)),
         ("table", ("second",)),
         ("third", ()),

@@ -108,7 +108,7 @@ def gpu(job: str, index: int) -> str:
 )
 def test_idle_excuses_what_its_patterns_match(idle: tuple[str, ...], found: Sequence[str]) -> None:
     graph = busy("/cpu:0", machine="eval*1: gpu*2; worker*1: gpu*2")
-    assert [each.object for each in NoIdleDevice(idle).judge(graph).findings] == found
+    assert [finding.object for finding in NoIdleDevice(idle).judge(graph).findings] == found
 
 
 def test_note_is_short_on_large_machines(snapshot: SnapshotAssertion) -> None:
@@ -165,13 +165,13 @@ def of_task(number: int, *gpus: int, job: str = "worker", named: bool = True) ->
     """A MatMul on each of the GPUs of a task, which the request names or leaves open."""
     return [
         op(
-            f"{job}{number}/{each}",
+            f"{job}{number}/{gpu}",
             "MatMul",
-            f"/job:{job}/task:{number}/gpu:{each}" if named else f"/job:{job}/gpu:{each}",
-            f"/job:{job}/task:{number}/gpu:{each}",
+            f"/job:{job}/task:{number}/gpu:{gpu}" if named else f"/job:{job}/gpu:{gpu}",
+            f"/job:{job}/task:{number}/gpu:{gpu}",
             "w",
         )
-        for each in gpus
+        for gpu in gpus
     ]
 
 
@@ -222,7 +222,7 @@ ALL_OTHERS = [worker(task, index) for task in (1, 2) for index in (0, 1)]
 def test_the_gpus_of_other_tasks_are_idle(graph: Placement, snapshot: SnapshotAssertion) -> None:
     verdict = NoIdleDevice().judge(graph)
 
-    assert [each.object for each in verdict.findings] == ALL_OTHERS
+    assert [finding.object for finding in verdict.findings] == ALL_OTHERS
     assert messages(verdict) == snapshot
 
 
@@ -235,7 +235,7 @@ def test_variables_of_the_worker_beside_those_of_the_servers_make_no_difference(
 def test_a_graph_for_two_tasks_is_judged_on_all(snapshot: SnapshotAssertion) -> None:
     verdict = NoIdleDevice().judge(between(*of_task(0, 0, 1), *of_task(1, 0, 1)))
 
-    assert [each.object for each in verdict.findings] == [worker(2, 0), worker(2, 1)]
+    assert [finding.object for finding in verdict.findings] == [worker(2, 0), worker(2, 1)]
     assert messages(verdict) == snapshot
 
 
@@ -246,7 +246,7 @@ def test_every_job_has_its_own_task(snapshot: SnapshotAssertion) -> None:
 
     verdict = NoIdleDevice().judge(between(*open_chief, *of_task(1, 0), machine=machine))
 
-    assert [each.object for each in verdict.findings] == [
+    assert [finding.object for finding in verdict.findings] == [
         "/job:chief/replica:0/task:1/device:GPU:0"
     ]
     assert messages(verdict) == snapshot
@@ -292,7 +292,7 @@ def test_a_gpu_that_is_seen_to_be_idle_is_found_though_there_may_be_more() -> No
     )
     verdict = NoIdleDevice().judge(graph)
 
-    assert [each.object for each in verdict.findings] == ["/device:GPU:1"]
+    assert [finding.object for finding in verdict.findings] == ["/device:GPU:1"]
 
 
 def test_where_no_gpu_is_seen_to_be_idle_there_may_be_one_that_is_not_seen(

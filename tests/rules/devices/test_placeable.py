@@ -81,7 +81,7 @@ def test_every_refusal_is_a_finding() -> None:
         op("b", "MatMul", "/gpu:8", "GPU:0"),
         refusals=[Refusal("a", "no such device"), Refusal("b", "no such device")],
     )
-    assert [each.object for each in Placeable().judge(graph).findings] == ["a", "b"]
+    assert [finding.object for finding in Placeable().judge(graph).findings] == ["a", "b"]
 
 
 def test_soft_placement_that_is_refused_has_another_fix(snapshot: SnapshotAssertion) -> None:
@@ -258,7 +258,7 @@ def test_a_log_does_not_tell_what_the_placer_would_refuse(snapshot: SnapshotAsse
 def test_after_many_refusals_there_may_be_more(more: int, snapshot: SnapshotAssertion) -> None:
     count = MAX_REFUSALS - 1 + more
     ops = [op(f"op{number}", "Print", "/gpu:0", "CPU:0") for number in range(count)]
-    graph = placement(*ops, refusals=[Refusal(each.name, "no kernel") for each in ops])
+    graph = placement(*ops, refusals=[Refusal(failing.name, "no kernel") for failing in ops])
 
     verdict = Placeable().judge(graph)
 

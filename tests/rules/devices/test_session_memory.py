@@ -145,7 +145,7 @@ def test_what_is_no_share_is_refused(fraction: float) -> None:
     with pytest.raises(ConfigError) as refused:
         SessionMemory(fraction=fraction)
 
-    assert str(refused.value) == f"fraction: {fraction} is no share; give one up to 1"
+    assert str(refused.value) == f"fraction: {fraction} is not a share; give one above 0, up to 1"
 
 
 def test_it_needs_neither_towers_nor_a_placer() -> None:
@@ -204,7 +204,7 @@ def test_two_programs_that_both_take_all(snapshot: SnapshotAssertion) -> None:
                 object="gpu_options",
                 op="",
                 evidence="configuration",
-                expected="at most 1 of its memory by all programs",
+                expected="at most 1 of its memory for all programs",
                 found="2 of it",
                 message=ANY,
                 fix=ANY,
@@ -225,7 +225,7 @@ def test_programs_that_share_one_gpu(snapshot: SnapshotAssertion) -> None:
             object="/device:GPU:0",
             op="",
             evidence="configuration",
-            expected="at most 0.95 of its memory by all programs",
+            expected="at most 0.95 of its memory for all programs",
             found="1 of it",
             message=ANY,
             fix=ANY,
@@ -317,8 +317,8 @@ def test_programs_that_take_too_much_together(
     verdict = beside(*others, **own)
 
     assert verdict.state == "broken"
-    assert [each.object for each in verdict.findings] == objects
-    assert {each.found for each in verdict.findings} == {found}
+    assert [finding.object for finding in verdict.findings] == objects
+    assert {finding.found for finding in verdict.findings} == {found}
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_the_fix_gives_each_its_part(
     fraction: float, others: int, snapshot: SnapshotAssertion
 ) -> None:
     (finding,) = beside(*[{}] * others, fraction=fraction, **GROWS).findings
-    assert messages(finding) == snapshot
+    assert finding.fix == snapshot
 
 
 def test_beside_others_some_gpus_alone_are_no_excuse() -> None:
@@ -429,8 +429,8 @@ def test_others_with_a_share_that_is_no_number_are_refused(
         SessionMemory(others=({}, {"per_process_gpu_memory_fraction": value}))
 
     assert str(refused.value) == (
-        f"others: per_process_gpu_memory_fraction is {value!r}, no number; write it as "
-        "gpu_options have it"
+        f"others: per_process_gpu_memory_fraction is {value!r}, not a number; give it as in "
+        "gpu_options"
     )
 
 
@@ -439,7 +439,7 @@ def test_others_with_a_negative_share_are_refused() -> None:
         SessionMemory(others=(share(0.5), share(-1.0)))
 
     assert str(refused.value) == (
-        "others: per_process_gpu_memory_fraction is -1, no share; write it as gpu_options have it"
+        "others: per_process_gpu_memory_fraction is -1, not a share; give it as in gpu_options"
     )
 
 

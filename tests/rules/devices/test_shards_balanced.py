@@ -30,7 +30,7 @@ def held(name: str, server: int, job: str = "ps", **more: Any) -> Op:
 
 def dealt(*servers: int, job: str = "ps", **more: Any) -> Placement:
     """Variables v0, v1, … in the order of building, on these servers."""
-    variables = (held(f"v{number}", each, job) for number, each in enumerate(servers))
+    variables = (held(f"v{number}", server, job) for number, server in enumerate(servers))
     return placement(*variables, **{"machine": CLUSTER, **more})
 
 
@@ -52,7 +52,7 @@ def state(graph: Placement, **fields: Any) -> str:
 
 def objects(graph: Placement, **fields: Any) -> list[str]:
     assert state(graph, **fields) == "broken"
-    return [each.object for each in ShardsBalanced(**fields).judge(graph).findings]
+    return [finding.object for finding in ShardsBalanced(**fields).judge(graph).findings]
 
 
 def test_kept(snapshot: SnapshotAssertion) -> None:
@@ -141,7 +141,7 @@ def test_broken_by_turns(snapshot: SnapshotAssertion) -> None:
         ),
     ]
     assert messages(verdict) == snapshot
-    assert [each["variables"] for each in verdict.figures] == [3, 2, 2]
+    assert [server["variables"] for server in verdict.figures] == [3, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_broken_by_turns(snapshot: SnapshotAssertion) -> None:
 )
 def test_variables_out_of_turn(servers: Sequence[int], found: Sequence[str]) -> None:
     verdict = ShardsBalanced(by="round-robin").judge(dealt(*servers))
-    assert [each.object for each in verdict.findings] == found
+    assert [finding.object for finding in verdict.findings] == found
 
 
 def test_sizes_do_not_count_by_turns() -> None:
@@ -214,8 +214,8 @@ def test_every_server_with_too_much_is_a_finding(most: float, found: Sequence[st
     sizes = [*[(0, 25)] * 5, *[(1, 25)] * 6, (2, 25)]
     verdict = ShardsBalanced(most=most).judge(sized(*sizes, machine="ps*3; worker*1: gpu"))
 
-    assert [each.object for each in verdict.findings] == found
-    assert {each.expected for each in verdict.findings} <= {"about 400 bytes"}
+    assert [finding.object for finding in verdict.findings] == found
+    assert {finding.expected for finding in verdict.findings} <= {"about 400 bytes"}
 
 
 def test_an_even_share_is_rounded_up(snapshot: SnapshotAssertion) -> None:
@@ -296,7 +296,7 @@ def test_allowed_variables_are_not_counted(
     if expected is None:
         assert verdict.reason == "no variable is on /job:ps"
     else:
-        assert [each.object for each in verdict.findings] == expected
+        assert [finding.object for finding in verdict.findings] == expected
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_an_allowed_variable_starts_the_turns_anew(
     servers: Sequence[int], allow: tuple[str, ...], found: Sequence[str]
 ) -> None:
     verdict = ShardsBalanced(by="round-robin", allow=allow).judge(dealt(*servers))
-    assert [each.object for each in verdict.findings] == found
+    assert [finding.object for finding in verdict.findings] == found
 
 
 def test_an_allowed_variable_of_another_job_takes_no_turn() -> None:
@@ -452,7 +452,7 @@ def trained(job: str, *servers: int, **more: Any) -> Placement:
         for worker in (0, 1)
     ]
     return placement(
-        *(held(name, each, job) for name, each in zip(names, servers, strict=True)),
+        *(held(name, server, job) for name, server in zip(names, servers, strict=True)),
         *reads,
         **{"machine": f"{job}*2; worker*2: gpu*1", **more},
     )
@@ -462,7 +462,7 @@ def test_the_servers_are_the_job_that_holds_variables_and_has_no_tower() -> None
     verdict = ShardsBalanced().judge(trained("store", 1, 1, 1))
 
     assert verdict.figures == [figure(0, 0, 0, "store"), figure(1, 3, 48, "store")]
-    assert [each.object for each in verdict.findings] == [task(1, "store")]
+    assert [finding.object for finding in verdict.findings] == [task(1, "store")]
 
 
 def test_the_servers_are_known_where_workers_hold_variables_too() -> None:

@@ -35,7 +35,7 @@ def sent(
     return placement(
         host("x", "Placeholder"),
         *takers,
-        host("train", "NoOp", *(f"^{each.name}" for each in takers)),
+        host("train", "NoOp", *(f"^{taker.name}" for taker in takers)),
         outputs={} if shape is None else {"x": shape},
         **{"step": STEP, **more},
     )
@@ -43,7 +43,7 @@ def sent(
 
 def copies(graph: Placement) -> int:
     """How many copies there are, by a budget that there is."""
-    return sum(each["copies"] for each in TransferBudget(copies=1000).judge(graph).figures)
+    return sum(pair["copies"] for pair in TransferBudget(copies=1000).judge(graph).figures)
 
 
 def test_kept(snapshot: SnapshotAssertion) -> None:
@@ -74,7 +74,7 @@ def test_broken_by_bytes(snapshot: SnapshotAssertion) -> None:
             object="x",
             op="Placeholder",
             evidence="assigned",
-            expected="at most 15,999 bytes a step",
+            expected="at most 15,999 bytes per step",
             found="16,000 bytes",
             where="main.py:9",
             path=(
@@ -91,7 +91,7 @@ def test_broken_by_bytes(snapshot: SnapshotAssertion) -> None:
 def test_broken_by_copies(snapshot: SnapshotAssertion) -> None:
     (finding,) = TransferBudget(copies=1).judge(sent()).findings
 
-    assert (finding.expected, finding.found) == ("at most 1 copies a step", "2 copies")
+    assert (finding.expected, finding.found) == ("at most 1 copy per step", "2 copies")
     assert messages(finding) == snapshot
 
 
@@ -254,7 +254,7 @@ def test_the_path_has_the_largest_copies() -> None:
     (finding,) = TransferBudget(bytes=0).judge(graph).findings
 
     assert finding.object == "x_9"
-    assert [each.partition(":")[0] for each in finding.path] == [f"x_{i}" for i in range(9, 1, -1)]
+    assert [line.partition(":")[0] for line in finding.path] == [f"x_{i}" for i in range(9, 1, -1)]
 
 
 def test_copies_of_unknown_size_are_counted_and_shown(snapshot: SnapshotAssertion) -> None:
@@ -285,13 +285,13 @@ def test_rows_fill_the_first_dimension_that_the_graph_leaves_open(rows: int) -> 
 
     verdict = TransferBudget(bytes=10_000, rows=rows).judge(graph)
 
-    assert [each["bytes"] for each in verdict.figures] == [rows * 8, rows * 8]
+    assert [pair["bytes"] for pair in verdict.figures] == [rows * 8, rows * 8]
 
 
 def test_other_dimensions_that_are_open_stay_unknown() -> None:
     verdict = TransferBudget(bytes=1000, rows=8).judge(sent((None, None)))
 
-    assert [each["unknown"] for each in verdict.figures] == [1, 1]
+    assert [pair["unknown"] for pair in verdict.figures] == [1, 1]
 
 
 def towers(*ops: Op, outputs: Mapping[str, tuple[int | None, ...]], **more: Any) -> Placement:
@@ -423,7 +423,7 @@ def test_a_number_below_zero_is_refused(field: str) -> None:
     with pytest.raises(ConfigError) as refused:
         TransferBudget(**{field: -1})
 
-    assert str(refused.value) == f"{field}: -1 is below 0; give a number from 0 on"
+    assert str(refused.value) == f"{field}: -1 is below 0; give 0 or more"
 
 
 CLUSTER = "ps*2; worker*2: gpu*2"
@@ -455,7 +455,7 @@ def linked(
             op(f"take{number}/{i}", "Neg", to, to, f"x{number}") for i, to in enumerate(takers)
         ]
     shapes = {f"x{number}": shape for number, (_, shape, _) in enumerate(sends) if shape}
-    step = host("train", "NoOp", *(f"^{each.name}" for each in ops if each.type == "Neg"))
+    step = host("train", "NoOp", *(f"^{taker.name}" for taker in ops if taker.type == "Neg"))
     return placement(*ops, step, **{"step": STEP, "machine": CLUSTER, "outputs": shapes, **more})
 
 
@@ -476,7 +476,7 @@ def test_a_link_over_its_bytes(snapshot: SnapshotAssertion) -> None:
                 object="/job:ps/task:0",
                 op="",
                 evidence="assigned",
-                expected="at most 79 bytes a step",
+                expected="at most 79 bytes per step",
                 found="80 bytes",
                 where="main.py:9",
                 path=(
@@ -502,7 +502,7 @@ def test_a_link_over_its_copies(snapshot: SnapshotAssertion) -> None:
 
     assert (finding.object, finding.expected, finding.found) == (
         "/job:ps/task:0",
-        "at most 1 copies a step",
+        "at most 1 copy per step",
         "2 copies",
     )
     assert messages(finding) == snapshot
@@ -541,7 +541,7 @@ def test_a_task_that_sends_too_much_to_several_is_one_finding(
 ) -> None:
     graph = linked(
         (ps(0), (20,), [gpu(0)]),
-        *((ps(0), (11,), [gpu(each)]) for each in others),
+        *((ps(0), (11,), [gpu(other)]) for other in others),
         (ps(0), (10,), [gpu(3)]),
         machine="ps*1; worker*4: gpu*1",
     )
@@ -562,7 +562,7 @@ def test_every_task_that_sends_too_much_is_a_finding_the_busiest_first() -> None
 
     findings = TransferBudget(link_bytes=40).judge(graph).findings
 
-    assert [(each.object, each.found) for each in findings] == [
+    assert [(finding.object, finding.found) for finding in findings] == [
         ("/job:worker/task:0", "120 bytes"),
         ("/job:ps/task:1", "48 bytes"),
         ("/job:ps/task:0", "44 bytes"),
@@ -578,7 +578,7 @@ def test_without_a_train_op_the_finding_of_a_link_says_so(snapshot: SnapshotAsse
 def test_the_budget_of_all_and_that_of_a_link_are_findings_of_their_own() -> None:
     findings = TransferBudget(copies=2, link_copies=1).judge(linked(BOTH)).findings
 
-    assert [(each.object, each.found) for each in findings] == [
+    assert [(finding.object, finding.found) for finding in findings] == [
         ("x0", "3 copies"),
         ("/job:ps/task:0", "2 copies"),
     ]
@@ -680,7 +680,7 @@ def test_a_large_constant_goes_to_other_tasks(
             object="x0",
             op="Const",
             evidence="assigned",
-            expected="at most 1,048,576 bytes a step",
+            expected="at most 1,048,576 bytes per step",
             found="1,048,580 bytes",
             where="main.py:9",
             path=tuple(
@@ -712,7 +712,7 @@ def test_every_large_constant_is_a_finding() -> None:
 
     findings = TransferBudget(link_bytes=1 << 30).judge(graph).findings
 
-    assert [each.object for each in findings] == ["x0", "x2"]
+    assert [finding.object for finding in findings] == ["x0", "x2"]
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_allowed_variables_may_sit_anywhere() -> None:
         op("u", "VarHandleOp", "/gpu:0", "GPU:0"),
     )
     findings = VariablesOnHost(allow=("w", "v")).judge(graph).findings
-    assert [each.object for each in findings] == ["u"]
+    assert [finding.object for finding in findings] == ["u"]
 
 
 @pytest.mark.parametrize("device", ["host", ("/cpu:0", "/host:0")])
@@ -209,7 +209,7 @@ def test_a_cluster_without_gpus_is_judged_by_the_job(snapshot: SnapshotAssertion
 def test_what_is_found_in_a_cluster_without_gpus(
     device: str | tuple[str, str], objects: Sequence[str]
 ) -> None:
-    assert [each.object for each in misplaced(device).findings] == objects
+    assert [finding.object for finding in misplaced(device).findings] == objects
 
 
 @pytest.mark.parametrize("device", ["/cpu:0", "/cpu", ("/job:ps", "/job:worker"), "/task:*/cpu:0"])
