@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -75,6 +75,11 @@ class Rule(ABC):
 def is_among(name: str, patterns: Iterable[str]) -> bool:
     """Whether a field lists a name, itself or by a pattern such as tower_*/bn/*."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def is_allowed(op: Op, allow: Collection[str]) -> bool:
+    """Whether a field lists an op, by its type, its name or a pattern of names."""
+    return op.type in allow or is_among(op.name, allow)
 
 
 def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def assert_no_fallback(
     Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
     resource to the host it was asked for, such as its reads and its initialisation test.
 
-    `allow` lists op types or op names that may fall back.
+    `allow` lists op types, op names or patterns of names that may fall back.
 
     Parameters and their defaults:
       no-fallback.allow = ()
@@ -73,7 +73,7 @@ def assert_variables_on_host(
 
     `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
     matches any task. In a cluster /job:ps/cpu:0 says more than /cpu:0, which every task has.
-    `allow` lists variables that may sit anywhere.
+    `allow` lists variables, or patterns such as table/part_*, that may sit anywhere.
 
     Parameters and their defaults:
       variables-on-host.device = '/cpu:0'
@@ -121,7 +121,7 @@ def assert_variables_shared(
 
 def assert_slots_with_variables(
     evidence: Evidence | Placement,
-    apart: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `slots-with-variables`.
 
@@ -135,21 +135,21 @@ def assert_slots_with_variables(
     or by data flow: it has the variable's shape, no tower reads it, and the update of one is
     computed with the other.
 
-    `apart` lists slots, or patterns such as */ExponentialMovingAverage, that are elsewhere on
+    `allow` lists slots, or patterns such as */ExponentialMovingAverage, that are elsewhere on
     purpose.
 
     Parameters and their defaults:
-      slots-with-variables.apart = ()
+      slots-with-variables.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "slots-with-variables", apart=apart)
+    check_rule(evidence, "slots-with-variables", allow=allow)
 
 
 def assert_no_idle_device(
     evidence: Evidence | Placement,
-    idle: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `no-idle-device`.
 
@@ -163,16 +163,16 @@ def assert_no_idle_device(
     are left to the graphs of those. Ops that leave the task open all go to the first one, and that
     is a finding.
 
-    `idle` lists the GPUs that may do nothing; a partial name such as /job:evaluator matches any of
-    its devices.
+    `allow` lists the GPUs that may do nothing; a partial name such as /job:evaluator matches any
+    of its devices.
 
     Parameters and their defaults:
-      no-idle-device.idle = ()
+      no-idle-device.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "no-idle-device", idle=idle)
+    check_rule(evidence, "no-idle-device", allow=allow)
 
 
 def assert_towers_alike(

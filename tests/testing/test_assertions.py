@@ -103,7 +103,7 @@ def test_message_has_source_line_path_and_fix(unsound: Placement) -> None:
         (assert_variables_on_host, {"device": ("/cpu:0", "/gpu:0")}),
         (assert_variables_on_host, {"allow": ("w_1",)}),
         (assert_variables_shared, {"private": ("w_*",)}),
-        (assert_no_idle_device, {"idle": ("/gpu:1",)}),
+        (assert_no_idle_device, {"allow": ("/gpu:1",)}),
     ],
 )
 def test_parameters_let_the_offender_pass(

@@ -92,7 +92,7 @@ def test_made_takes_lists_for_tuples() -> None:
     ("policy", "errors"),
     [
         ({}, []),
-        ({"no-fallback": {"allow": ["Print"]}, "no-idle-device": {"idle": ("/gpu:1",)}}, []),
+        ({"no-fallback": {"allow": ["Print"]}, "no-idle-device": {"allow": ("/gpu:1",)}}, []),
         ({"variables-on-host": {"device": ["/job:ps", "/cpu:0"], "allow": []}}, []),
         ({"placeable": {}}, []),
         ({"no-falback": {}}, ["no-falback: there is no such rule; did you mean 'no-fallback'?"]),
@@ -114,8 +114,8 @@ def test_made_takes_lists_for_tuples() -> None:
             ["no-fallback.allow: 3 does not fit; give a name or a list of names"],
         ),
         (
-            {"no-idle-device": {"idle": [1]}},
-            ["no-idle-device.idle: [1] does not fit; give a name or a list of names"],
+            {"no-idle-device": {"allow": [1]}},
+            ["no-idle-device.allow: [1] does not fit; give a name or a list of names"],
         ),
         (
             {"variables-on-host": {"device": ["/cpu:0", ""]}},
@@ -126,9 +126,9 @@ def test_made_takes_lists_for_tuples() -> None:
             ["variables-on-host.device: names no device; give one, such as /cpu:0"],
         ),
         (
-            {"no-idle-device": {"idle": ["gpu one"]}},
+            {"no-idle-device": {"allow": ["gpu one"]}},
             [
-                "no-idle-device.idle: 'gpu one': 'gpu one' is no part of a device name; "
+                "no-idle-device.allow: 'gpu one': 'gpu one' is no part of a device name; "
                 "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
             ],
         ),

@@ -7,7 +7,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among, request_of
+from placement_checks.rules.base import Rule, built_at, is_allowed, request_of
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -49,7 +49,7 @@ class GradientsColocated(Rule):
                 op.assigned != forward_op.assigned
                 and forward_op.assigned.is_gpu
                 and not (op.fallback_reason and not op.fell_with_another)
-                and not (is_among(op.name, self.allow) or op.type in self.allow)
+                and not is_allowed(op, self.allow)
             ):
                 findings.append(_finding(placement, op, forward_op, known_by))
         if not judged:

@@ -13,7 +13,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, request_of
+from placement_checks.rules.base import Rule, built_at, is_allowed, request_of
 from placement_checks.rules.needs import Need
 
 
@@ -28,7 +28,7 @@ class NoFallback(Rule):
     Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
     resource to the host it was asked for, such as its reads and its initialisation test.
 
-    `allow` lists op types or op names that may fall back.
+    `allow` lists op types, op names or patterns of names that may fall back.
     """
 
     name = "no-fallback"
@@ -53,7 +53,7 @@ class NoFallback(Rule):
             [
                 _finding(placement, placement.ops[name], group)
                 for name, group in groups.items()
-                if name not in self.allow and placement.ops[name].type not in self.allow
+                if not is_allowed(placement.ops[name], self.allow)
             ]
         )
 

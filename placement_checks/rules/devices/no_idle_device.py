@@ -28,8 +28,8 @@ class NoIdleDevice(Rule):
     are left to the graphs of those. Ops that leave the task open all go to the first one, and that
     is a finding.
 
-    `idle` lists the GPUs that may do nothing; a partial name such as /job:evaluator matches any of
-    its devices.
+    `allow` lists the GPUs that may do nothing; a partial name such as /job:evaluator matches any
+    of its devices.
     """
 
     name = "no-idle-device"
@@ -37,16 +37,16 @@ class NoIdleDevice(Rule):
     requires = frozenset({Need.ASSIGNED})
     by_absence = True
 
-    idle: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in self.idle:
+        for name in self.allow:
             Device.parse(name)
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         gpus = placement.machine.gpus if placement.machine else ()
-        allowed = [Device.parse(name) for name in self.idle]
+        allowed = [Device.parse(name) for name in self.allow]
         gpus = tuple(gpu for gpu in gpus if not any(gpu.matches(device) for device in allowed))
         if not gpus:
             return self.not_checked("the machine has no GPU that must compute")

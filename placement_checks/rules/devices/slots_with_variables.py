@@ -26,7 +26,7 @@ class SlotsWithVariables(Rule):
     or by data flow: it has the variable's shape, no tower reads it, and the update of one is
     computed with the other.
 
-    `apart` lists slots, or patterns such as */ExponentialMovingAverage, that are elsewhere on
+    `allow` lists slots, or patterns such as */ExponentialMovingAverage, that are elsewhere on
     purpose.
     """
 
@@ -34,7 +34,7 @@ class SlotsWithVariables(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED})
 
-    apart: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -45,7 +45,7 @@ class SlotsWithVariables(Rule):
             _finding(placement, slot, variable)
             for slot, variable in slots.items()
             if placement.ops[slot].assigned != placement.ops[variable].assigned
-            and not is_among(slot, self.apart)
+            and not is_among(slot, self.allow)
         ]
         return self.verdict(findings, plural(len(slots), "slot"))
 

@@ -10,7 +10,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, request_of
+from placement_checks.rules.base import Rule, built_at, is_among, request_of
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -33,7 +33,7 @@ class VariablesOnHost(Rule):
 
     `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
     matches any task. In a cluster /job:ps/cpu:0 says more than /cpu:0, which every task has.
-    `allow` lists variables that may sit anywhere.
+    `allow` lists variables, or patterns such as table/part_*, that may sit anywhere.
     """
 
     name = "variables-on-host"
@@ -65,7 +65,7 @@ class VariablesOnHost(Rule):
             return self.not_checked(_why_none(placement))
         findings = []
         for op in placed:
-            if op.assigned is None or op.name in self.allow:
+            if op.assigned is None or is_among(op.name, self.allow):
                 continue
             if not any(op.assigned.matches(device) for device in allowed):
                 findings.append(self._misplaced(placement, op))

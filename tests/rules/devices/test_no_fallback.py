@@ -199,6 +199,8 @@ def test_silent_where_the_program_asked_for_the_host(ops: Sequence[Op]) -> None:
         (("print",), ["step", "other"]),
         (("VariableV2", "other"), ["print"]),
         (("Assign",), ["step", "print", "other"]),
+        (("step*", "oth??"), ["print"]),
+        (("Pr*",), ["step", "print", "other"]),
     ],
 )
 def test_allow_takes_types_and_names_of_ops_that_fell_first(

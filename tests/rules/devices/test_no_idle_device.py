@@ -98,7 +98,7 @@ def gpu(job: str, index: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("idle", "found"),
+    ("allow", "found"),
     [
         (("/gpu:1",), [gpu("eval", 0), gpu("worker", 0)]),
         (("/job:eval",), [gpu("worker", 0), gpu("worker", 1)]),
@@ -106,9 +106,9 @@ def gpu(job: str, index: int) -> str:
         (("/cpu:0",), [gpu(job, index) for job in ("eval", "worker") for index in (0, 1)]),
     ],
 )
-def test_idle_excuses_what_its_patterns_match(idle: tuple[str, ...], found: Sequence[str]) -> None:
+def test_allow_takes_patterns_of_devices(allow: tuple[str, ...], found: Sequence[str]) -> None:
     graph = busy("/cpu:0", machine="eval*1: gpu*2; worker*1: gpu*2")
-    assert [finding.object for finding in NoIdleDevice(idle).judge(graph).findings] == found
+    assert [finding.object for finding in NoIdleDevice(allow).judge(graph).findings] == found
 
 
 def test_note_is_short_on_large_machines(snapshot: SnapshotAssertion) -> None:
@@ -137,7 +137,7 @@ def test_the_note_has_four_gpus_one_by_one(
 
 
 @pytest.mark.parametrize(
-    ("graph", "idle"),
+    ("graph", "allow"),
     [
         pytest.param(placement(placer=None), (), id="no placer"),
         pytest.param(placement(assigned=Missing("it died")), (), id="unplaced"),
@@ -146,8 +146,10 @@ def test_the_note_has_four_gpus_one_by_one(
         pytest.param(busy("/gpu:0", machine=None), (), id="no machine"),
     ],
 )
-def test_not_checked(graph: Placement, idle: tuple[str, ...], snapshot: SnapshotAssertion) -> None:
-    verdict = NoIdleDevice(idle).judge(graph)
+def test_not_checked(
+    graph: Placement, allow: tuple[str, ...], snapshot: SnapshotAssertion
+) -> None:
+    verdict = NoIdleDevice(allow).judge(graph)
     assert verdict == Verdict("no-idle-device", "not-checked", None, ANY)
     assert messages(verdict) == snapshot
 
@@ -267,10 +269,10 @@ def test_all_is_judged_where_no_gpu_computes() -> None:
     assert len(NoIdleDevice().judge(graph).findings) == 2
 
 
-def test_excused_gpus_name_no_task(snapshot: SnapshotAssertion) -> None:
+def test_allowed_gpus_name_no_task(snapshot: SnapshotAssertion) -> None:
     graph = between(*of_task(0, 0), *of_task(1, 0, 1))
 
-    verdict = NoIdleDevice(idle=("/job:worker/task:0",)).judge(graph)
+    verdict = NoIdleDevice(allow=("/job:worker/task:0",)).judge(graph)
 
     assert verdict.state == "kept"
     assert messages(verdict) == snapshot

@@ -338,7 +338,7 @@ def test_a_variable_that_is_only_fed_into_the_update_is_no_slot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("apart", "left"),
+    ("allow", "left"),
     [
         ((), ["a/slow", "b/slow"]),
         (("a/slow",), ["b/slow"]),
@@ -346,14 +346,14 @@ def test_a_variable_that_is_only_fed_into_the_update_is_no_slot() -> None:
         (("*/Slow", "a", "slow"), ["a/slow", "b/slow"]),
     ],
 )
-def test_slots_that_are_elsewhere_on_purpose(apart: Sequence[str], left: Sequence[str]) -> None:
+def test_slots_that_are_elsewhere_on_purpose(allow: Sequence[str], left: Sequence[str]) -> None:
     graph = program(
         *(variable(f"{name}/slow", at="GPU:0") for name in "ab"),
         *(host(f"update/{n}", "ResourceApplyMomentum", n, f"{n}/slow", f"mean/{n}") for n in "ab"),
         variables=["a", "b"],
     )
 
-    assert objects(graph, apart=apart) == left
+    assert objects(graph, allow=allow) == left
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from graphs import op, placement
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
+from towers import objects_of
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
@@ -129,14 +130,17 @@ def test_partial_name_that_does_not_match(snapshot: SnapshotAssertion) -> None:
     assert messages(finding) == snapshot
 
 
-def test_allowed_variables_may_sit_anywhere() -> None:
+@pytest.mark.parametrize(
+    ("allow", "found"),
+    [(("w", "v"), ["u"]), (("[uw]",), ["v"]), (("*",), []), (("W", "x*"), ["w", "v", "u"])],
+)
+def test_allowed_variables_may_sit_anywhere(allow: tuple[str, ...], found: Sequence[str]) -> None:
     graph = placement(
         variable("/gpu:0", "GPU:0"),
         op("v", "VarHandleOp", "", "CPU:0"),
         op("u", "VarHandleOp", "/gpu:0", "GPU:0"),
     )
-    findings = VariablesOnHost(allow=("w", "v")).judge(graph).findings
-    assert [finding.object for finding in findings] == ["u"]
+    assert objects_of(VariablesOnHost(allow=allow), graph) == found
 
 
 @pytest.mark.parametrize("device", ["host", ("/cpu:0", "/host:0")])
