@@ -21,8 +21,8 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Body, Placement, Variable, producer_of
 
-# What tells ops apart without changing what they compute: their own draw of random numbers, the
-# names of what they hold.
+# Attributes that differ between ops without changing what they compute: their own random draws,
+# the names of what they hold.
 _OWN = frozenset(
     {"seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"}
 )

@@ -113,8 +113,8 @@ def test_in_a_saved_graph_the_name_tells_and_the_finding_says_so(tmp_path: Path)
     assert verdict.state == "broken"
     tanh = next(f for f in verdict.findings if f.object == "gradients/Tanh_1_grad/TanhGrad")
     assert tanh.message.startswith(
-        "gradients/Tanh_1_grad/TanhGrad sits on /device:GPU:0, and its forward op, which its name "
-        "tells, on /device:GPU:1"
+        "gradients/Tanh_1_grad/TanhGrad sits on /device:GPU:0, and its forward op, as its name "
+        "says, on /device:GPU:1"
     )
 
 

@@ -44,7 +44,7 @@ def test_an_explanation_of_a_rule_without_docstring_and_parameters_is_empty() ->
         ("phantom", "gpu*2", "kept"),
     ],
 )
-def test_a_log_of_a_machine_without_gpus_tells_nothing(
+def test_not_checked_on_a_log_of_a_machine_without_gpus(
     placer: str, machine: str | None, state: str, snapshot: SnapshotAssertion
 ) -> None:
     graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer=placer, machine=machine)
@@ -78,7 +78,7 @@ def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
     assert built_at(graph, "a") == " (built at a.py:3 > b.py:5)"
 
 
-def test_towers_on_one_gpu_are_told_by_the_losses_that_are_reported_too(
+def test_towers_on_one_gpu_are_recognised_by_the_losses_that_are_reported_too(
     snapshot: SnapshotAssertion,
 ) -> None:
     losses = ["tower_0/loss", "tower_1/loss"]

@@ -22,7 +22,7 @@ class NoFallback(Rule):
     """No op that asks for a GPU ends on a CPU, or on another GPU because its own does not exist.
 
     Soft placement moves such ops silently. Each finding says why: the op has no GPU kernel,
-    its GPU kernel does not take the type, or there is no such device. Ops that are bound to one
+    its GPU kernel does not support the type, or there is no such device. Ops that are bound to one
     that fell, by colocation or by a reference, are named with it.
 
     Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another

@@ -109,7 +109,7 @@ def test_it_is_judged_by_where_the_placer_put_it(snapshot: SnapshotAssertion) ->
     assert messages(finding) == snapshot
 
 
-def test_gradients_that_are_added_one_by_one_meet_in_every_addition(
+def test_gradients_that_are_added_one_by_one_are_joined_by_every_addition(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = program(
@@ -124,7 +124,9 @@ def test_gradients_that_are_added_one_by_one_meet_in_every_addition(
     assert messages(verdict) == snapshot
 
 
-def test_gradients_that_are_stacked_meet_in_the_stack_alone(snapshot: SnapshotAssertion) -> None:
+def test_gradients_that_are_stacked_are_joined_by_the_stack_alone(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = program(
         host("stack", "Pack", gradient(0), gradient(1)), on(0, "sum/w", "Mean", "stack", "axes")
     )
@@ -259,7 +261,7 @@ def test_a_partial_name_matches_any_task(task: int) -> None:
     assert objects(graph, device="/job:worker") == ["sum/w"]
 
 
-def test_a_device_that_is_none_is_refused() -> None:
+def test_what_is_not_a_device_is_refused() -> None:
     with pytest.raises(InputError, match="is no part of a device name"):
         AveragingOnHost(device="host")
 

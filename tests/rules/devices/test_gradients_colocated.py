@@ -79,7 +79,7 @@ def test_the_backward_pass_of_every_tower_but_the_first_is_found(count: int) -> 
     assert objects(program(*adrift(*names), gpus=range(count))) == names[1:]
 
 
-def test_where_the_graph_tells_the_finding_does_not_speak_of_names(
+def test_where_the_graph_names_the_forward_op_the_finding_does_not_mention_the_name(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = program(
@@ -103,7 +103,7 @@ def test_what_tensorflow_noted_counts_more_than_the_name() -> None:
     assert objects(graph) == []
 
 
-def test_colocation_with_another_backward_op_tells_of_no_forward_op(
+def test_colocation_with_another_backward_op_does_not_name_a_forward_op(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = program(*adrift(ADRIFT, colocated=[gradient(0)]))
@@ -267,11 +267,11 @@ def test_a_loss_that_contains_another_towers_matters_only_where_something_is_fou
     assert GradientsColocated().judge(blended()).state == "kept"
 
 
-def test_colocation_with_an_op_that_is_gone_tells_of_no_forward_op() -> None:
+def test_colocation_with_a_missing_op_does_not_name_a_forward_op() -> None:
     assert objects(program(*adrift(ADRIFT, colocated=["gone"]))) == [ADRIFT]
 
 
-def test_a_forward_op_that_is_gone_is_none(snapshot: SnapshotAssertion) -> None:
+def test_a_missing_forward_op_does_not_count(snapshot: SnapshotAssertion) -> None:
     class Noted(Details):
         def forward_op(self, op: str) -> str:
             return "gone"

@@ -187,7 +187,7 @@ def test_op_without_a_reason_says_so(snapshot: SnapshotAssertion) -> None:
         ),
     ],
 )
-def test_silent_where_the_program_asked_for_the_host(ops: Sequence[Op]) -> None:
+def test_kept_where_the_program_requests_the_host(ops: Sequence[Op]) -> None:
     assert NoFallback().judge(placement(*ops)).state == "kept"
 
 
@@ -268,7 +268,7 @@ def test_the_body_of_a_loop_is_one_finding_that_names_the_fix(snapshot: Snapshot
     assert messages(finding) == snapshot
 
 
-def test_what_follows_a_variable_of_a_job_is_none() -> None:
+def test_kept_by_what_follows_a_variable_of_a_job() -> None:
     """A device function of a parameter server: the reads ask for the worker's GPU."""
     server = "/job:ps/replica:0/task:0/cpu:0"
     graph = placement(
@@ -288,7 +288,7 @@ def test_what_follows_a_variable_of_a_job_is_none() -> None:
     assert NoFallback().judge(graph).state == "kept"
 
 
-def test_what_reads_a_variable_of_the_host_in_a_body_is_none() -> None:
+def test_kept_by_what_reads_a_variable_of_the_host_in_a_body() -> None:
     graph = placement(
         op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
         op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
@@ -322,7 +322,7 @@ def test_what_reads_a_variable_of_the_host_in_a_body_is_none() -> None:
 @pytest.mark.parametrize(
     "copy", ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"]
 )
-def test_what_follows_a_resource_of_the_host_through_a_copy_of_it_is_none(
+def test_kept_by_what_follows_a_resource_of_the_host_through_a_copy_of_it(
     kind: str, copy: str
 ) -> None:
     graph = placement(

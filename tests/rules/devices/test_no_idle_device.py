@@ -48,7 +48,7 @@ def test_all_gpus_idle(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_gpus_of_a_cluster_are_told_apart_by_task() -> None:
+def test_gpus_of_a_cluster_are_distinguished_by_task() -> None:
     graph = busy("/job:worker/task:0/gpu:0", machine="ps*1; worker*2: gpu*1")
     (finding,) = NoIdleDevice().judge(graph).findings
     assert finding.object == "/job:worker/replica:0/task:1/device:GPU:0"
@@ -88,7 +88,7 @@ def test_what_computing_is(type: str, computes: bool) -> None:
     assert NoIdleDevice().judge(graph).state == ("kept" if computes else "broken")
 
 
-def test_silent_where_ops_are_placed_on_gpus_that_they_did_not_ask_for() -> None:
+def test_kept_where_ops_are_placed_on_gpus_that_they_did_not_request() -> None:
     graph = placement(op("a", "MatMul", "", "GPU:0"), op("b", "MatMul", "/gpu:7", "GPU:1"))
     assert NoIdleDevice().judge(graph).state == "kept"
 
@@ -311,7 +311,9 @@ def test_where_no_gpu_is_seen_to_be_idle_there_may_be_one_that_is_not_seen(
     assert messages(verdict) == snapshot
 
 
-def test_of_many_gpus_the_least_and_the_most_are_told(snapshot: SnapshotAssertion) -> None:
+def test_of_many_gpus_the_note_has_the_fewest_and_the_most_ops(
+    snapshot: SnapshotAssertion,
+) -> None:
     """One of them has less to do than the others."""
     graph = busy("/gpu:0", *(f"/gpu:{i}" for i in (1, 2, 3, 4) for _ in range(3)), machine="gpu*5")
 

@@ -102,7 +102,7 @@ def test_soft_placement_that_is_refused_has_another_fix(snapshot: SnapshotAssert
         (Refusal("a", ""), "a"),
     ],
 )
-def test_refusal_that_tells_little(
+def test_refusal_without_details(
     refusal: Refusal, object: str, snapshot: SnapshotAssertion
 ) -> None:
     (finding,) = Placeable().judge(placement(op("a", "NoOp"), refusals=[refusal])).findings
@@ -110,7 +110,7 @@ def test_refusal_that_tells_little(
     assert messages(finding) == snapshot
 
 
-def test_soft_placement_that_moved_an_op_is_silent() -> None:
+def test_kept_by_soft_placement_that_moved_an_op() -> None:
     moved = op("step", "Variable", "/gpu:0", "CPU:0", fallback_reason="Variable has no GPU kernel")
     assert Placeable().judge(placement(moved, soft=True)).state == "kept"
 

@@ -257,7 +257,9 @@ def test_a_copy_of_a_trained_variable_is_found_as_its_average() -> None:
         ),
     ],
 )
-def test_silent_on_what_is_no_slot(graph: Placement, snapshot: SnapshotAssertion) -> None:
+def test_not_checked_where_no_variable_is_a_slot(
+    graph: Placement, snapshot: SnapshotAssertion
+) -> None:
     verdict = SlotsWithVariables().judge(graph)
 
     assert messages(verdict) == snapshot

@@ -221,7 +221,7 @@ def test_the_size_of_every_dtype(dtype: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["string", "variant"])
-def test_the_size_of_what_has_none_is_not_known(dtype: str) -> None:
+def test_the_size_of_strings_and_variants_is_not_known(dtype: str) -> None:
     class Known(Details):
         def outputs(self, op: str) -> tuple[Tensor, ...]:
             return (Tensor(dtype, (5, 2)),)
@@ -725,7 +725,7 @@ def test_every_large_constant_is_a_finding() -> None:
         pytest.param(linked((ps(0), (LARGE * 2,), [gpu(0)])), id="an input"),
     ],
 )
-def test_silent_on_what_is_no_large_constant_between_tasks(
+def test_kept_without_a_large_constant_between_tasks(
     graph: Placement, snapshot: SnapshotAssertion
 ) -> None:
     verdict = TransferBudget().judge(graph)

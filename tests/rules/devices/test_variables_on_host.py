@@ -78,7 +78,7 @@ def test_variable_that_asks_for_no_device_and_sits_elsewhere(snapshot: SnapshotA
 
 
 @pytest.mark.parametrize("type", ["VarHandleOp", "Variable", "AutoReloadVariable"])
-def test_the_fix_tells_device_functions_of_resource_variables_only(
+def test_the_fix_mentions_device_functions_for_resource_variables_only(
     type: str, snapshot: SnapshotAssertion
 ) -> None:
     (finding,) = VariablesOnHost().judge(placement(variable("/gpu:0", "GPU:0", type))).findings
@@ -255,7 +255,7 @@ def test_the_fix_where_the_machine_lacks_what_the_rule_names(
     assert messages(finding) == snapshot
 
 
-def test_a_job_that_the_machine_lacks_is_no_matter_of_device_functions(
+def test_the_fix_for_a_job_that_the_machine_lacks_does_not_mention_device_functions(
     snapshot: SnapshotAssertion,
 ) -> None:
     graph = placement(variable("", "CPU:0"), machine="pss*2; worker*2: gpu")
@@ -273,7 +273,7 @@ def logged(*ops: Op, **more: Any) -> Verdict:
     return VariablesOnHost().judge(placement(*ops, placer="log", requested=Missing(LOG), **more))
 
 
-def test_a_log_tells_where_variables_are_and_not_what_they_ask_for(
+def test_a_log_says_where_variables_are_and_not_what_they_request(
     snapshot: SnapshotAssertion,
 ) -> None:
     verdict = logged(
