@@ -55,7 +55,7 @@ class Verdict:
         note: what a reader should know beside the state.
         figures: what was measured, as plain mappings for reports.
         error: what ended the rule before it had an answer.
-        alone: whether the rule compares towers, and there is one.
+        one_tower: whether it is not checked because it compares towers, and there is one.
     """
 
     rule: str
@@ -66,7 +66,7 @@ class Verdict:
     note: str | None = None
     figures: Sequence[Mapping[str, Any]] = ()
     error: PlacementError | None = None
-    alone: bool = field(default=False, compare=False)
+    one_tower: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

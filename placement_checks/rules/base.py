@@ -66,10 +66,12 @@ class Rule(ABC):
 
     def without(self, missing: Missing) -> Verdict:
         """The verdict where something is missing that the rule needs."""
-        return self.not_checked(str(missing), alone=isinstance(missing, OneTower))
+        return self.not_checked(str(missing), one_tower=isinstance(missing, OneTower))
 
-    def not_checked(self, reason: str, note: str | None = None, *, alone: bool = False) -> Verdict:
-        return Verdict(self.name, "not-checked", None, reason, note=note, alone=alone)
+    def not_checked(
+        self, reason: str, note: str | None = None, *, one_tower: bool = False
+    ) -> Verdict:
+        return Verdict(self.name, "not-checked", None, reason, note=note, one_tower=one_tower)
 
 
 def is_among(name: str, patterns: Iterable[str]) -> bool:

@@ -19,7 +19,9 @@ observers: list[Callable[[Evidence, Verdict], None]] = []
 devices = "auto"
 
 
-def assert_rules(known: Evidence | Placement, *rules: str, alone: Collection[str] = ()) -> None:
+def assert_rules(
+    known: Evidence | Placement, *rules: str, one_tower: Collection[str] = ()
+) -> None:
     """Assert that a placement keeps the named rules, or all of them that can be checked.
 
     The program's own policy counts. A rule that is named and cannot be checked fails.
@@ -27,7 +29,7 @@ def assert_rules(known: Evidence | Placement, *rules: str, alone: Collection[str
     Args:
         known: what `place` found out, or a placement alone.
         rules: their names.
-        alone: those of them that compare towers, and need not where there is one on purpose.
+        one_tower: those of them that need not be checked where there is one tower, on purpose.
 
     Raises:
         AssertionError: a rule is broken, or a named one could not be checked.
@@ -43,7 +45,7 @@ def assert_rules(known: Evidence | Placement, *rules: str, alone: Collection[str
     unchecked = [
         each
         for each in verdicts
-        if each.state == "not-checked" and not (each.alone and each.rule in alone)
+        if each.state == "not-checked" and not (each.one_tower and each.rule in one_tower)
     ]
     for verdict in unchecked:
         if verdict.rule in rules or len(unchecked) == len(verdicts):

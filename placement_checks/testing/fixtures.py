@@ -40,7 +40,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     for mark in reversed(stated):
         defaults |= marks.one_machine(mark.kwargs)
     rules = list(dict.fromkeys(rule for mark in stated for rule in mark.args))
-    alone = {rule for mark in stated if marks.is_of_one_gpu(mark) for rule in mark.args}
+    one_tower = {rule for mark in stated if marks.is_of_one_gpu(mark) for rule in mark.args}
     devices = marks.devices_of(request.config)
 
     def call(target: Any, **keywords: Any) -> Evidence:
@@ -53,8 +53,8 @@ def place(request: pytest.FixtureRequest) -> Place:
         if reference is not None:
             evidence = gathering.with_numbers(evidence, reference, batch, devices=devices)
         if rules:
-            one = evidence.machine is not None and evidence.machine.towers == 1
-            assert_rules(evidence, *rules, alone=alone if one else ())
+            is_one = evidence.machine is not None and evidence.machine.towers == 1
+            assert_rules(evidence, *rules, one_tower=one_tower if is_one else ())
         return evidence
 
     return call

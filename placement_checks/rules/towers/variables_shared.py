@@ -53,7 +53,7 @@ class VariablesShared(Rule):
         if len(parts.all) < 2 and single is None and not unsaved:
             where = f"on {parts.all[0].device.short} alone" if parts.all else "on no GPU"
             reason = f"variables are read {where}, and {_why_not(evidence)}"
-            return self.not_checked(reason, alone=len(parts.all) == 1)
+            return self.not_checked(reason, one_tower=len(parts.all) == 1)
         known = {variable.name for variable in single.variables} if single else set()
         findings = {
             copy.variable: _doubled(placement, copy)
