@@ -87,7 +87,7 @@ def assert_variables_on_host(
 
 def assert_variables_shared(
     evidence: Evidence | Placement,
-    private: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `variables-shared`.
 
@@ -107,16 +107,16 @@ def assert_variables_shared(
     What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
     trained, but global_variables_initializer() does not set it and a Saver does not save it.
 
-    `private` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
+    `allow` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
     purpose.
 
     Parameters and their defaults:
-      variables-shared.private = ()
+      variables-shared.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "variables-shared", private=private)
+    check_rule(evidence, "variables-shared", allow=allow)
 
 
 def assert_slots_with_variables(
@@ -177,7 +177,7 @@ def assert_no_idle_device(
 
 def assert_towers_alike(
     evidence: Evidence | Placement,
-    differ: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `towers-alike`.
 
@@ -191,20 +191,20 @@ def assert_towers_alike(
     (towers of unequal size), a regularisation that one tower adds for all, and what a tower
     computes beside its loss, such as an accuracy.
 
-    `differ` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
+    `allow` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
 
     Parameters and their defaults:
-      towers-alike.differ = ()
+      towers-alike.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "towers-alike", differ=differ)
+    check_rule(evidence, "towers-alike", allow=allow)
 
 
 def assert_inputs_distinct(
     evidence: Evidence | Placement,
-    shared: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `inputs-distinct`.
 
@@ -219,20 +219,20 @@ def assert_inputs_distinct(
     batch twice; made anew in the loop over towers they read the same files N times. What fetches
     batches ahead for a GPU, from a pipeline on the CPU, belongs there.
 
-    `shared` lists inputs, or patterns, that all towers read whole on purpose.
+    `allow` lists inputs, or patterns, that all towers read whole on purpose.
 
     Parameters and their defaults:
-      inputs-distinct.shared = ()
+      inputs-distinct.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "inputs-distinct", shared=shared)
+    check_rule(evidence, "inputs-distinct", allow=allow)
 
 
 def assert_losses_apart(
     evidence: Evidence | Placement,
-    together: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `losses-apart`.
 
@@ -245,16 +245,16 @@ def assert_losses_apart(
     A loss depends on another tower if it contains what that tower computes with a variable that
     its own tower reads as well. Layers that one GPU computes for all towers are no breach.
 
-    `together` lists losses, or patterns, that read other towers on purpose, such as by moments of
+    `allow` lists losses, or patterns, that read other towers on purpose, such as by moments of
     batch normalisation that all towers share.
 
     Parameters and their defaults:
-      losses-apart.together = ()
+      losses-apart.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "losses-apart", together=together)
+    check_rule(evidence, "losses-apart", allow=allow)
 
 
 def assert_gradients_colocated(
@@ -312,7 +312,7 @@ def assert_averaging_on_host(
 
 def assert_every_tower_counts(
     evidence: Evidence | Placement,
-    alone: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `every-tower-counts`.
 
@@ -325,20 +325,20 @@ def assert_every_tower_counts(
     Judged for each variable by the towers that read it. Gradients that are summed up over steps,
     in variables or accumulators, count.
 
-    `alone` lists variables, or patterns, that not all towers train, on purpose.
+    `allow` lists variables, or patterns, that not all towers train, on purpose.
 
     Parameters and their defaults:
-      every-tower-counts.alone = ()
+      every-tower-counts.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "every-tower-counts", alone=alone)
+    check_rule(evidence, "every-tower-counts", allow=allow)
 
 
 def assert_one_update(
     evidence: Evidence | Placement,
-    several: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `one-update`.
 
@@ -352,20 +352,20 @@ def assert_one_update(
     Updates in branches of which one is taken count once; updates without a gradient, such as
     clipped weights or a decay, do not count.
 
-    `several` lists variables, or patterns, that are updated more often on purpose.
+    `allow` lists variables, or patterns, that are updated more often on purpose.
 
     Parameters and their defaults:
-      one-update.several = ()
+      one-update.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "one-update", several=several)
+    check_rule(evidence, "one-update", allow=allow)
 
 
 def assert_loss_of_all_towers(
     evidence: Evidence | Placement,
-    one_tower: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `loss-of-all-towers`.
 
@@ -377,20 +377,20 @@ def assert_loss_of_all_towers(
 
     Summaries that one line of the program builds in every tower are N curves of one quantity.
 
-    `one_tower` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
+    `allow` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
 
     Parameters and their defaults:
-      loss-of-all-towers.one_tower = ()
+      loss-of-all-towers.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "loss-of-all-towers", one_tower=one_tower)
+    check_rule(evidence, "loss-of-all-towers", allow=allow)
 
 
 def assert_randomness_apart(
     evidence: Evidence | Placement,
-    same: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `randomness-apart`.
 
@@ -403,20 +403,20 @@ def assert_randomness_apart(
     Ops that keep their own state have the same seed and second seed; without either they draw
     anew. Stateless ones have equal seeds, by construction.
 
-    `same` lists ops, or patterns, that draw alike on purpose.
+    `allow` lists ops, or patterns, that draw alike on purpose.
 
     Parameters and their defaults:
-      randomness-apart.same = ()
+      randomness-apart.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "randomness-apart", same=same)
+    check_rule(evidence, "randomness-apart", allow=allow)
 
 
 def assert_names_portable(
     evidence: Evidence | Placement,
-    keep: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `names-portable`.
 
@@ -434,21 +434,21 @@ def assert_names_portable(
     number: tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
     variables and go with them.
 
-    `keep` lists variables, or patterns, that are named so on purpose.
+    `allow` lists variables, or patterns, that are named so on purpose.
 
     Parameters and their defaults:
-      names-portable.keep = ()
+      names-portable.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "names-portable", keep=keep)
+    check_rule(evidence, "names-portable", allow=allow)
 
 
 def assert_update_ops_run(
     evidence: Evidence | Placement,
     tower: str | None = None,
-    apart: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `update-ops-run`.
 
@@ -460,16 +460,16 @@ def assert_update_ops_run(
     the moments of the first minute.
 
     `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0; those of
-    the others may be left out. `apart` lists updates, or patterns, that are run by themselves.
+    the others may be left out. `allow` lists updates, or patterns, that are run by themselves.
 
     Parameters and their defaults:
       update-ops-run.tower = ''
-      update-ops-run.apart = ()
+      update-ops-run.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "update-ops-run", tower=tower, apart=apart)
+    check_rule(evidence, "update-ops-run", tower=tower, allow=allow)
 
 
 def assert_transfer_budget(

@@ -102,7 +102,7 @@ def test_message_has_source_line_path_and_fix(unsound: Placement) -> None:
         (assert_no_fallback, {"allow": ("tower_1",)}),
         (assert_variables_on_host, {"device": ("/cpu:0", "/gpu:0")}),
         (assert_variables_on_host, {"allow": ("w_1",)}),
-        (assert_variables_shared, {"private": ("w_*",)}),
+        (assert_variables_shared, {"allow": ("w_*",)}),
         (assert_no_idle_device, {"allow": ("/gpu:1",)}),
     ],
 )

@@ -84,7 +84,7 @@ def test_known_rules_are_found_by_their_names() -> None:
 
 
 def test_made_takes_lists_for_tuples() -> None:
-    assert made("variables-shared", {"private": ["bn/*"]}) == VariablesShared(("bn/*",))
+    assert made("variables-shared", {"allow": ["bn/*"]}) == VariablesShared(("bn/*",))
     assert made("variables-on-host", {"device": "/gpu:0"}) == VariablesOnHost("/gpu:0")
 
 

@@ -24,14 +24,14 @@ class EveryTowerCounts(Rule):
     Judged for each variable by the towers that read it. Gradients that are summed up over steps,
     in variables or accumulators, count.
 
-    `alone` lists variables, or patterns, that not all towers train, on purpose.
+    `allow` lists variables, or patterns, that not all towers train, on purpose.
     """
 
     name = "every-tower-counts"
     kind = "requested"
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
 
-    alone: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -51,7 +51,7 @@ class EveryTowerCounts(Rule):
                 for number, tower in enumerate(known.towers)
                 if variable in tower.reads and not taken >> number & 1
             ]
-            excused = is_among(variable, self.alone)
+            excused = is_among(variable, self.allow)
             if missing and not excused:
                 findings.append(_finding(placement, known, variable, updates, missing, taken))
         count = len(given.trained)

@@ -34,14 +34,14 @@ class InputsDistinct(Rule):
     batch twice; made anew in the loop over towers they read the same files N times. What fetches
     batches ahead for a GPU, from a pipeline on the CPU, belongs there.
 
-    `shared` lists inputs, or patterns, that all towers read whole on purpose.
+    `allow` lists inputs, or patterns, that all towers read whole on purpose.
     """
 
     name = "inputs-distinct"
     kind = "requested"
     requires = frozenset({Need.TWO_TOWERS})
 
-    shared: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -53,7 +53,7 @@ class InputsDistinct(Rule):
             *_on_gpus(placement, known),
             *_built_again(placement, known, uses),
         ):
-            if not is_among(finding.object, self.shared):
+            if not is_among(finding.object, self.allow):
                 findings.setdefault(finding.object, finding)
         if not uses and not findings:
             return self.not_checked("no tower reads an example from a placeholder or pipeline")

@@ -29,14 +29,14 @@ class LossOfAllTowers(Rule):
 
     Summaries that one line of the program builds in every tower are N curves of one quantity.
 
-    `one_tower` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
+    `allow` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
     """
 
     name = "loss-of-all-towers"
     kind = "requested"
     requires = frozenset({Need.TWO_TOWERS})
 
-    one_tower: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -61,7 +61,7 @@ class LossOfAllTowers(Rule):
         )
 
     def _is_declared(self, name: str) -> bool:
-        return is_among(name, self.one_tower)
+        return is_among(name, self.allow)
 
 
 def _written(known: TowerAnalysis) -> list[int]:
@@ -139,5 +139,5 @@ def _repeated(
                 message=f"the summary {name} is written once a tower: the same line builds "
                 f"{original} for the tower on {known.towers[first]}{built_at(placement, name)}",
                 fix="summarise the mean over the towers, or one tower and declare it: "
-                "--set loss-of-all-towers.one_tower=PATTERN",
+                "--set loss-of-all-towers.allow=PATTERN",
             )

@@ -21,7 +21,7 @@ class LossesApart(Rule):
     A loss depends on another tower if it contains what that tower computes with a variable that
     its own tower reads as well. Layers that one GPU computes for all towers are no breach.
 
-    `together` lists losses, or patterns, that read other towers on purpose, such as by moments of
+    `allow` lists losses, or patterns, that read other towers on purpose, such as by moments of
     batch normalisation that all towers share.
     """
 
@@ -29,7 +29,7 @@ class LossesApart(Rule):
     kind = "requested"
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES})
 
-    together: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -37,7 +37,7 @@ class LossesApart(Rule):
         findings = [
             finding
             for finding in (_finding(placement, each) for each in known.mixed_losses)
-            if not is_among(finding.object, self.together)
+            if not is_among(finding.object, self.allow)
         ]
         joint = "one loss of all towers; its parts were looked at" if known.losses.joint else None
         return self.verdict(findings, joint or f"{len(known.towers)} towers")

@@ -34,13 +34,13 @@ class NamesPortable(Rule):
     number: tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
     variables and go with them.
 
-    `keep` lists variables, or patterns, that are named so on purpose.
+    `allow` lists variables, or patterns, that are named so on purpose.
     """
 
     name = "names-portable"
     kind = "requested"
 
-    keep: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -50,7 +50,7 @@ class NamesPortable(Rule):
         findings = self._named_after_towers(placement) if few is None else {}
         if evidence.reference:
             for finding in _unlike(placement, evidence.reference):
-                if not is_among(finding.object, self.keep):
+                if not is_among(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)
         return self.verdict(list(findings.values()), plural(len(placement.variables), "variable"))
 
@@ -63,7 +63,7 @@ class NamesPortable(Rule):
             name = variable.name
             scope = _tower_scope(name, scopes, siblings, len(known.towers))
             is_slot = name.rpartition("/")[0] in findings
-            if scope and not is_slot and not is_among(name, self.keep):
+            if scope and not is_slot and not is_among(name, self.allow):
                 findings[name] = _finding(placement, known, name, scope, scopes[scope])
         return findings
 

@@ -27,14 +27,14 @@ class OneUpdate(Rule):
     Updates in branches of which one is taken count once; updates without a gradient, such as
     clipped weights or a decay, do not count.
 
-    `several` lists variables, or patterns, that are updated more often on purpose.
+    `allow` lists variables, or patterns, that are updated more often on purpose.
     """
 
     name = "one-update"
     kind = "requested"
     requires = frozenset({Need.REQUESTED})
 
-    several: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -44,7 +44,7 @@ class OneUpdate(Rule):
         findings = [
             finding
             for finding in (*_doubled(placement, known), *_counters(placement, known))
-            if not is_among(finding.object, self.several)
+            if not is_among(finding.object, self.allow)
         ]
         if findings and known.updates.unknown:
             return self.not_checked(known.updates.unknown)

@@ -26,14 +26,14 @@ class RandomnessApart(Rule):
     Ops that keep their own state have the same seed and second seed; without either they draw
     anew. Stateless ones have equal seeds, by construction.
 
-    `same` lists ops, or patterns, that draw alike on purpose.
+    `allow` lists ops, or patterns, that draw alike on purpose.
     """
 
     name = "randomness-apart"
     kind = "requested"
     requires = frozenset({Need.TWO_TOWERS})
 
-    same: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -52,7 +52,7 @@ class RandomnessApart(Rule):
             for tower in sorted(by_tower)[1:]
         ]
         return self.verdict(
-            [finding for finding in findings if not is_among(finding.object, self.same)],
+            [finding for finding in findings if not is_among(finding.object, self.allow)],
             plural(count, "random op"),
         )
 

@@ -23,14 +23,14 @@ class TowersAlike(Rule):
     (towers of unequal size), a regularisation that one tower adds for all, and what a tower
     computes beside its loss, such as an accuracy.
 
-    `differ` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
+    `allow` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
     """
 
     name = "towers-alike"
     kind = "requested"
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES, Need.LOSSES_APART})
 
-    differ: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -50,7 +50,7 @@ class TowersAlike(Rule):
             shared = known.towers[0].reads.keys() & known.towers[number].reads.keys()
             for each in differences(placement, known.flow, first, other, shared):
                 finding = self._finding(placement, number, each)
-                if not is_among(finding.object, self.differ):
+                if not is_among(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)
         return self.verdict(list(findings.values()), f"{len(known.towers)} towers")
 

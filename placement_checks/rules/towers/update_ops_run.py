@@ -25,7 +25,7 @@ class UpdateOpsRun(Rule):
     the moments of the first minute.
 
     `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0; those of
-    the others may be left out. `apart` lists updates, or patterns, that are run by themselves.
+    the others may be left out. `allow` lists updates, or patterns, that are run by themselves.
     """
 
     name = "update-ops-run"
@@ -33,7 +33,7 @@ class UpdateOpsRun(Rule):
     requires = frozenset({Need.REQUESTED})
 
     tower: str = ""
-    apart: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         Device.parse(self.tower)
@@ -44,7 +44,7 @@ class UpdateOpsRun(Rule):
         updates = [
             op
             for op in sorted(set(_statistics(placement, known)))
-            if not is_among(known.flow.names[op], self.apart)
+            if not is_among(known.flow.names[op], self.allow)
         ]
         if not updates:
             return self.not_checked("there are no statistics updates")

@@ -33,7 +33,7 @@ class VariablesShared(Rule):
     What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
     trained, but global_variables_initializer() does not set it and a Saver does not save it.
 
-    `private` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
+    `allow` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
     purpose.
     """
 
@@ -41,7 +41,7 @@ class VariablesShared(Rule):
     kind = "requested"
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
 
-    private: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -70,7 +70,7 @@ class VariablesShared(Rule):
         return self.verdict([*findings.values(), *unsaved], note)
 
     def _is_private(self, variable: str) -> bool:
-        return is_among(variable, self.private)
+        return is_among(variable, self.allow)
 
 
 class _Copy(NamedTuple):

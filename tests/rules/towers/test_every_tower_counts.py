@@ -456,7 +456,7 @@ def test_statistics_are_not_trained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alone", "left"),
+    ("allow", "left"),
     [
         ((), ["head/a", "head/b"]),
         (("head/a",), ["head/b"]),
@@ -465,12 +465,12 @@ def test_statistics_are_not_trained() -> None:
     ],
 )
 def test_variables_that_not_all_towers_train_on_purpose(
-    alone: Sequence[str], left: Sequence[str]
+    allow: Sequence[str], left: Sequence[str]
 ) -> None:
     names = ["head/a", "head/b", "w"]
     sums = [host(f"sum/{name}", "AddN", gradient(0, name)) for name in names[:2]]
 
-    assert objects(program(*sums, variables=names), alone=alone) == left
+    assert objects(program(*sums, variables=names), allow=allow) == left
 
 
 def test_needs_no_placer_and_no_train_op() -> None:

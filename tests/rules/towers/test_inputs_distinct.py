@@ -543,7 +543,7 @@ def test_one_finding_an_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shared", "left"),
+    ("allow", "left"),
     [
         ((), ["images", "labels", "tower_0/queue"]),
         (("images",), ["labels", "tower_0/queue"]),
@@ -554,7 +554,7 @@ def test_one_finding_an_object() -> None:
     ],
 )
 def test_inputs_that_all_towers_read_whole_on_purpose(
-    shared: Sequence[str], left: Sequence[str]
+    allow: Sequence[str], left: Sequence[str]
 ) -> None:
     ops = [host("images", "Placeholder"), host("labels", "Placeholder")]
     for i in (0, 1):
@@ -564,7 +564,7 @@ def test_inputs_that_all_towers_read_whole_on_purpose(
         ]
     graph = fed("images", "images", ops=[*ops, on(0, "tower_0/queue", "FIFOQueueV2")])
 
-    assert objects(graph, shared=shared) == left
+    assert objects(graph, allow=allow) == left
 
 
 def test_needs_no_placer_and_no_train_op() -> None:

@@ -241,7 +241,7 @@ def test_broken_by_summaries_that_one_line_builds_in_every_tower() -> None:
             message="the summary tower_1/shown is written once a tower: the same line builds "
             "tower_0/shown for the tower on /device:GPU:0 (built at main.py:30 > net.py:7)",
             fix="summarise the mean over the towers, or one tower and declare it: --set "
-            "loss-of-all-towers.one_tower=PATTERN",
+            "loss-of-all-towers.allow=PATTERN",
         )
     ]
 
@@ -322,7 +322,7 @@ def test_one_finding_an_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one_tower", "left"),
+    ("allow", "left"),
     [
         ((), ["tower_1/loss", "tower_1/seen", "tower_0/seen"]),
         (("tower_0/seen",), ["tower_1/loss", "tower_1/seen"]),
@@ -332,7 +332,7 @@ def test_one_finding_an_object() -> None:
     ],
 )
 def test_summaries_that_show_one_tower_on_purpose(
-    one_tower: Sequence[str], left: Sequence[str]
+    allow: Sequence[str], left: Sequence[str]
 ) -> None:
     graph = program(
         *(on(i, f"tower_{i}/seen", "ScalarSummary", "tag", f"tower_{i}/loss") for i in (0, 1)),
@@ -340,7 +340,7 @@ def test_summaries_that_show_one_tower_on_purpose(
         step={"losses": ("tower_1/loss:0",)},
     )
 
-    assert sorted(objects(graph, one_tower=one_tower)) == sorted(left)
+    assert sorted(objects(graph, allow=allow)) == sorted(left)
 
 
 def test_needs_no_placer_and_no_train_op() -> None:

@@ -212,7 +212,7 @@ def test_every_variable_in_a_towers_scope_is_a_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "left"),
+    ("allow", "left"),
     [
         ((), ["tower_0/a", "tower_0/b"]),
         (("tower_0/a",), ["tower_0/b"]),
@@ -220,15 +220,15 @@ def test_every_variable_in_a_towers_scope_is_a_finding() -> None:
         (("Tower_*", "a"), ["tower_0/a", "tower_0/b"]),
     ],
 )
-def test_variables_that_are_named_so_on_purpose(keep: Sequence[str], left: Sequence[str]) -> None:
-    assert objects(program(variables=["tower_0/a", "tower_0/b"]), keep=keep) == left
+def test_variables_that_are_named_so_on_purpose(allow: Sequence[str], left: Sequence[str]) -> None:
+    assert objects(program(variables=["tower_0/a", "tower_0/b"]), allow=allow) == left
 
 
 def test_a_slot_of_a_variable_that_is_kept_is_kept_by_its_own_name() -> None:
     graph = program(variable("tower_0/w/Adam"), variables=["tower_0/w"])
 
-    assert objects(graph, keep=("tower_0/w",)) == ["tower_0/w/Adam"]
-    assert objects(graph, keep=("tower_0/w", "tower_0/w/*")) == []
+    assert objects(graph, allow=("tower_0/w",)) == ["tower_0/w/Adam"]
+    assert objects(graph, allow=("tower_0/w", "tower_0/w/*")) == []
 
 
 def test_needs_no_placer_and_no_train_op() -> None:
@@ -384,9 +384,9 @@ def test_variables_of_the_reference_that_are_kept() -> None:
     )
 
     assert objects(graph) == ["old/a", "w", "v"]
-    assert objects(graph, keep=("old/*",)) == ["w", "v"]
-    assert objects(graph, keep=("old/a", "v")) == ["w"]
-    assert objects(graph, keep=("?", "old/?")) == []
+    assert objects(graph, allow=("old/*",)) == ["w", "v"]
+    assert objects(graph, allow=("old/a", "v")) == ["w"]
+    assert objects(graph, allow=("?", "old/?")) == []
 
 
 def test_a_tower_in_a_name_is_said_before_that_the_reference_has_none() -> None:

@@ -474,7 +474,7 @@ def test_variables_that_are_updated_more_often_on_purpose(
         values={"step/one": 2},
     )
 
-    assert objects(graph, several=names) == left
+    assert objects(graph, allow=names) == left
 
 
 def test_needs_no_placer() -> None:

@@ -350,7 +350,7 @@ def test_what_the_host_draws_is_no_towers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("same", "left"),
+    ("allow", "left"),
     [
         ((), ["tower_1/noise", "tower_2/noise"]),
         (("tower_1/noise",), ["tower_2/noise"]),
@@ -358,8 +358,8 @@ def test_what_the_host_draws_is_no_towers() -> None:
         (("tower_0/noise", "noise"), ["tower_1/noise", "tower_2/noise"]),
     ],
 )
-def test_ops_that_draw_alike_on_purpose(same: Sequence[str], left: Sequence[str]) -> None:
-    assert objects(drawn((7, 3), (7, 3), (7, 3)), same=same) == left
+def test_ops_that_draw_alike_on_purpose(allow: Sequence[str], left: Sequence[str]) -> None:
+    assert objects(drawn((7, 3), (7, 3), (7, 3)), allow=allow) == left
 
 
 def test_needs_no_placer_and_no_train_op() -> None:

@@ -531,7 +531,7 @@ def test_several_losses_a_tower_are_compared_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("differ", "left"),
+    ("allow", "left"),
     [
         ((), ["tower_1/one", "tower_1/aux/other"]),
         (("tower_1/one",), ["tower_1/aux/other"]),
@@ -540,7 +540,7 @@ def test_several_losses_a_tower_are_compared_in_their_order() -> None:
         (("tower_0/*", "one"), ["tower_1/one", "tower_1/aux/other"]),
     ],
 )
-def test_declared_differences(differ: Sequence[str], left: Sequence[str]) -> None:
+def test_declared_differences(allow: Sequence[str], left: Sequence[str]) -> None:
     ops = []
     for i, (one, other) in enumerate([("Relu", "Tanh"), ("Elu", "Sigmoid")]):
         ops += [
@@ -549,7 +549,7 @@ def test_declared_differences(differ: Sequence[str], left: Sequence[str]) -> Non
             on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/one", f"tower_{i}/aux/other"),
         ]
 
-    assert objects(program(*ops), differ=differ) == left
+    assert objects(program(*ops), allow=allow) == left
 
 
 def test_needs_no_placer() -> None:

@@ -351,10 +351,10 @@ def test_not_checked(graph: Placement, reason: str) -> None:
     assert UpdateOpsRun().judge(graph) == Verdict("update-ops-run", "not-checked", None, reason)
 
 
-@pytest.mark.parametrize("apart", ["tower_1/update", "*/update"])
-def test_updates_that_are_run_by_themselves(apart: str) -> None:
-    assert UpdateOpsRun(apart=(apart,)).judge(normalised(0)).state != "broken"
-    assert UpdateOpsRun(apart=("another",)).judge(normalised(0)).state == "broken"
+@pytest.mark.parametrize("allow", ["tower_1/update", "*/update"])
+def test_updates_that_are_run_by_themselves(allow: str) -> None:
+    assert UpdateOpsRun(allow=(allow,)).judge(normalised(0)).state != "broken"
+    assert UpdateOpsRun(allow=("another",)).judge(normalised(0)).state == "broken"
 
 
 def assigned(*ops: Op, to: str = "v") -> Placement:

@@ -383,7 +383,7 @@ def test_slot_that_is_added_without_its_variable_is_a_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("private", "found"),
+    ("allow", "found"),
     [
         ((), ["tower_1/bn/mean", "tower_1/w"]),
         (("tower_*/bn/*",), ["tower_1/w"]),
@@ -394,7 +394,7 @@ def test_slot_that_is_added_without_its_variable_is_a_finding() -> None:
 )
 @pytest.mark.parametrize("way", ["data flow", "collections"])
 def test_private_variables_may_be_many(
-    private: Sequence[str], found: Sequence[str], way: str
+    allow: Sequence[str], found: Sequence[str], way: str
 ) -> None:
     names = ["bn/mean", "w"]
     both = [f"tower_{number}/{name}" for number in (0, 1) for name in names]
@@ -406,7 +406,7 @@ def test_private_variables_may_be_many(
         collections=collections(both),
         single_gpu=NOT_BUILT if way == "data flow" else single,
     )
-    assert objects(graph, private=private) == found
+    assert objects(graph, allow=allow) == found
 
 
 @pytest.mark.parametrize(
