@@ -26,7 +26,9 @@ NO_TRAIN_OP = f"which op is one step is not known; {_FIX}"
 TWO_TRAIN_OPS = (
     f"the graph has 2 train ops, other and train, and which is one step is not said; {_FIX}"
 )
-BLENDED = "the loss of the tower on /device:GPU:1 contains another tower's; fix losses-apart first"
+MIXED_LOSSES = (
+    "the loss of the tower on /device:GPU:1 contains another tower's; fix losses-apart first"
+)
 NO_TOWERS = (
     "no op that requests a GPU reads a variable, so there are no towers; build each under "
     "its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
@@ -48,9 +50,9 @@ def program(
     takes them, else at the end. `step` replaces fields of what is known of the step.
     """
     ops = [*_ops(gpus, variables)]
-    changed = {each.name: each for each in changes}
-    ops = [changed.pop(each.name, each) for each in ops]
-    known = StepOps(
+    changed = {op.name: op for op in changes}
+    ops = [changed.pop(op.name, op) for op in ops]
+    whole_step = StepOps(
         train_op=("train",),
         losses=("loss:0",),
         objectives=tuple(f"tower_{i}/loss:0" for i in range(len(gpus))),
@@ -58,7 +60,7 @@ def program(
     )
     return placement(
         *_ordered(ops, changed),
-        step=known._replace(**(step or {})),
+        step=whole_step._replace(**(step or {})),
         outputs={"share": (), **(outputs or {})},
         values={"step/one": 1, **(values or {})},
         **{"machine": f"gpu*{max(gpus, default=0) + 1}", **more},
@@ -68,14 +70,14 @@ def program(
 def _ordered(ops: Sequence[Op], new: dict[str, Op]) -> Iterator[Op]:
     """All of them, as they might have been built: a new one before the first that takes it."""
 
-    def with_new(each: Op) -> Iterator[Op]:
-        for source in (*each.inputs, *each.colocated):
+    def with_new(op: Op) -> Iterator[Op]:
+        for source in (*op.inputs, *op.colocated):
             if (name := producer_of(source)) in new:
                 yield from with_new(new.pop(name))
-        yield each
+        yield op
 
-    for each in ops:
-        yield from with_new(each)
+    for built in ops:
+        yield from with_new(built)
     while new:
         yield from with_new(new.pop(next(iter(new))))
 
@@ -116,7 +118,7 @@ def objects_of(rule: Rule, graph: Evidence | Placement) -> list[str]:
     """The objects of what a rule finds; one that was not checked finds nothing by chance."""
     verdict = rule.judge(graph)
     assert verdict.state != "not-checked", verdict.reason
-    return [each.object for each in verdict.findings]
+    return [finding.object for finding in verdict.findings]
 
 
 def gradient(i: int, variable: str = "w") -> str:
@@ -139,7 +141,7 @@ def variable(name: str, type: str = "VarHandleOp", at: str = "CPU:0", **more: An
     return op(name, type, at, at, **more)
 
 
-def blended(**more: Any) -> Placement:
+def mixed_losses(**more: Any) -> Placement:
     """Towers of which the second adds the loss of the first to its own."""
     own = on(1, "tower_1/own", "Mean", "tower_1/w/MatMul")
     both = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/own")

@@ -1,4 +1,4 @@
-"""The backward pass: which ops belong to it, and which forward op each is the gradient of."""
+"""The backward pass: which ops belong to it, and of which forward op each is the gradient."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Backward:
     def __init__(self, placement: Placement, flow: DataFlow) -> None:
         self._placement = placement
         self._flow = flow
-        known = placement.step.backward
+        backward = placement.step.backward
         self.ops = bytearray(
-            _SCOPE.search(name) is not None if known is None else name in known
+            _SCOPE.search(name) is not None if backward is None else name in backward
             for name in flow.names
         )
         for number, op in enumerate(placement.ops.values()):
@@ -41,7 +41,7 @@ class Backward:
 
         TensorFlow itself notes it while it builds, and in ``_class`` where gradients are colocated
         (python/ops/gradients_util.py); in a saved graph without either, the scope
-        ``<forward op>_grad/`` tells.
+        ``<forward op>_grad/`` names it.
         """
         if self._forward is None:
             self._forward = {}
@@ -53,18 +53,18 @@ class Backward:
 
     def _forward_op(self, number: int) -> tuple[int, str] | None:
         name = self._flow.names[number]
-        known = self._placement.details.forward_op(name)
-        if not known:
-            known = next(
+        forward = self._placement.details.forward_op(name)
+        if not forward:
+            forward = next(
                 (
-                    each
-                    for each in self._placement.ops[name].colocated
-                    if each in self._flow.number and not self.ops[self._flow.number[each]]
+                    op
+                    for op in self._placement.ops[name].colocated
+                    if op in self._flow.number and not self.ops[self._flow.number[op]]
                 ),
                 "",
             )
-        if known:
-            return (self._flow.number[known], "graph") if known in self._flow.number else None
+        if forward:
+            return (self._flow.number[forward], "graph") if forward in self._flow.number else None
         scope = _GRADIENT.match(name)
         if scope and scope[1] in self._flow.number:
             return self._flow.number[scope[1]], "name"

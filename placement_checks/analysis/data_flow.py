@@ -64,18 +64,18 @@ class DataFlow:
                 self.control_inputs.setdefault(here, []).extend(self.inputs[here])
                 self.inputs[here] = []
         for members in _collectives(placement, self.number):
-            given = [self.inputs[member][0] for member in members if self.inputs[member]]
+            reduced = [self.inputs[member][0] for member in members if self.inputs[member]]
             for member in members:
-                self.inputs[member] = [*given, *self.inputs[member][1:]]
+                self.inputs[member] = [*reduced, *self.inputs[member][1:]]
 
     @cached_property
     def consumers(self) -> Edges:
         """For each op the ops that compute with its value."""
-        found: list[list[int]] = [[] for _ in self.names]
+        consumers: list[list[int]] = [[] for _ in self.names]
         for here, producers in enumerate(self.inputs):
             for producer in producers:
-                found[producer].append(here)
-        return found
+                consumers[producer].append(here)
+        return consumers
 
     @cached_property
     def writers(self) -> dict[int, list[tuple[int, Sequence[int]]]]:
@@ -83,7 +83,7 @@ class DataFlow:
 
         By the holder, each with the ops whose values it writes there.
         """
-        found: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
+        writers: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
         for here, producers in enumerate(self.inputs):
             kind = self.types[here]
             if len(producers) < 2 or kind in _WRITES_NOTHING:
@@ -93,8 +93,8 @@ class DataFlow:
                 written, into = [into], written[0]
             holder = self.state_holder(into)
             if holder is not None:
-                found[holder].append((here, written))
-        return found
+                writers[holder].append((here, written))
+        return writers
 
     def state_holder(self, op: int) -> int | None:
         """The holder of state that ``op`` is, or passes on; None if it is none."""
@@ -107,17 +107,17 @@ class DataFlow:
             op = self.inputs[op][0]
 
     def needed_to_run(self, ops: Iterable[int]) -> bytearray:
-        """For each op whether it runs when ``ops`` run: whoever they wait for runs as well."""
+        """For each op whether it runs when ``ops`` run: what they wait for runs as well."""
         seen = bytearray(len(self.names))
         todo = list(ops)
         for op in todo:
             seen[op] = 1
         while todo:
             op = todo.pop()
-            for each in (*self.inputs[op], *self.control_inputs.get(op, ())):
-                if not seen[each]:
-                    seen[each] = 1
-                    todo.append(each)
+            for source in (*self.inputs[op], *self.control_inputs.get(op, ())):
+                if not seen[source]:
+                    seen[source] = 1
+                    todo.append(source)
         return seen
 
     def ancestors(self, ops: Iterable[int]) -> bytearray:
@@ -166,7 +166,7 @@ class DataFlow:
         *,
         control_inputs: bool = False,
     ) -> list[int]:
-        """The shortest way from ``start`` back along values to an op that is looked for.
+        """The shortest path from ``start`` back along values to an op for which ``found`` is true.
 
         Only ops ``within`` are entered; with ``control_inputs`` it may lead along control edges
         too. Empty if there is none.
@@ -175,21 +175,21 @@ class DataFlow:
         todo = [start]
         for op in todo:
             if op != start and found(op):
-                way = [op]
-                while way[-1] != start:
-                    way.append(before[way[-1]])
-                return way[::-1]
-            for each in (
+                path = [op]
+                while path[-1] != start:
+                    path.append(before[path[-1]])
+                return path[::-1]
+            for source in (
                 *self.inputs[op],
                 *(self.control_inputs.get(op, ()) if control_inputs else ()),
             ):
-                if each not in before and within(each):
-                    before[each] = op
-                    todo.append(each)
+                if source not in before and within(source):
+                    before[source] = op
+                    todo.append(source)
         return []
 
     def walk_back(self, ops: Iterable[int], enter: Callable[[int], bool]) -> Iterator[int]:
-        """The ops whose values reach ``ops``, themselves among them; where ``enter`` says so."""
+        """The ops whose values reach ``ops``, themselves among them, by way of those to enter."""
         todo = list(ops)
         seen = set(todo)
         while todo:
@@ -197,20 +197,22 @@ class DataFlow:
             yield op
             if not enter(op):
                 continue
-            for each in self.inputs[op]:
-                if each not in seen:
-                    seen.add(each)
-                    todo.append(each)
+            for source in self.inputs[op]:
+                if source not in seen:
+                    seen.add(source)
+                    todo.append(source)
 
 
 def _collectives(placement: Placement, number: Mapping[str, int]) -> Iterable[list[int]]:
-    """The ops that reduce or gather together, such as those of NCCL: each yields what all give."""
+    """The ops that reduce or gather together, such as those of NCCL: each takes what all do."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for op in placement.ops.values():
         if op.type in COLLECTIVES:
-            known = placement.details.attributes(op.name)
-            keys = [known.get(key) for key in ("shared_name", "group_key", "instance_key")]
-            values = tuple(placement.details.value(producer_of(each)) for each in op.inputs[1:])
+            attributes = placement.details.attributes(op.name)
+            keys = [attributes.get(key) for key in ("shared_name", "group_key", "instance_key")]
+            values = tuple(
+                placement.details.value(producer_of(source)) for source in op.inputs[1:]
+            )
             groups[op.type, *keys, values].append(number[op.name])
     return groups.values()
 

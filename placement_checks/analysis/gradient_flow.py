@@ -1,4 +1,4 @@
-"""Contributions: which towers' gradients an update takes."""
+"""The flow of gradients: which towers' gradients an update takes."""
 
 from __future__ import annotations
 
@@ -15,52 +15,53 @@ _SUMS = ADDS | JOINS
 
 
 class GradientFlow:
-    """The way of gradients from the towers to the updates; `Placement.cached` keeps it."""
+    """The flow of gradients from the towers to the updates; `Placement.cached` keeps it."""
 
     def __init__(self, placement: Placement) -> None:
-        self._known = analyse(placement)
-        self._behind: dict[int, Sequence[int]] = {}
+        self._analysis = analyse(placement)
+        self._ancestors: dict[int, Sequence[int]] = {}
 
     @cached_property
     def gradient_towers(self) -> Sequence[int]:
-        """For each op the towers whose ops it is next to, a bit each, and `gradient`.
+        """For each op the towers whose ops it is next to, a bit each, and `gradient_bit`.
 
         Unlike `towers_behind` it does not look through the ops of a tower: gradients of one loss
         of all towers depend on every tower, and yet each is computed by one.
         """
         own = [
-            bits & self._known.gradient if adds else bits
-            for bits, adds in zip(self._known.own_towers, self._adds_up, strict=True)
+            bits & self._analysis.gradient_bit if adds else bits
+            for bits, adds in zip(self._analysis.own_towers, self._adds_up, strict=True)
         ]
-        return self._known.flow.masks(own, self._of_tower)
+        return self._analysis.flow.masks(own, self._of_tower)
 
     @cached_property
     def _adds_up(self) -> Sequence[bool]:
         """For each op whether it adds up gradients in the backward pass."""
-        ops = zip(self._known.backward.ops, self._known.flow.types, strict=True)
+        ops = zip(self._analysis.backward.ops, self._analysis.flow.types, strict=True)
         return [bool(backward) and kind in _SUMS for backward, kind in ops]
 
     @cached_property
     def _of_tower(self) -> Sequence[bool]:
         return [
-            bool(bits & self._known.all_towers) and not adds
-            for bits, adds in zip(self._known.own_towers, self._adds_up, strict=True)
+            bool(bits & self._analysis.all_towers) and not adds
+            for bits, adds in zip(self._analysis.own_towers, self._adds_up, strict=True)
         ]
 
     @cached_property
     def trained(self) -> dict[str, list[Update]]:
         """The updates by gradients, of every variable that the model reads."""
         found = {}
-        for variable, updates in self._known.updates.by_variable.items():
-            if variable in self._known.read:
-                mine = [update for update in updates if self._by_gradient(update)]
-                if mine:
-                    found[variable] = mine
+        for variable, updates in self._analysis.updates.by_variable.items():
+            if variable in self._analysis.variables_read:
+                by_gradient = [update for update in updates if self._by_gradient(update)]
+                if by_gradient:
+                    found[variable] = by_gradient
         return found
 
     def _by_gradient(self, update: Update) -> bool:
-        return is_gradient_update(self._known.flow.types[update.op]) or any(
-            self._known.towers_behind[op] & self._known.gradient for op in self.ancestors(update)
+        return is_gradient_update(self._analysis.flow.types[update.op]) or any(
+            self._analysis.towers_behind[op] & self._analysis.gradient_bit
+            for op in self.ancestors(update)
         )
 
     def towers(self, update: Update) -> int:
@@ -69,7 +70,7 @@ class GradientFlow:
         for op in self.ancestors(update):
             if self._of_tower[op]:
                 found |= self.gradient_towers[op]
-        return found & self._known.all_towers
+        return found & self._analysis.all_towers
 
     def ancestors(self, update: Update) -> Sequence[int]:
         """The ops between an update and the towers, the first ops of the towers among them.
@@ -78,12 +79,12 @@ class GradientFlow:
         and accumulators that hold gradients from one step to the next. A scalar that scales a
         tensor, such as a norm, is left out.
         """
-        if update.op not in self._behind:
-            self._behind[update.op] = self._found_behind(update)
-        return self._behind[update.op]
+        if update.op not in self._ancestors:
+            self._ancestors[update.op] = self._walk_back(update)
+        return self._ancestors[update.op]
 
-    def _found_behind(self, update: Update) -> list[int]:
-        flow = self._known.flow
+    def _walk_back(self, update: Update) -> list[int]:
+        flow = self._analysis.flow
         seen = {update.op}
         todo = list(update.values)
         found = []
@@ -96,7 +97,7 @@ class GradientFlow:
             if self._of_tower[op]:
                 continue
             if flow.state_holder(op) == op:
-                if flow.names[op] not in self._known.read:
+                if flow.names[op] not in self._analysis.variables_read:
                     todo += self._written(op, update)
             elif flow.types[op] in SCALES:
                 todo += self._scaled(op)
@@ -110,32 +111,36 @@ class GradientFlow:
         By those of the step, where they write gradients; else the gradients are summed up by ops
         that are run by themselves.
         """
-        known = self._known
-        writers = [each for each in known.flow.writers.get(holder, ()) if each[0] != update.op]
+        analysis = self._analysis
+        writers = [
+            (writer, written)
+            for writer, written in analysis.flow.writers.get(holder, ())
+            if writer != update.op
+        ]
         running = [
             (writer, written)
             for writer, written in writers
-            if known.updates.steps[writer]
-            and any(known.towers_behind[value] & known.gradient for value in written)
+            if analysis.updates.steps[writer]
+            and any(analysis.towers_behind[value] & analysis.gradient_bit for value in written)
         ]
         return [value for _, written in running or writers for value in written]
 
     def _scaled(self, op: int) -> Sequence[int]:
         """What a product is made of, scalars left out unless it is one itself."""
-        inputs = self._known.flow.inputs[op]
-        scalars = [self._is_scalar(source) for source in self._known.ops[op].inputs[:2]]
+        inputs = self._analysis.flow.inputs[op]
+        scalars = [self._is_scalar(source) for source in self._analysis.ops[op].inputs[:2]]
         if sorted(scalars) == [False, True]:
-            return [each for each, scalar in zip(inputs, scalars, strict=False) if not scalar]
+            return [factor for factor, scalar in zip(inputs, scalars, strict=False) if not scalar]
         return inputs
 
     def _is_scalar(self, source: str) -> bool:
         """Whether a tensor is known to be a scalar."""
         name, _, output = source.partition(":")
-        outputs = self._known.placement.details.outputs(name)
+        outputs = self._analysis.placement.details.outputs(name)
         number = int(output or 0)
         return number < len(outputs) and outputs[number].shape == ()
 
 
 def gradient_flow(placement: Placement) -> GradientFlow:
-    """The contributions to the updates of a placement, worked out once."""
+    """The flow of gradients of a placement, analysed once."""
     return placement.cached(GradientFlow)

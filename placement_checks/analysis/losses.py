@@ -1,4 +1,4 @@
-"""Losses: which tower each belongs to."""
+"""Losses: to which tower each belongs."""
 
 from __future__ import annotations
 
@@ -25,41 +25,45 @@ class Losses(NamedTuple):
 
 
 def losses_of(
-    placement: Placement, flow: DataFlow, at: Sequence[int], masks: Sequence[int], towers: int
+    placement: Placement,
+    flow: DataFlow,
+    tower_of: Sequence[int],
+    towers_behind: Sequence[int],
+    towers: int,
 ) -> Losses:
     """The losses of each tower.
 
     Args:
         placement: names what gradients were taken of, or else the losses reported.
         flow: its edges.
-        at: for each op the number of the tower on whose GPU it is asked to be, or -1.
-        masks: for each op the towers that its value depends on, a bit each.
+        tower_of: for each op the number of the tower on whose GPU it is asked to be, or -1.
+        towers_behind: for each op the towers that its value depends on, a bit each.
         towers: how many there are.
     """
     names = placement.step.objectives or placement.step.losses
-    known = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
-    if not known:
+    losses = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
+    if not losses:
         return Losses((), unknown="which ops are the losses is not known; " + _FIX)
-    every = (1 << towers) - 1
-    found: list[list[int]] = [[] for _ in range(towers)]
-    without_home = []
-    for loss in known:
-        mask = masks[loss] & every
-        if at[loss] >= 0:
-            found[at[loss]].append(loss)
+    all_towers = (1 << towers) - 1
+    by_tower: list[list[int]] = [[] for _ in range(towers)]
+    of_no_tower = []
+    for loss in losses:
+        mask = towers_behind[loss] & all_towers
+        if tower_of[loss] >= 0:
+            by_tower[tower_of[loss]].append(loss)
         elif mask.bit_count() == 1:
-            found[mask.bit_length() - 1].append(loss)
+            by_tower[mask.bit_length() - 1].append(loss)
         else:
-            without_home.append(loss)
-    missing = [tower for tower in found if not tower]
-    if len(missing) == len(without_home) < towers:
-        for tower, loss in zip(missing, without_home, strict=True):
-            tower.append(loss)
-    if all(found):
-        return Losses(found)
+            of_no_tower.append(loss)
+    missing = [of_tower for of_tower in by_tower if not of_tower]
+    if len(missing) == len(of_no_tower) < towers:
+        for of_tower, loss in zip(missing, of_no_tower, strict=True):
+            of_tower.append(loss)
+    if all(by_tower):
+        return Losses(by_tower)
     parts: list[list[int]] = [[] for _ in range(towers)]
-    for loss in known:
-        for part, number in _parts(loss, flow, at, masks, every):
+    for loss in losses:
+        for part, number in _parts(loss, flow, tower_of, towers_behind, all_towers):
             parts[number].append(part)
     if all(parts):
         return Losses(parts, joint=True)
@@ -67,7 +71,11 @@ def losses_of(
 
 
 def _parts(
-    loss: int, flow: DataFlow, at: Sequence[int], masks: Sequence[int], every: int
+    loss: int,
+    flow: DataFlow,
+    tower_of: Sequence[int],
+    towers_behind: Sequence[int],
+    all_towers: int,
 ) -> list[tuple[int, int]]:
     """The last ops before ``loss`` that are one tower's, in the order of the inputs.
 
@@ -77,17 +85,17 @@ def _parts(
     seen = {loss}
     todo = [loss]
     for op in todo:
-        for each in flow.inputs[op]:
-            if each in seen:
+        for source in flow.inputs[op]:
+            if source in seen:
                 continue
-            seen.add(each)
-            mask = masks[each] & every
-            if mask and at[loss] < 0 <= at[each]:
-                found.append((each, at[each]))
+            seen.add(source)
+            mask = towers_behind[source] & all_towers
+            if mask and tower_of[loss] < 0 <= tower_of[source]:
+                found.append((source, tower_of[source]))
             elif mask.bit_count() > 1:
-                todo.append(each)
+                todo.append(source)
             elif mask:
-                found.append((each, mask.bit_length() - 1))
+                found.append((source, mask.bit_length() - 1))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The wiring of one placement: its towers, and what their ops depend on."""
+"""The analysis of one placement: its towers, and what their ops depend on."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from placement_checks.analysis.towers import ReadsByGpu, Tower, tower_device
 from placement_checks.analysis.updates import Updates
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
 from placement_checks.core.placement import Op, Placement
+from placement_checks.util.text import joined
 
 
 class MixedLoss(NamedTuple):
@@ -23,11 +24,11 @@ class MixedLoss(NamedTuple):
 
 
 class TowerAnalysis:
-    """The wiring of one placement; `Placement.cached` keeps it, so that rules share it.
+    """The towers of one placement; `Placement.cached` keeps it, so that rules share it.
 
     Attributes:
         flow: the edges of the graph.
-        parts: the GPUs that compute with variables.
+        reads_by_gpu: the GPUs that compute with variables.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -36,7 +37,7 @@ class TowerAnalysis:
         self.ops: Sequence[Op] = list(placement.ops.values())
 
     @cached_property
-    def parts(self) -> ReadsByGpu:
+    def reads_by_gpu(self) -> ReadsByGpu:
         return ReadsByGpu(self.placement, self.flow, self.backward, self.updates)
 
     @cached_property
@@ -45,21 +46,21 @@ class TowerAnalysis:
 
         A copy that only evaluates is part of no step, and no gradients are taken of it.
         """
-        towers = self.parts.towers()
+        towers = self.reads_by_gpu.towers()
         trained = self.flow.ancestors(self.backward.numbers())
         if not any(trained):
             return towers
-        at_work = {
+        training = {
             tower_device(self.ops[op])
-            for readers in self.parts.readers.values()
+            for readers in self.reads_by_gpu.readers.values()
             for op in readers
             if trained[op] or self.updates.steps[op]
         }
-        return [tower for tower in towers if not at_work.isdisjoint(tower.devices)] or towers
+        return [tower for tower in towers if not training.isdisjoint(tower.devices)] or towers
 
     @cached_property
     def examples(self) -> Sequence[int]:
-        """For each op whether its value depends on examples, of a placeholder or pipeline."""
+        """For each op whether its value depends on examples from a placeholder or pipeline."""
         return self.flow.masks([int(kind in EXAMPLE_SOURCES) for kind in self.flow.types])
 
     @cached_property
@@ -82,7 +83,7 @@ class TowerAnalysis:
         return (1 << len(self.towers)) - 1
 
     @cached_property
-    def gradient(self) -> int:
+    def gradient_bit(self) -> int:
         """The bit of a value that depends on a backward op."""
         return 1 << len(self.towers)
 
@@ -90,34 +91,34 @@ class TowerAnalysis:
     def tower_of(self) -> Sequence[int]:
         """For each op the number of the tower on whose GPU it is asked to be, or -1.
 
-        An op that asks for no device goes with what it is bound to, a backward op with its
-        forward op: that is the tower it works for, wherever it was put.
+        An op that asks for no device goes with what it is colocated with, a backward op with
+        its forward op: that is the tower it works for, wherever it was put.
         """
         numbers = {
             device: number for number, tower in enumerate(self.towers) for device in tower.devices
         }
-        known: dict[int, int] = {}  # requests are few objects that many ops share
-        found: list[int] = []
+        by_request: dict[int, int] = {}  # requests are few objects that many ops share
+        towers: list[int] = []
         for op in self.ops:
             request = id(op.requested)
-            if request not in known:
+            if request not in by_request:
                 gpu = op.requested.is_gpu
-                known[request] = numbers.get(tower_device(op), -1) if gpu else -1
-            at = known[request]
-            if at < 0 and op.colocated and op.requested.type is None:
-                at = next(
+                by_request[request] = numbers.get(tower_device(op), -1) if gpu else -1
+            tower = by_request[request]
+            if tower < 0 and op.colocated and op.requested.type is None:
+                tower = next(
                     (
-                        found[number]
+                        towers[number]
                         for number in map(self.flow.number.get, op.colocated)
-                        if number is not None and number < len(found)
+                        if number is not None and number < len(towers)
                     ),
                     -1,
                 )
-            found.append(at)
+            towers.append(tower)
         for number, (forward, _) in self.backward.forward.items():
-            if found[forward] >= 0:
-                found[number] = found[forward]
-        return found
+            if towers[forward] >= 0:
+                towers[number] = towers[forward]
+        return towers
 
     @cached_property
     def own_towers(self) -> Sequence[int]:
@@ -127,31 +128,31 @@ class TowerAnalysis:
         that read variables, backward ops and inputs on a tower's GPU are that tower's.
         """
         own = [0] * len(self.ops)
-        for readers in self.parts.readers.values():
+        for readers in self.reads_by_gpu.readers.values():
             for op in readers:
                 if self.tower_of[op] >= 0:
                     own[op] = 1 << self.tower_of[op]
         for op, kind in enumerate(self.flow.types):
             if self.tower_of[op] < 0:
-                own[op] = self.gradient if self.backward.ops[op] else 0
+                own[op] = self.gradient_bit if self.backward.ops[op] else 0
             elif self.backward.ops[op]:
-                own[op] = 1 << self.tower_of[op] | self.gradient
+                own[op] = 1 << self.tower_of[op] | self.gradient_bit
             elif kind in EXAMPLE_SOURCES:
                 own[op] = 1 << self.tower_of[op]
         return own
 
     @cached_property
     def towers_behind(self) -> Sequence[int]:
-        """For each op the towers that its value depends on, a bit each, and `gradient`."""
+        """For each op the towers that its value depends on, a bit each, and `gradient_bit`."""
         return self.flow.masks(self.own_towers)
 
     def without_regularisation(self, loss: int) -> int:
         """The part of a loss that depends on examples, where the rest is added to it."""
         while self.flow.types[loss] in ADDS:
-            parts = [each for each in self.flow.inputs[loss] if self.examples[each]]
-            if len(parts) != 1 or len(self.flow.inputs[loss]) == 1:
+            terms = [term for term in self.flow.inputs[loss] if self.examples[term]]
+            if len(terms) != 1 or len(self.flow.inputs[loss]) == 1:
                 break
-            loss = parts[0]
+            loss = terms[0]
         return loss
 
     @cached_property
@@ -164,16 +165,16 @@ class TowerAnalysis:
         found = []
         for number, losses in enumerate(self.losses.of):
             for loss in losses:
-                strangers = self.towers_behind[loss] & self.all_towers & ~(1 << number)
-                theirs = {
+                others = self.towers_behind[loss] & self.all_towers & ~(1 << number)
+                of_others = {
                     op
-                    for variable in (self.towers[number].reads if strangers else ())
-                    for op in self.parts.readers[variable]
+                    for variable in (self.towers[number].reads if others else ())
+                    for op in self.reads_by_gpu.readers[variable]
                     if self.tower_of[op] >= 0
-                    and strangers >> self.tower_of[op] & 1
+                    and others >> self.tower_of[op] & 1
                     and not self.backward.ops[op]
                 }
-                path = self.flow.path(loss, theirs.__contains__) if theirs else []
+                path = self.flow.path(loss, of_others.__contains__) if of_others else []
                 if path:
                     found.append(MixedLoss(number, path))
         return found
@@ -182,16 +183,20 @@ class TowerAnalysis:
         """The numbers of the towers whose bits are set."""
         return (number for number in range(len(self.towers)) if mask >> number & 1)
 
+    def names_of(self, mask: int) -> str:
+        """The towers whose bits are set, by their GPUs."""
+        return joined(self.towers[number] for number in self.towers_in(mask))
+
     @cached_property
-    def read(self) -> frozenset[str]:
+    def variables_read(self) -> frozenset[str]:
         """The variables that the model computes with, on towers or elsewhere."""
         return frozenset(
             variable
-            for variable, readers in self.parts.readers.items()
-            if any(self.parts.in_model(op) for op in readers)
+            for variable, readers in self.reads_by_gpu.readers.items()
+            if any(self.reads_by_gpu.in_model(op) for op in readers)
         )
 
 
 def analyse(placement: Placement) -> TowerAnalysis:
-    """The wiring of a placement, worked out once."""
+    """The analysis of a placement, made once."""
     return placement.cached(TowerAnalysis)

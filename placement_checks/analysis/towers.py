@@ -1,4 +1,4 @@
-"""Towers: the copies of a model, known by where ops are asked to be and by data flow."""
+"""Towers: the copies of a model, found by the requested devices and by data flow."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ReadsByGpu:
 
     In one model, what is computed with a variable on one GPU has a part in what is combined with
     a variable on the other, forwards or in its gradients; towers meet only after their gradients
-    are computed. Variables that all GPUs read tell nothing.
+    are computed. Variables that all GPUs read prove nothing.
 
     What is computed with a variable on the host, such as a lookup in a table, is read by the GPUs
     that compute with the result. What only updates compute with, such as a velocity, is not read.
@@ -53,7 +53,7 @@ class ReadsByGpu:
     Attributes:
         flow: the edges of the graph.
         readers: the ops that compute with the value of a variable, by its name.
-        all: the GPUs, in the order of their names.
+        gpus: what each GPU reads, in the order of their names.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class ReadsByGpu:
                 op = self._ops[reader]
                 if op.requested.is_gpu:
                     reads[tower_device(op)].setdefault(variable, op.name)
-        self.all = [GpuReads(device, reads[device]) for device in sorted(reads)]
-        self.joined_gpus: set[frozenset[int]] = self._meetings()
+        self.gpus = [GpuReads(device, reads[device]) for device in sorted(reads)]
+        self.joined_gpus: set[frozenset[int]] = self._joined_gpus()
 
     def _readers(self, variable: int) -> list[int]:
         """The ops that compute with a variable's value; copies of the value are followed.
@@ -149,14 +149,14 @@ class ReadsByGpu:
         in_model = self._model is None or self._model[op]
         return bool(in_model and not self._backward[op] and not self._ops[op].requested.is_gpu)
 
-    def _meetings(self) -> set[frozenset[int]]:
+    def _joined_gpus(self) -> set[frozenset[int]]:
         """The pairs of GPUs, by number, whose computations with variables of their own meet."""
-        if len(self.all) < 2:
+        if len(self.gpus) < 2:
             return set()
-        shared = set.intersection(*(set(part.reads) for part in self.all))
-        numbers = {part.device: number for number, part in enumerate(self.all)}
+        shared = set.intersection(*(set(gpu.reads) for gpu in self.gpus))
+        numbers = {gpu.device: number for number, gpu in enumerate(self.gpus)}
         own = [0] * len(self._ops)
-        private: list[tuple[int, int]] = []
+        readers_apart: list[tuple[int, int]] = []
         for variable, readers in self.readers.items():
             if variable in shared:
                 continue
@@ -164,13 +164,13 @@ class ReadsByGpu:
                 if self._ops[reader].requested.is_gpu:
                     number = numbers[tower_device(self._ops[reader])]
                     own[reader] |= 1 << number
-                    private.append((reader, number))
-        if not private:
+                    readers_apart.append((reader, number))
+        if not readers_apart:
             return set()
         masks = self.flow.masks(own)
         return {
             frozenset((number, other))
-            for reader, number in private
+            for reader, number in readers_apart
             for other in _bits(masks[reader] & ~(1 << number))
         }
 
@@ -187,14 +187,14 @@ class ReadsByGpu:
         """The copies of the model, in the order of their first GPU."""
         return [
             Tower(
-                tuple(self.all[number].device for number in model),
+                tuple(self.gpus[number].device for number in model),
                 {
                     variable: reader
                     for number in reversed(model)
-                    for variable, reader in self.all[number].reads.items()
+                    for variable, reader in self.gpus[number].reads.items()
                 },
             )
-            for model in self.models(range(len(self.all)))
+            for model in self.models(range(len(self.gpus)))
         ]
 
 

@@ -70,13 +70,13 @@ class Updates:
     def _branches(self, op: int) -> list[tuple[str, str]]:
         """The branches that an op is in, the outermost first: what decides, and which side."""
         found: list[tuple[str, str]] = []
-        each = self._ops[self._flow.names[op]]
-        source = each.inputs[0]
-        while each.caller:
-            branch = _BRANCH.match(each.name.removeprefix(f"{each.caller}/"))
+        inner = self._ops[self._flow.names[op]]
+        source = inner.inputs[0]
+        while inner.caller:
+            branch = _BRANCH.match(inner.name.removeprefix(f"{inner.caller}/"))
             if branch:
-                found.append((each.caller, branch[1]))
-            each = self._ops[each.caller]
+                found.append((inner.caller, branch[1]))
+            inner = self._ops[inner.caller]
         # A branch of control flow v1 gets what it computes with by a switch, by either output.
         while (producer := self._ops.get(producer_of(source))) and producer.type in SWITCHES:
             found.append((producer.inputs[1], source.partition(":")[2]))
@@ -95,23 +95,23 @@ def _at_once(updates: list[tuple[list[tuple[str, str]], Update]]) -> list[Update
         (decision, side), *inner = branches
         decisions.setdefault(decision, {}).setdefault(side, []).append((inner, update))
     for sides in decisions.values():
-        most: list[Update] = max([_at_once(each) for each in sides.values()], key=len)
+        most: list[Update] = max([_at_once(side) for side in sides.values()], key=len)
         together += most
     return together
 
 
-def _train_ops(training: StepOps, flow: DataFlow) -> tuple[list[int], str]:
+def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[int], str]:
     """The ops that are one step, and why they are not known."""
-    declared = [flow.number[producer_of(name)] for name in training.train_op]
+    declared = [flow.number[producer_of(name)] for name in step.train_op]
     if declared:
         return declared, ""
-    known = [flow.number[name] for name in training.train_ops if name in flow.number]
-    if not known:
+    train_ops = [flow.number[name] for name in step.train_ops if name in flow.number]
+    if not train_ops:
         return [], (
             "which op is one step is not known; return it from the function that builds the "
             "graph: {'train_op': train_op}"
         )
-    ends = {end for op in known for end in _ends(op, flow)}
+    ends = {end for op in train_ops for end in _ends(op, flow)}
     if len(ends) == 1:
         return list(ends), ""
     names = " and ".join(sorted(flow.names[end] for end in ends)[:3])
@@ -123,25 +123,25 @@ def _train_ops(training: StepOps, flow: DataFlow) -> tuple[list[int], str]:
 
 def _ends(op: int, flow: DataFlow) -> Collection[int]:
     """The outermost groups that ``op`` is part of: the true step may be around an optimiser's."""
-    around = _waiting(flow)
+    groups = _groups(flow)
     found: set[int] = set()
     seen = {op}
     todo = [op]
     while todo:
         here = todo.pop()
-        outer = around.get(here, ())
+        outer = groups.get(here, ())
         if not outer:
             found.add(here)
-        todo += [each for each in outer if each not in seen]
+        todo += [group for group in outer if group not in seen]
         seen.update(outer)
     return found
 
 
-def _waiting(flow: DataFlow) -> dict[int, list[int]]:
+def _groups(flow: DataFlow) -> dict[int, list[int]]:
     """The groups that wait for an op, or pass its value on, by its number."""
-    found: dict[int, list[int]] = defaultdict(list)
+    groups: dict[int, list[int]] = defaultdict(list)
     for here, kind in enumerate(flow.types):
         if kind in GROUPS:
-            for each in (*flow.control_inputs.get(here, ()), *flow.inputs[here]):
-                found[each].append(here)
-    return found
+            for member in (*flow.control_inputs.get(here, ()), *flow.inputs[here]):
+                groups[member].append(here)
+    return groups

@@ -39,10 +39,10 @@ def value_edges(graph: Placement) -> Any:
     values = nx.DiGraph()
     values.add_nodes_from(graph.ops)
     values.add_edges_from(
-        (source.split(":")[0], each.name)
-        for each in graph.ops.values()
-        for source in each.inputs
-        if not source.startswith("^") and each.type == "Add"
+        (source.split(":")[0], op.name)
+        for op in graph.ops.values()
+        for source in op.inputs
+        if not source.startswith("^") and op.type == "Add"
     )
     return values
 
@@ -59,7 +59,9 @@ def test_masks_are_the_bits_of_all_that_values_come_from(case: tuple[Placement, 
 
     for number, name in enumerate(flow.names):
         before = nx.ancestors(values, name) | {name}
-        assert masks[number] == sum(1 << each for each in sources if flow.names[each] in before)
+        assert masks[number] == sum(
+            1 << number for number in sources if flow.names[number] in before
+        )
 
 
 @given(graphs())
@@ -69,7 +71,7 @@ def test_needed_is_all_that_an_op_waits_for(case: tuple[Placement, set[int]]) ->
     edges = nx.DiGraph()
     edges.add_nodes_from(graph.ops)
     edges.add_edges_from(
-        (producer_of(source), each.name) for each in graph.ops.values() for source in each.inputs
+        (producer_of(source), op.name) for op in graph.ops.values() for source in op.inputs
     )
 
     needed = flow.needed_to_run(starts)
@@ -128,7 +130,7 @@ def test_the_shape_of_a_value_is_no_value_but_is_waited_for(kind: str) -> None:
 def given_to(name: str, graph: Placement) -> list[str]:
     """The ops whose values an op computes with."""
     flow = DataFlow(graph)
-    return [flow.names[each] for each in flow.inputs[flow.number[name]]]
+    return [flow.names[source] for source in flow.inputs[flow.number[name]]]
 
 
 def reduced(kind: str, *keys: int, in_attributes: str) -> Placement:
@@ -174,7 +176,7 @@ def test_the_members_of_a_collective_yield_what_all_of_them_give(kind: str, key:
 def test_an_op_that_takes_all_that_it_reduces_is_no_part_of_another() -> None:
     """nccl_ops.reduce_sum: one op for each variable, that have no key in common."""
     graph = placement(
-        *(op(f"g/{each}", "MatMul") for each in ("w_0", "w_1", "v_1")),
+        *(op(f"g/{name}", "MatMul") for name in ("w_0", "w_1", "v_1")),
         op("w", "NcclReduce", "", "", "g/w_0", "g/w_1"),
         op("v", "NcclReduce", "", "", "g/v_1", "g/v_1"),
     )
@@ -285,10 +287,10 @@ def test_a_path_leads_only_through_what_may_be_entered() -> None:
     flow = DataFlow(graph)
 
     def names(path: Sequence[int]) -> list[str]:
-        return [flow.names[each] for each in path]
+        return [flow.names[source] for source in path]
 
-    assert names(flow.path(6, lambda each: each == 0)) == ["d", "c", "b", "a"]
-    assert names(flow.path(6, lambda each: each == 0, lambda each: each != 1)) == [
+    assert names(flow.path(6, lambda op: op == 0)) == ["d", "c", "b", "a"]
+    assert names(flow.path(6, lambda op: op == 0, lambda op: op != 1)) == [
         "d",
         "round",
         "way",

@@ -157,9 +157,9 @@ def pipelines(*kinds: str, source: str = "Placeholder", of: str = "files") -> li
         op("files", source),
         op("more", source),
         *(
-            each
+            built
             for name, kind, files in zip(("one", "other"), kinds, ("files", of), strict=True)
-            for each in (
+            for built in (
                 op(f"{name}/data", kind, "", "", files),
                 op(name, "IteratorV2"),
                 op(f"{name}/make", "MakeIterator", "", "", f"{name}/data", name),

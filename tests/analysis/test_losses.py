@@ -13,9 +13,9 @@ from placement_checks.analysis.tower_analysis import analyse
 
 def losses(*ops: Op, of: Sequence[str], **more: Any) -> tuple[list[list[str]], bool]:
     """The losses of each tower by name, and whether they are the parts of one."""
-    known = analyse(program(*ops, step={"objectives": of}, **more))
-    names = [[known.flow.names[op] for op in each] for each in known.losses.of]
-    return names, known.losses.joint
+    analysis = analyse(program(*ops, step={"objectives": of}, **more))
+    names = [[analysis.flow.names[op] for op in of_tower] for of_tower in analysis.losses.of]
+    return names, analysis.losses.joint
 
 
 def test_a_loss_on_the_host_belongs_to_the_tower_it_is_computed_from() -> None:
@@ -26,9 +26,9 @@ def test_a_loss_on_the_host_belongs_to_the_tower_it_is_computed_from() -> None:
 
 def test_a_penalty_that_the_host_computes_belongs_to_no_tower() -> None:
     penalty = host("penalty", "L2Loss", "w")
-    each = ([["tower_0/loss"], ["tower_1/loss"]], False)
+    expected = ([["tower_0/loss"], ["tower_1/loss"]], False)
 
-    assert losses(penalty, of=("tower_0/loss", "tower_1/loss", "penalty")) == each
+    assert losses(penalty, of=("tower_0/loss", "tower_1/loss", "penalty")) == expected
 
 
 def test_a_loss_of_several_towers_belongs_to_the_one_that_has_none() -> None:
@@ -58,10 +58,10 @@ def test_the_penalty_on_its_gradients_is_part_of_a_towers_loss() -> None:
 
 def test_as_many_losses_of_all_towers_as_there_are_towers_belong_to_none() -> None:
     """Two networks that are trained against each other."""
-    ops = [host(f"{each}_loss", "AddN", "tower_0/loss", "tower_1/loss") for each in "dg"]
-    each = [["tower_0/loss"] * 2, ["tower_1/loss"] * 2]
+    ops = [host(f"{name}_loss", "AddN", "tower_0/loss", "tower_1/loss") for name in "dg"]
+    expected = [["tower_0/loss"] * 2, ["tower_1/loss"] * 2]
 
-    assert losses(*ops, of=("d_loss", "g_loss")) == (each, True)
+    assert losses(*ops, of=("d_loss", "g_loss")) == (expected, True)
 
 
 def test_a_part_on_a_towers_gpu_is_that_towers_though_it_depends_on_another() -> None:

@@ -27,7 +27,7 @@ def steps(draw: st.DrawFn, seconds: Sequence[int] = (0, 1, 2, 5)) -> list[TimedO
             f"op{place[number]}",
             draw(st.sampled_from([HOST, GPU, OTHER])),
             draw(st.sampled_from(seconds)),
-            sorted(place[each] for each in before),
+            sorted(place[need] for need in before),
         )
     return [tasks[number] for number in range(size)]
 
@@ -36,14 +36,15 @@ def waits(tasks: Sequence[TimedOp]) -> nx.DiGraph:
     """From each op to those that wait for it, as a graph of another library."""
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(tasks)))
-    graph.add_edges_from((need, task) for task, each in enumerate(tasks) for need in each.needs)
+    edges = ((need, number) for number, task in enumerate(tasks) for need in task.needs)
+    graph.add_edges_from(edges)
     return graph
 
 
 def slices(timeline: Timeline | None) -> dict[str, OpSpan]:
     """When each op ran; those that take no time are in no lane."""
     assert timeline is not None
-    return {each.op: each for lane in timeline.lanes.values() for each in lane}
+    return {span.op: span for lane in timeline.lanes.values() for span in lane}
 
 
 def ready(tasks: Sequence[TimedOp], timeline: Timeline | None) -> dict[str, float]:
@@ -53,9 +54,9 @@ def ready(tasks: Sequence[TimedOp], timeline: Timeline | None) -> dict[str, floa
     return {
         task.op: max(
             (
-                ran[tasks[each].op].end
-                for each in nx.ancestors(graph, number)
-                if tasks[each].seconds
+                ran[tasks[need].op].end
+                for need in nx.ancestors(graph, number)
+                if tasks[need].seconds
             ),
             default=0,
         )
@@ -79,9 +80,9 @@ def test_every_op_runs_once_on_its_device_for_as_long_as_it_takes(
 
     assert timeline is not None
     assert sorted(
-        (each.op, device, each.end - each.start)
+        (span.op, device, span.end - span.start)
         for device, lane in timeline.lanes.items()
-        for each in lane
+        for span in lane
     ) == sorted((task.op, task.device, task.seconds) for task in tasks if task.seconds)
 
 
@@ -90,7 +91,7 @@ def test_no_op_starts_before_all_that_it_waits_for_have_ended(tasks: Sequence[Ti
     timeline = simulated(tasks)
     earliest = ready(tasks, timeline)
 
-    assert all(each.start >= earliest[op] for op, each in slices(timeline).items())
+    assert all(span.start >= earliest[op] for op, span in slices(timeline).items())
 
 
 @given(steps())
@@ -104,9 +105,9 @@ def test_a_device_takes_one_op_at_a_time_in_the_order_in_which_they_become_ready
     for lane in lanes(tasks, timeline):
         assert lane == sorted(lane, key=lambda task: earliest[task.op])
         free = 0.0
-        for each in lane:
-            assert ran[each.op].start == max(free, earliest[each.op])
-            free = ran[each.op].end
+        for task in lane:
+            assert ran[task.op].start == max(free, earliest[task.op])
+            free = ran[task.op].end
 
 
 @given(steps([1, 2, 5]))

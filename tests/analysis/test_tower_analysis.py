@@ -56,10 +56,10 @@ def test_a_saved_graph_may_have_an_op_before_the_one_it_is_bound_to() -> None:
     assert analyse(replace(graph, ops={"early": early, **graph.ops})).tower_of[0] == -1
 
 
-@pytest.mark.parametrize("asked", ["", "/gpu:0", "/cpu:0"])
-def test_a_backward_op_works_for_the_tower_of_its_forward_op(asked: str) -> None:
+@pytest.mark.parametrize("requested", ["", "/gpu:0", "/cpu:0"])
+def test_a_backward_op_works_for_the_tower_of_its_forward_op(requested: str) -> None:
     """Gradients that are taken outside the towers' scopes ask for no device, or another one."""
-    late = op("gradients/tower_1/w/MatMul_grad/Reshape", "Reshape", asked, "", "tower_1/loss")
+    late = op("gradients/tower_1/w/MatMul_grad/Reshape", "Reshape", requested, "", "tower_1/loss")
 
     assert tower_of(late.name, late) == 1
 
@@ -88,7 +88,7 @@ def evaluated(gpu: int, **more: Any) -> Placement:
 
 
 def test_a_copy_that_only_evaluates_is_no_tower() -> None:
-    assert [str(each) for each in analyse(evaluated(2)).towers] == [
+    assert [str(tower) for tower in analyse(evaluated(2)).towers] == [
         "/device:GPU:0",
         "/device:GPU:1",
     ]
@@ -162,6 +162,6 @@ def test_a_backward_op_whose_forward_op_is_gone_has_none() -> None:
     ],
 )
 def test_what_starts_in_a_tower_is_that_towers(ops: Sequence[Op]) -> None:
-    known = analyse(program(*ops))
+    analysis = analyse(program(*ops))
 
-    assert list(known.towers_in(known.towers_behind[known.flow.number["shown"]])) == [1]
+    assert list(analysis.towers_in(analysis.towers_behind[analysis.flow.number["shown"]])) == [1]

@@ -14,7 +14,7 @@ from placement_checks.core.placement import StepOps
 
 def read_by(graph: Placement, variable: str) -> list[str]:
     flow = analyse(graph).flow
-    return [flow.names[number] for number in analyse(graph).parts.readers[variable]]
+    return [flow.names[number] for number in analyse(graph).reads_by_gpu.readers[variable]]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_towers_are_the_gpus_asked_for_in_the_order_of_their_numbers() -> None:
         op("free", "L2Loss", "", "GPU:0", "w"),
         op("unread", "VarHandleOp", "/gpu:3", "GPU:0"),
     )
-    assert [(each.device.short, each.reads) for each in analyse(graph).parts.all] == [
+    assert [(gpu.device.short, gpu.reads) for gpu in analyse(graph).reads_by_gpu.gpus] == [
         ("/device:GPU:2", {"w": "first"}),
         ("/device:GPU:10", {"w": "late"}),
     ]
@@ -113,7 +113,7 @@ def test_towers_of_a_cluster_are_ordered_by_job_and_task() -> None:
     graph = placement(
         op("w", "VarHandleOp"), *(op(name, "MatMul", name, "", "w") for name in names)
     )
-    assert [each.reads["w"] for each in analyse(graph).parts.all] == names[::-1]
+    assert [gpu.reads["w"] for gpu in analyse(graph).reads_by_gpu.gpus] == names[::-1]
 
 
 def looked_up(*more: Op, trained: bool = True) -> Placement:
@@ -149,7 +149,7 @@ def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it() -> No
         "own_1",
         "loss_1",
     ]
-    assert [each.reads for each in analyse(graph).parts.all] == [
+    assert [gpu.reads for gpu in analyse(graph).reads_by_gpu.gpus] == [
         {"first": "loss_0", "second": "own_0"},
         {"first": "loss_1", "second": "own_1"},
     ]
@@ -158,11 +158,11 @@ def test_what_the_host_looks_up_is_read_by_the_gpus_that_compute_with_it() -> No
 def test_where_no_loss_is_known_all_that_the_host_looks_up_is_read() -> None:
     graph = replace(looked_up(trained=False), step=StepOps())
 
-    assert [each.reads for each in analyse(graph).parts.all] == [
+    assert [gpu.reads for gpu in analyse(graph).reads_by_gpu.gpus] == [
         {"first": "loss_0", "second": "own_0"},
         {"first": "loss_1", "second": "own_1"},
     ]
-    assert analyse(graph).read == {"first", "second"}
+    assert analyse(graph).variables_read == {"first", "second"}
 
 
 def test_a_gpu_that_takes_a_table_and_what_the_host_made_of_it_reads_it_once() -> None:
@@ -180,7 +180,7 @@ def test_what_the_host_looks_up_beside_the_model_makes_no_tower(trained: bool) -
         trained=trained,
     )
 
-    assert len(analyse(graph).parts.all) == 2
+    assert len(analyse(graph).reads_by_gpu.gpus) == 2
 
 
 def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one() -> None:
@@ -192,7 +192,10 @@ def test_what_a_gpu_computes_with_a_variable_is_not_read_by_the_next_one() -> No
         op("second", "MatMul", "/gpu:1", "", "first", "v"),
     )
 
-    assert [each.reads for each in analyse(graph).parts.all] == [{"w": "first"}, {"v": "second"}]
+    assert [gpu.reads for gpu in analyse(graph).reads_by_gpu.gpus] == [
+        {"w": "first"},
+        {"v": "second"},
+    ]
 
 
 def test_gpus_are_joined_into_models_among_those_asked_about() -> None:
@@ -202,7 +205,7 @@ def test_gpus_are_joined_into_models_among_those_asked_about() -> None:
         op("second", "MatMul", "/gpu:1", "", "first", "v"),
         op("third", "MatMul", "/gpu:2", "", "x", "w"),
     )
-    parts = analyse(graph).parts
+    parts = analyse(graph).reads_by_gpu
 
     assert parts.models([0, 1, 2]) == [[0, 1], [2]]
     assert parts.models([1, 2]) == [[1], [2]]

@@ -12,8 +12,8 @@ from placement_checks.analysis.tower_analysis import analyse
 
 
 def roots(*ops: Op, of: Sequence[str]) -> list[str]:
-    known = analyse(program(*ops, step={"train_op": (), "train_ops": of}))
-    return [known.flow.names[op] for op in known.updates.roots]
+    analysis = analyse(program(*ops, step={"train_op": (), "train_ops": of}))
+    return [analysis.flow.names[op] for op in analysis.updates.roots]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_an_op_of_the_optimiser_that_the_graph_has_no_longer_is_left_out() -> No
 
 def test_of_many_train_ops_three_are_named() -> None:
     graph = program(
-        *(host(f"train_{each}", "NoOp") for each in "abcd"),
-        step={"train_op": (), "train_ops": [f"train_{each}" for each in "dcba"]},
+        *(host(f"train_{letter}", "NoOp") for letter in "abcd"),
+        step={"train_op": (), "train_ops": [f"train_{letter}" for letter in "dcba"]},
     )
 
     assert analyse(graph).updates.unknown.startswith(
@@ -98,10 +98,10 @@ def test_branches_within_branches_are_known_by_their_switches() -> None:
         host("other", "AssignAdd", "outer", "one"),
         host("train", "NoOp", "^first", "^second_one", "^other"),
     )
-    known = analyse(graph)
+    analysis = analyse(graph)
 
-    assert len(known.updates.by_variable["v"]) == 3
-    assert len(known.updates.at_once(known.updates.by_variable["v"])) == 1
+    assert len(analysis.updates.by_variable["v"]) == 3
+    assert len(analysis.updates.at_once(analysis.updates.by_variable["v"])) == 1
 
 
 def test_of_the_updates_in_branches_that_are_taken_at_once_the_first_built_comes_first() -> None:
@@ -114,8 +114,8 @@ def test_of_the_updates_in_branches_that_are_taken_at_once_the_first_built_comes
         host("cond/other", "AssignAdd", "cond/Switch", "one"),
         host("train", "NoOp", "^cond/first", "^always", "^cond/other"),
     )
-    known = analyse(graph)
+    analysis = analyse(graph)
 
-    found = known.updates.at_once(known.updates.by_variable["v"])
+    found = analysis.updates.at_once(analysis.updates.by_variable["v"])
 
-    assert [known.flow.names[each.op] for each in found] == ["cond/first", "always"]
+    assert [analysis.flow.names[update.op] for update in found] == ["cond/first", "always"]

@@ -108,4 +108,6 @@ def _joining_ops(placement: Placement) -> Iterator[int]:
 def _gradients_taken(placement: Placement, op: int) -> list[int]:
     """The gradients that an op takes."""
     analysis, towers = analyse(placement), gradient_flow(placement).gradient_towers
-    return [number for number in analysis.flow.inputs[op] if towers[number] & analysis.gradient]
+    return [
+        number for number in analysis.flow.inputs[op] if towers[number] & analysis.gradient_bit
+    ]

@@ -71,7 +71,11 @@ def _slots_by_data_flow(
     analysis: TowerAnalysis, shapes: Mapping[str, tuple[object, ...]]
 ) -> Iterator[tuple[str, str]]:
     """Slots and averages whose updates are composed of simple ops."""
-    flow, read, trained = analysis.flow, analysis.read, gradient_flow(analysis.placement).trained
+    flow, read, trained = (
+        analysis.flow,
+        analysis.variables_read,
+        gradient_flow(analysis.placement).trained,
+    )
     for variable, updates in analysis.updates.by_variable.items():
         of_trained = variable in trained
         if not of_trained and variable in read:

@@ -35,40 +35,39 @@ class EveryTowerCounts(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = analyse(placement)
-        given = gradient_flow(placement)
-        if not given.trained:
+        analysis = analyse(placement)
+        gradients = gradient_flow(placement)
+        if not gradients.trained:
             return self.not_checked(
-                known.updates.unknown or "no variable that towers read is updated by a gradient"
+                analysis.updates.unknown or "no variable that towers read is updated by a gradient"
             )
         findings = []
-        for variable, updates in given.trained.items():
+        for variable, updates in gradients.trained.items():
             taken = 0
             for update in updates:
-                taken |= given.towers(update)
+                taken |= gradients.towers(update)
             missing = [
                 number
-                for number, tower in enumerate(known.towers)
+                for number, tower in enumerate(analysis.towers)
                 if variable in tower.reads and not taken >> number & 1
             ]
-            excused = is_among(variable, self.allow)
-            if missing and not excused:
-                findings.append(_finding(placement, known, variable, updates, missing, taken))
-        count = len(given.trained)
+            if missing and not is_among(variable, self.allow):
+                findings.append(_finding(placement, analysis, variable, updates, missing, taken))
+        count = len(gradients.trained)
         return self.verdict(findings, plural(count, "variable"))
 
 
 def _finding(
     placement: Placement,
-    known: TowerAnalysis,
+    analysis: TowerAnalysis,
     variable: str,
     updates: list[Update],
     missing: list[int],
     taken: int,
 ) -> Finding:
-    update = known.flow.names[updates[0].op]
-    without = joined(known.towers[number] for number in missing)
-    towers = joined(known.towers[number] for number in known.towers_in(taken))
+    update = analysis.flow.names[updates[0].op]
+    without = joined(analysis.towers[number] for number in missing)
+    towers = analysis.names_of(taken)
     line = placement.where(update)
     return Finding(
         object=variable,
@@ -80,8 +79,8 @@ def _finding(
         path=(
             *steps(placement, [updates[0].op]),
             *(
-                f"the tower on {known.towers[number]} reads it: "
-                f"{known.towers[number].reads[variable]}"
+                f"the tower on {analysis.towers[number]} reads it: "
+                f"{analysis.towers[number].reads[variable]}"
                 for number in missing
             ),
         ),

@@ -45,13 +45,13 @@ class InputsDistinct(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = analyse(placement)
-        uses = list(input_uses(known))
+        analysis = analyse(placement)
+        uses = list(input_uses(analysis))
         findings: dict[str, Finding] = {}
         for finding in (
-            *_same_slices(placement, known, uses),
-            *_on_gpus(placement, known),
-            *_built_again(placement, known, uses),
+            *_same_slices(placement, analysis, uses),
+            *_on_gpus(placement, analysis),
+            *_built_again(placement, analysis, uses),
         ):
             if not is_among(finding.object, self.allow):
                 findings.setdefault(finding.object, finding)
@@ -59,12 +59,14 @@ class InputsDistinct(Rule):
             return self.not_checked("no tower reads an example from a placeholder or pipeline")
         slices = len({(use.tower, use.tensor) for use in uses})
         return self.verdict(
-            list(findings.values()), f"{plural(slices, 'input')} of {len(known.towers)} towers"
+            list(findings.values()), f"{plural(slices, 'input')} of {len(analysis.towers)} towers"
         )
 
 
-def _same_slices(placement: Placement, known: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
-    equal = EqualTensors(placement, known.flow)
+def _same_slices(
+    placement: Placement, analysis: TowerAnalysis, uses: list[Use]
+) -> Iterator[Finding]:
+    equal = EqualTensors(placement, analysis.flow)
     readers: dict[tuple[int, str], dict[int, str]] = defaultdict(dict)
     for use in uses:
         readers[equal.of(use.tensor)].setdefault(use.tower, use.tensor)
@@ -73,22 +75,22 @@ def _same_slices(placement: Placement, known: TowerAnalysis, uses: list[Use]) ->
         for tower in towers[1:]:
             first, again = by_tower[towers[0]], by_tower[tower]
             name = producer_of(again)
-            number = known.flow.number[name]
+            op = analysis.flow.number[name]
             alike = (
                 "the same tensor"
                 if first == again
                 else f"cut as {producer_of(first)} is, which the tower on "
-                f"{known.towers[towers[0]]} computes with"
+                f"{analysis.towers[towers[0]]} computes with"
             )
-            both = " and ".join(str(known.towers[each]) for each in (towers[0], tower))
+            both = " and ".join(str(analysis.towers[number]) for number in (towers[0], tower))
             yield Finding(
                 object=name,
-                op=known.flow.types[number],
+                op=analysis.flow.types[op],
                 evidence="requested",
                 expected="a slice of its own for each tower",
                 found=f"one slice for the towers on {both}",
                 where=placement.where(name),
-                path=steps(placement, [known.flow.number[producer_of(first)], number]),
+                path=steps(placement, [analysis.flow.number[producer_of(first)], op]),
                 message=f"the towers on {both} compute with the same examples: {name} is {alike}"
                 f"{built_at(placement, name)}",
                 fix="give each tower its own part: tf.split(batch, num_gpus)[i], a placeholder, "
@@ -96,9 +98,9 @@ def _same_slices(placement: Placement, known: TowerAnalysis, uses: list[Use]) ->
             )
 
 
-def _on_gpus(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
-    fetching = {op.requested for op in known.ops if op.type == GENERATOR_DATASET}
-    for op in known.ops:
+def _on_gpus(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]:
+    fetching = {op.requested for op in analysis.ops if op.type == GENERATOR_DATASET}
+    for op in analysis.ops:
         if op.requested in fetching and op.type in PREFETCHERS:
             continue
         if op.requested.is_gpu and _reads_input(op.type) and not op.caller:
@@ -119,27 +121,29 @@ def _reads_input(kind: str) -> bool:
     return kind in PIPELINE_OPS or is_dataset(kind)
 
 
-def _built_again(placement: Placement, known: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
-    alike = EqualTensors(placement, known.flow, by_kind=True)
+def _built_again(
+    placement: Placement, analysis: TowerAnalysis, uses: list[Use]
+) -> Iterator[Finding]:
+    alike = EqualTensors(placement, analysis.flow, by_kind=True)
     made: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
-    for holder, tower in pipelines_of_one(known, uses):
-        made[alike.of(known.flow.names[holder])].setdefault(tower, holder)
+    for holder, tower in pipelines_of_one(analysis, uses):
+        made[alike.of(analysis.flow.names[holder])].setdefault(tower, holder)
     for by_tower in made.values():
         first, *others = sorted(by_tower)
         for tower in others:
-            name = known.flow.names[by_tower[tower]]
-            original = known.flow.names[by_tower[first]]
+            name = analysis.flow.names[by_tower[tower]]
+            original = analysis.flow.names[by_tower[first]]
             yield Finding(
                 object=name,
-                op=known.flow.types[by_tower[tower]],
+                op=analysis.flow.types[by_tower[tower]],
                 evidence="requested",
                 expected="one input pipeline for all towers",
-                found=f"one for the tower on {known.towers[tower]} alone",
+                found=f"one for the tower on {analysis.towers[tower]} alone",
                 where=placement.where(name),
                 path=steps(placement, [by_tower[first], by_tower[tower]]),
-                message=f"{name} feeds the tower on {known.towers[tower]} alone and is made as "
-                f"{original} is, which feeds {known.towers[first]}: every tower reads all of the "
-                f"data{built_at(placement, name)}",
+                message=f"{name} feeds the tower on {analysis.towers[tower]} alone and is made as "
+                f"{original} is, which feeds {analysis.towers[first]}: every tower reads all of "
+                f"the data{built_at(placement, name)}",
                 fix="make it once before the towers and draw from it once a tower, or give each "
                 "its part: dataset.shard(num_gpus, i)",
             )

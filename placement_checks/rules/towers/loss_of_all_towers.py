@@ -16,7 +16,6 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import joined
 
 
 @dataclass(frozen=True)
@@ -40,104 +39,105 @@ class LossOfAllTowers(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = analyse(placement)
-        summaries = _written(known)
+        analysis = analyse(placement)
+        summaries = _written(analysis)
         reported = [producer_of(name) for name in placement.step.losses]
-        of_losses = list(_of_losses(known, summaries))
-        findings = [*_repeated(placement, known, summaries)]
+        of_losses = list(_of_losses(analysis, summaries))
+        findings = [*_repeated(placement, analysis, summaries)]
         if not reported and not of_losses and not findings:
             return self.not_checked(
                 "no reported loss is known; return it from the function that builds the graph: "
                 "{'loss': loss}"
             )
-        findings += _partial(placement, known, [known.flow.number[n] for n in reported])
+        findings += _partial(placement, analysis, [analysis.flow.number[n] for n in reported])
         named = {finding.object for finding in findings}
         for op in of_losses:
-            if known.flow.names[op] not in named:
-                findings += _partial(placement, known, [op])
+            if analysis.flow.names[op] not in named:
+                findings += _partial(placement, analysis, [op])
         return self.verdict(
-            [each for each in findings if not self._is_declared(each.object)],
+            [finding for finding in findings if not is_among(finding.object, self.allow)],
             f"{len(reported)} reported, {len(of_losses)} summaries of losses",
         )
 
-    def _is_declared(self, name: str) -> bool:
-        return is_among(name, self.allow)
 
-
-def _written(known: TowerAnalysis) -> list[int]:
+def _written(analysis: TowerAnalysis) -> list[int]:
     """The summaries; where the program merges some, only those are written."""
-    types = known.flow.types
-    found = [op for op, kind in enumerate(types) if kind in SUMMARIES]
-    merged = {op for op in found if MERGE_SUMMARY in {types[e] for e in known.flow.consumers[op]}}
-    return [op for op in found if not merged or op in merged or types[op] in SUMMARY_WRITES]
+    types = analysis.flow.types
+    summaries = [op for op, kind in enumerate(types) if kind in SUMMARIES]
+    merged = {
+        op
+        for op in summaries
+        if any(types[consumer] == MERGE_SUMMARY for consumer in analysis.flow.consumers[op])
+    }
+    return [op for op in summaries if not merged or op in merged or types[op] in SUMMARY_WRITES]
 
 
-def _of_losses(known: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
+def _of_losses(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
     """The scalar summaries that show a loss, or what is made of losses."""
-    losses = [0] * len(known.ops)
-    for of_tower in known.losses.of:
+    losses = [0] * len(analysis.ops)
+    for of_tower in analysis.losses.of:
         for loss in of_tower:
             losses[loss] = 1
     if not any(losses):
         return
-    reached = known.flow.masks(losses)
+    reached = analysis.flow.masks(losses)
     for op in summaries:
-        if known.flow.types[op] in SCALAR_SUMMARIES and reached[op]:
+        if analysis.flow.types[op] in SCALAR_SUMMARIES and reached[op]:
             yield op
 
 
-def _partial(placement: Placement, known: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
+def _partial(placement: Placement, analysis: TowerAnalysis, ops: list[int]) -> Iterator[Finding]:
     """The finding on a loss, in one tensor or several, that does not read every tower."""
     read = 0
     for op in ops:
-        read |= known.towers_behind[op]
-    read &= known.all_towers
-    if not read or read == known.all_towers:
+        read |= analysis.towers_behind[op]
+    read &= analysis.all_towers
+    if not read or read == analysis.all_towers:
         return
-    name = known.flow.names[ops[-1]]
-    without = joined(known.towers[each] for each in known.towers_in(known.all_towers ^ read))
-    towers = joined(known.towers[each] for each in known.towers_in(read))
-    path = known.flow.path(ops[-1], lambda op: bool(known.own_towers[op]))
+    name = analysis.flow.names[ops[-1]]
+    without = analysis.names_of(analysis.all_towers ^ read)
+    towers = analysis.names_of(read)
+    path = analysis.flow.path(ops[-1], lambda op: bool(analysis.own_towers[op]))
     yield Finding(
         object=name,
-        op=known.flow.types[ops[-1]],
+        op=analysis.flow.types[ops[-1]],
         evidence="requested",
         expected="a loss of all towers",
         found=f"the loss of the tower on {towers}",
         where=placement.where(name),
         path=steps(placement, path),
-        message=f"{name} ({known.flow.types[ops[-1]]}) reports the loss of the tower on {towers} "
-        f"alone; it does not read {without}{built_at(placement, name)}",
+        message=f"{name} ({analysis.flow.types[ops[-1]]}) reports the loss of the tower on "
+        f"{towers} alone; it does not read {without}{built_at(placement, name)}",
         fix="report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0",
     )
 
 
 def _repeated(
-    placement: Placement, known: TowerAnalysis, summaries: list[int]
+    placement: Placement, analysis: TowerAnalysis, summaries: list[int]
 ) -> Iterator[Finding]:
     """Findings on summaries that one line has built in several towers."""
     built: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
     for op in summaries:
-        mask = known.towers_behind[op] & known.all_towers
-        tower = mask.bit_length() - 1 if mask.bit_count() == 1 else known.tower_of[op]
-        frames = tuple(placement.details.frames(known.flow.names[op]))
+        mask = analysis.towers_behind[op] & analysis.all_towers
+        tower = mask.bit_length() - 1 if mask.bit_count() == 1 else analysis.tower_of[op]
+        frames = tuple(placement.details.frames(analysis.flow.names[op]))
         if tower >= 0 and frames:
-            built[known.flow.types[op], frames].setdefault(tower, op)
+            built[analysis.flow.types[op], frames].setdefault(tower, op)
     for by_tower in built.values():
         first, *others = sorted(by_tower)
         for tower in others:
-            name = known.flow.names[by_tower[tower]]
-            original = known.flow.names[by_tower[first]]
+            name = analysis.flow.names[by_tower[tower]]
+            original = analysis.flow.names[by_tower[first]]
             yield Finding(
                 object=name,
-                op=known.flow.types[by_tower[tower]],
+                op=analysis.flow.types[by_tower[tower]],
                 evidence="requested",
                 expected="one summary for all towers",
-                found=f"one for the tower on {known.towers[tower]}",
+                found=f"one for the tower on {analysis.towers[tower]}",
                 where=placement.where(name),
                 path=steps(placement, [by_tower[first], by_tower[tower]]),
                 message=f"the summary {name} is written once a tower: the same line builds "
-                f"{original} for the tower on {known.towers[first]}{built_at(placement, name)}",
+                f"{original} for the tower on {analysis.towers[first]}{built_at(placement, name)}",
                 fix="summarise the mean over the towers, or one tower and declare it: "
                 "--set loss-of-all-towers.allow=PATTERN",
             )

@@ -33,31 +33,33 @@ class LossesApart(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = analyse(placement)
+        analysis = analyse(placement)
         findings = [
             finding
-            for finding in (_finding(placement, each) for each in known.mixed_losses)
+            for finding in (_finding(placement, mixed) for mixed in analysis.mixed_losses)
             if not is_among(finding.object, self.allow)
         ]
-        joint = "one loss of all towers; its parts were looked at" if known.losses.joint else None
-        return self.verdict(findings, joint or f"{len(known.towers)} towers")
+        joint = (
+            "one loss of all towers; its parts were looked at" if analysis.losses.joint else None
+        )
+        return self.verdict(findings, joint or f"{len(analysis.towers)} towers")
 
 
-def _finding(placement: Placement, blended: MixedLoss) -> Finding:
-    known = analyse(placement)
-    loss, *_, stranger = (known.flow.names[op] for op in blended.path)
-    tower = known.towers[blended.tower]
-    other = known.towers[known.tower_of[blended.path[-1]]]
+def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
+    analysis = analyse(placement)
+    loss, *_, contained = (analysis.flow.names[op] for op in mixed.path)
+    tower = analysis.towers[mixed.tower]
+    other = analysis.towers[analysis.tower_of[mixed.path[-1]]]
     return Finding(
         object=loss,
         op=placement.ops[loss].type,
         evidence="requested",
         expected=f"ops of the tower on {tower} alone",
-        found=f"{stranger} of the tower on {other}",
+        found=f"{contained} of the tower on {other}",
         where=placement.where(loss),
-        path=steps(placement, blended.path),
+        path=steps(placement, mixed.path),
         message=f"the loss of the tower on {tower}, {loss}, contains what the tower on {other} "
-        f"computes, such as {stranger}{built_at(placement, loss)}",
+        f"computes, such as {contained}{built_at(placement, loss)}",
         fix="add up the losses of this tower only: get_collection(key, scope) with the tower's "
         "name scope, or a list of its own",
     )

@@ -55,16 +55,16 @@ class NamesPortable(Rule):
         return self.verdict(list(findings.values()), plural(len(placement.variables), "variable"))
 
     def _named_after_towers(self, placement: Placement) -> dict[str, Finding]:
-        known = analyse(placement)
-        scopes = _towers_of_scopes(known)
+        analysis = analyse(placement)
+        scopes = _towers_of_scopes(analysis)
         siblings = _siblings(scopes)
         findings: dict[str, Finding] = {}
         for variable in placement.variables:
             name = variable.name
-            scope = _tower_scope(name, scopes, siblings, len(known.towers))
+            scope = _tower_scope(name, scopes, siblings, len(analysis.towers))
             is_slot = name.rpartition("/")[0] in findings
             if scope and not is_slot and not is_among(name, self.allow):
-                findings[name] = _finding(placement, known, name, scope, scopes[scope])
+                findings[name] = _finding(placement, analysis, name, scope, scopes[scope])
         return findings
 
 
@@ -143,13 +143,13 @@ def _against(
     )
 
 
-def _towers_of_scopes(known: TowerAnalysis) -> dict[str, int]:
+def _towers_of_scopes(analysis: TowerAnalysis) -> dict[str, int]:
     """For each scope the towers whose ops are in it, a bit each."""
     scopes: dict[str, int] = defaultdict(int)
-    for op, bits in enumerate(known.own_towers):
-        bits &= known.all_towers
-        if bits and not known.backward.ops[op]:
-            scope = known.flow.names[op].rpartition("/")[0]
+    for op, bits in enumerate(analysis.own_towers):
+        bits &= analysis.all_towers
+        if bits and not analysis.backward.ops[op]:
+            scope = analysis.flow.names[op].rpartition("/")[0]
             while scope and bits & ~scopes[scope]:
                 scopes[scope] |= bits
                 scope = scope.rpartition("/")[0]
@@ -187,9 +187,9 @@ def _tower_scope(
 
 
 def _finding(
-    placement: Placement, known: TowerAnalysis, variable: str, scope: str, towers: int
+    placement: Placement, analysis: TowerAnalysis, variable: str, scope: str, towers: int
 ) -> Finding:
-    tower = known.towers[towers.bit_length() - 1]
+    tower = analysis.towers[towers.bit_length() - 1]
     return Finding(
         object=variable,
         op=placement.ops[variable].type,

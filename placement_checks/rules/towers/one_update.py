@@ -38,55 +38,55 @@ class OneUpdate(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = analyse(placement)
-        if not known.updates.by_variable:
-            return self.not_checked(known.updates.unknown or "the train op updates no variable")
+        analysis = analyse(placement)
+        if not analysis.updates.by_variable:
+            return self.not_checked(analysis.updates.unknown or "the train op updates no variable")
         findings = [
             finding
-            for finding in (*_doubled(placement, known), *_counters(placement, known))
+            for finding in (*_doubled(placement, analysis), *_counters(placement, analysis))
             if not is_among(finding.object, self.allow)
         ]
-        if findings and known.updates.unknown:
-            return self.not_checked(known.updates.unknown)
-        count = len(known.updates.by_variable)
+        if findings and analysis.updates.unknown:
+            return self.not_checked(analysis.updates.unknown)
+        count = len(analysis.updates.by_variable)
         return self.verdict(findings, f"{plural(count, 'variable')} updated")
 
 
-def _doubled(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
+def _doubled(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]:
     """Findings on variables that gradients update more than once, and on scalars beside them."""
     shapes = {variable.name: variable.shape for variable in placement.variables}
     trained = gradient_flow(placement).trained
     beside = {
-        known.flow.names[holder]
+        analysis.flow.names[holder]
         for updates in trained.values()
         for update in updates
         for value in update.values
-        for holder in [known.flow.state_holder(_read(known, value))]
+        for holder in [analysis.flow.state_holder(_read(analysis, value))]
         if holder is not None
     }
-    for variable, updates in known.updates.by_variable.items():
+    for variable, updates in analysis.updates.by_variable.items():
         if variable in trained:
-            several = known.updates.at_once(trained[variable])
+            several = analysis.updates.at_once(trained[variable])
         elif variable in beside and shapes[variable] == ():
-            several = known.updates.at_once(updates)
+            several = analysis.updates.at_once(updates)
         else:
             continue
         if len(several) > 1:
-            yield _finding(placement, known, variable, several)
+            yield _finding(placement, analysis, variable, several)
 
 
-def _read(known: TowerAnalysis, op: int) -> int:
+def _read(analysis: TowerAnalysis, op: int) -> int:
     """The op whose value a read passes on."""
-    return known.flow.inputs[op][0] if known.flow.types[op] in VARIABLE_READS else op
+    return analysis.flow.inputs[op][0] if analysis.flow.types[op] in VARIABLE_READS else op
 
 
 def _finding(
-    placement: Placement, known: TowerAnalysis, variable: str, updates: Sequence[Update]
+    placement: Placement, analysis: TowerAnalysis, variable: str, updates: Sequence[Update]
 ) -> Finding:
     count = len(updates)
-    names = " and ".join(known.flow.names[update.op] for update in updates[:3])
+    names = " and ".join(analysis.flow.names[update.op] for update in updates[:3])
     more = f" and {count - 3} more" if count > 3 else ""
-    extra = known.flow.names[updates[1].op]
+    extra = analysis.flow.names[updates[1].op]
     return Finding(
         object=variable,
         op=placement.ops[variable].type,
@@ -102,28 +102,28 @@ def _finding(
     )
 
 
-def _counters(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
+def _counters(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]:
     """Findings on step counters, which one step must move by one."""
-    if known.updates.unknown:
+    if analysis.updates.unknown:
         return
     declared = [name for name in placement.step.counters if name in placement.ops]
-    for counter in dict.fromkeys([*declared, *_counted_again(placement, known)]):
-        updates = known.updates.at_once(known.updates.by_variable.get(counter, ()))
+    for counter in dict.fromkeys([*declared, *_counted_again(placement, analysis)]):
+        updates = analysis.updates.at_once(analysis.updates.by_variable.get(counter, ()))
         if len(updates) > 1:
             moved = f"is moved {len(updates)} times"
             fix = "leave it to apply_gradients(…, global_step), and add to it nowhere else"
         elif updates:
-            by = _moved_by(placement, known, updates[0])
+            by = _moved_by(placement, analysis, updates[0])
             if by is None or by == 1:
                 continue
             moved = f"is moved by {by}"
             fix = "let one step count as one, whatever the number of towers"
-        elif any(known.updates.steps[op] for op in _consumers(known, counter)):
+        elif any(analysis.updates.steps[op] for op in _consumers(analysis, counter)):
             moved = "is never moved, though the step reads it"
             fix = "hand it to the optimiser: apply_gradients(…, global_step=global_step)"
         else:
             continue
-        at = known.flow.names[updates[-1].op] if updates else counter
+        at = analysis.flow.names[updates[-1].op] if updates else counter
         yield Finding(
             object=counter,
             op=placement.ops[counter].type,
@@ -138,23 +138,23 @@ def _counters(placement: Placement, known: TowerAnalysis) -> Iterator[Finding]:
         )
 
 
-def _counted_again(placement: Placement, known: TowerAnalysis) -> Iterator[str]:
+def _counted_again(placement: Placement, analysis: TowerAnalysis) -> Iterator[str]:
     """Scalars to which one step adds 1 more than once: counters that no collection names."""
     scalars = {variable.name for variable in placement.variables if variable.shape == ()}
-    for variable, updates in known.updates.by_variable.items():
-        moves = [_moved_by(placement, known, update) for update in updates]
-        again = len(known.updates.at_once(updates)) > 1
+    for variable, updates in analysis.updates.by_variable.items():
+        moves = [_moved_by(placement, analysis, update) for update in updates]
+        again = len(analysis.updates.at_once(updates)) > 1
         if variable in scalars and again and set(moves) == {1}:
             yield variable
 
 
-def _consumers(known: TowerAnalysis, variable: str) -> Sequence[int]:
-    return known.flow.consumers[known.flow.number[variable]]
+def _consumers(analysis: TowerAnalysis, variable: str) -> Sequence[int]:
+    return analysis.flow.consumers[analysis.flow.number[variable]]
 
 
-def _moved_by(placement: Placement, known: TowerAnalysis, update: Update) -> int | None:
+def _moved_by(placement: Placement, analysis: TowerAnalysis, update: Update) -> int | None:
     """The constant that an op adds; None if it is computed."""
-    if known.flow.types[update.op] not in ADDITIONS or not update.values:
+    if analysis.flow.types[update.op] not in ADDITIONS or not update.values:
         return None
-    value = placement.details.value(known.flow.names[update.values[0]])
+    value = placement.details.value(analysis.flow.names[update.values[0]])
     return int(value[2]) if value is not None else None

@@ -37,17 +37,17 @@ class RandomnessApart(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = analyse(placement)
+        analysis = analyse(placement)
         drawn: dict[Hashable, dict[int, int]] = defaultdict(dict)
         count = 0
-        for op, tower, key in _draws(placement, known):
+        for op, tower, key in _draws(placement, analysis):
             count += 1
             if key is not None:
                 drawn[key].setdefault(tower, op)
         if not count:
             return self.not_checked("no tower draws random numbers")
         findings = [
-            _finding(placement, known, by_tower, tower)
+            _finding(placement, analysis, by_tower, tower)
             for by_tower in drawn.values()
             for tower in sorted(by_tower)[1:]
         ]
@@ -57,39 +57,41 @@ class RandomnessApart(Rule):
         )
 
 
-def _draws(placement: Placement, known: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
+def _draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
     """The random ops of towers in a step: the op, its tower, what equal draws have in common."""
-    equal = EqualTensors(placement, known.flow)
-    for op, kind in enumerate(known.flow.types):
-        tower = known.tower_of[op]
-        if tower < 0 or not known.updates.steps[op]:
+    equal = EqualTensors(placement, analysis.flow)
+    for op, kind in enumerate(analysis.flow.types):
+        tower = analysis.tower_of[op]
+        if tower < 0 or not analysis.updates.steps[op]:
             continue
-        name = known.flow.names[op]
+        name = analysis.flow.names[op]
         if kind in RANDOM_SEEDED:
             attributes = placement.details.attributes(name)
             seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
             yield op, tower, (kind, *seeds) if any(seeds) else None
         elif kind in RANDOM_STATELESS:
             seed = RANDOM_STATELESS[kind]
-            inputs = [each for each in placement.ops[name].inputs if not each.startswith("^")]
-            yield op, tower, (kind, *(equal.of(each) for each in inputs[seed : seed + 1]))
+            inputs = [
+                tensor for tensor in placement.ops[name].inputs if not tensor.startswith("^")
+            ]
+            yield op, tower, (kind, *(equal.of(tensor) for tensor in inputs[seed : seed + 1]))
 
 
 def _finding(
-    placement: Placement, known: TowerAnalysis, by_tower: dict[int, int], tower: int
+    placement: Placement, analysis: TowerAnalysis, by_tower: dict[int, int], tower: int
 ) -> Finding:
     first = min(by_tower)
-    name, original = known.flow.names[by_tower[tower]], known.flow.names[by_tower[first]]
+    name, original = analysis.flow.names[by_tower[tower]], analysis.flow.names[by_tower[first]]
     return Finding(
         object=name,
-        op=known.flow.types[by_tower[tower]],
+        op=analysis.flow.types[by_tower[tower]],
         evidence="requested",
         expected="random numbers of its own for each tower",
         found=f"those of {original}",
         where=placement.where(name),
         path=steps(placement, [by_tower[first], by_tower[tower]]),
-        message=f"{name} of the tower on {known.towers[tower]} draws the same random numbers as "
-        f"{original} of the tower on {known.towers[first]}: their seeds are equal"
+        message=f"{name} of the tower on {analysis.towers[tower]} draws the same random numbers "
+        f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal"
         f"{built_at(placement, name)}",
         fix="leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number "
         "to it",

@@ -34,42 +34,42 @@ class TowersAlike(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = analyse(placement)
-        losses = known.losses
+        analysis = analyse(placement)
+        losses = analysis.losses
         findings: dict[str, Finding] = {}
-        for number in range(1, len(known.towers)):
+        for number in range(1, len(analysis.towers)):
             first, other = (
-                [known.without_regularisation(loss) for loss in losses.of[each]]
-                for each in (0, number)
+                [analysis.without_regularisation(loss) for loss in losses.of[tower]]
+                for tower in (0, number)
             )
             if len(first) != len(other):
                 return self.not_checked(
-                    f"the tower on {known.towers[0]} has {len(first)} losses, that on "
-                    f"{known.towers[number]} {len(other)}: they cannot be compared"
+                    f"the tower on {analysis.towers[0]} has {len(first)} losses, that on "
+                    f"{analysis.towers[number]} {len(other)}: they cannot be compared"
                 )
-            shared = known.towers[0].reads.keys() & known.towers[number].reads.keys()
-            for each in differences(placement, known.flow, first, other, shared):
-                finding = self._finding(placement, number, each)
+            shared = analysis.towers[0].reads.keys() & analysis.towers[number].reads.keys()
+            for difference in differences(placement, analysis.flow, first, other, shared):
+                finding = self._finding(placement, number, difference)
                 if not is_among(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)
-        return self.verdict(list(findings.values()), f"{len(known.towers)} towers")
+        return self.verdict(list(findings.values()), f"{len(analysis.towers)} towers")
 
-    def _finding(self, placement: Placement, number: int, each: Difference) -> Finding:
-        known = analyse(placement)
-        name, original = known.flow.names[each.other], known.flow.names[each.op]
+    def _finding(self, placement: Placement, number: int, difference: Difference) -> Finding:
+        analysis = analyse(placement)
+        name, original = analysis.flow.names[difference.other], analysis.flow.names[difference.op]
         where = placement.where(original)
         at = f" ({where})" if where and where != placement.where(name) else ""
         return Finding(
             object=name,
-            op=known.flow.types[each.other],
+            op=analysis.flow.types[difference.other],
             evidence="requested",
-            expected=each.expected,
-            found=each.found,
+            expected=difference.expected,
+            found=difference.found,
             where=placement.where(name),
-            path=steps(placement, each.path),
-            message=f"the tower on {known.towers[number]} computes {name}, {each.found}, where "
-            f"that on {known.towers[0]} computes {original}, {each.expected}{at}"
-            f"{built_at(placement, name)}",
+            path=steps(placement, difference.path),
+            message=f"the tower on {analysis.towers[number]} computes {name}, {difference.found}, "
+            f"where that on {analysis.towers[0]} computes {original}, "
+            f"{difference.expected}{at}{built_at(placement, name)}",
             fix="build all towers by one function with the same arguments; what only one tower "
             "needs must not be part of its loss",
         )

@@ -12,7 +12,6 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import joined
 
 
 @dataclass(frozen=True)
@@ -40,31 +39,34 @@ class UpdateOpsRun(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        known = analyse(placement)
+        analysis = analyse(placement)
         updates = [
             op
-            for op in sorted(set(_statistics(placement, known)))
-            if not is_among(known.flow.names[op], self.allow)
+            for op in sorted(set(_statistics(placement, analysis)))
+            if not is_among(analysis.flow.names[op], self.allow)
         ]
         if not updates:
             return self.not_checked("there are no statistics updates")
-        if known.updates.unknown:
-            return self.not_checked(known.updates.unknown)
+        if analysis.updates.unknown:
+            return self.not_checked(analysis.updates.unknown)
         meant = Device.parse(self.tower).over(LOCALHOST)
         left_out = []
         for op in updates:
-            towers = [known.towers[number] for number in known.towers_in(known.towers_behind[op])]
+            towers = [
+                analysis.towers[number]
+                for number in analysis.towers_in(analysis.towers_behind[op])
+            ]
             if self.tower and towers and not any(meant in tower.devices for tower in towers):
                 continue
-            if not known.updates.steps[op]:
+            if not analysis.updates.steps[op]:
                 left_out.append(op)
         runs = len(updates) - len(left_out)
         note = f"{runs} of {len(updates)} updates are part of the step"
-        return self.verdict([_finding(placement, known, op, runs) for op in left_out], note)
+        return self.verdict([_finding(placement, analysis, op, runs) for op in left_out], note)
 
 
-def _statistics(placement: Placement, known: TowerAnalysis) -> Iterator[int]:
-    flow = known.flow
+def _statistics(placement: Placement, analysis: TowerAnalysis) -> Iterator[int]:
+    flow = analysis.flow
     for name in placement.step.update_ops:
         if name in flow.number:
             yield flow.number[name]
@@ -78,32 +80,32 @@ def _statistics(placement: Placement, known: TowerAnalysis) -> Iterator[int]:
         if name in gradient_flow(placement).trained or not _is_kept(placement, name):
             continue
         # That an op reads the variable itself says nothing: a counter is computed so as well.
-        itself = set(known.parts.readers[name])
+        itself = set(analysis.reads_by_gpu.readers[name])
 
         def leads_on(op: int, itself: set[int] = itself) -> bool:
-            return not known.own_towers[op] or op in itself
+            return not analysis.own_towers[op] or op in itself
 
         behind = flow.walk_back(flow.inputs[here][1:], leads_on)
-        towers = [known.towers_behind[op] for op in behind if not leads_on(op)]
-        examples = any(known.examples[op] for op in flow.inputs[here][1:])
-        if examples and towers and not any(mask & known.gradient for mask in towers):
+        towers = [analysis.towers_behind[op] for op in behind if not leads_on(op)]
+        examples = any(analysis.examples[op] for op in flow.inputs[here][1:])
+        if examples and towers and not any(mask & analysis.gradient_bit for mask in towers):
             yield here
 
 
 def _is_kept(placement: Placement, variable: str) -> bool:
     """Whether it is one of the program's own, not one of a metric's or of a counter's."""
-    known = placement.collected
-    return not any(known.values()) or any(variable in names for names in known.values())
+    collected = placement.collected
+    return not any(collected.values()) or any(variable in names for names in collected.values())
 
 
-def _finding(placement: Placement, known: TowerAnalysis, op: int, runs: int) -> Finding:
-    flow = known.flow
+def _finding(placement: Placement, analysis: TowerAnalysis, op: int, runs: int) -> Finding:
+    flow = analysis.flow
     name = flow.names[op]
     holder = flow.state_holder(flow.inputs[op][0]) if flow.inputs[op] else None
     of = f" of {flow.names[holder]}" if holder is not None else ""
-    towers = joined(known.towers[each] for each in known.towers_in(known.towers_behind[op]))
+    towers = analysis.names_of(analysis.towers_behind[op])
     by = f" by the tower on {towers}" if towers else ""
-    roots = " and ".join(flow.names[root] for root in known.updates.roots[:3])
+    roots = " and ".join(flow.names[root] for root in analysis.updates.roots[:3])
     one = (
         "; if one tower's are enough, declare it: --set update-ops-run.tower=/gpu:0"
         if runs

@@ -45,31 +45,31 @@ class VariablesShared(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        parts = analyse(placement).parts
+        parts = analyse(placement).reads_by_gpu
         single = _informative(evidence)
         if not placement.variables:
             return self.not_checked("the graph has no variables")
         unsaved = [_unsaved(placement, variable) for variable in _not_global(placement)]
-        if len(parts.all) < 2 and single is None and not unsaved:
-            where = f"on {parts.all[0].device.short} alone" if parts.all else "on no GPU"
+        if len(parts.gpus) < 2 and single is None and not unsaved:
+            where = f"on {parts.gpus[0].device.short} alone" if parts.gpus else "on no GPU"
             reason = f"variables are read {where}, and {_why_not(evidence)}"
-            return self.not_checked(reason, one_tower=len(parts.all) == 1)
-        known = {variable.name for variable in single.variables} if single else set()
+            return self.not_checked(reason, one_tower=len(parts.gpus) == 1)
+        of_single = {variable.name for variable in single.variables} if single else set()
         findings = {
             copy.variable: _doubled(placement, copy)
             for copy in _copies(placement, parts, informed=single is not None)
-            if copy.variable not in known and not self._is_private(copy.variable)
+            if copy.variable not in of_single and not self._is_allowed(copy.variable)
         }
         if single is not None:
             for variable in _grown(placement, single, findings):
-                if not self._is_private(variable):
+                if not self._is_allowed(variable):
                     findings[variable] = _added(placement, variable)
         note = _counts(evidence, single)
         if single is None and parts.joined_gpus:
             note += "; GPUs whose computations meet were taken for parts of one model"
         return self.verdict([*findings.values(), *unsaved], note)
 
-    def _is_private(self, variable: str) -> bool:
+    def _is_allowed(self, variable: str) -> bool:
         return is_among(variable, self.allow)
 
 
@@ -85,7 +85,9 @@ class _Copy(NamedTuple):
 def _informative(evidence: Evidence) -> Placement | None:
     """The program built for one GPU, if it is another program than the one for many."""
     placement, single = evidence.placement, evidence.single_gpu
-    if not single or 1 < len(analyse(placement).parts.all) <= len(analyse(single).parts.all):
+    if not single or 1 < len(analyse(placement).reads_by_gpu.gpus) <= len(
+        analyse(single).reads_by_gpu.gpus
+    ):
         return None
     return single if any(placement.collections.values()) else None
 
@@ -93,8 +95,8 @@ def _informative(evidence: Evidence) -> Placement | None:
 def _why_not(evidence: Evidence) -> str:
     if not evidence.single_gpu:
         return str(evidence.single_gpu)
-    towers = len(analyse(evidence.single_gpu).parts.all)
-    if 1 < len(analyse(evidence.placement).parts.all) <= towers:
+    towers = len(analyse(evidence.single_gpu).reads_by_gpu.gpus)
+    if 1 < len(analyse(evidence.placement).reads_by_gpu.gpus) <= towers:
         return f"built for one GPU it still has {towers} towers"
     return "no variable is in a collection"
 
@@ -106,7 +108,7 @@ def _copies(placement: Placement, parts: ReadsByGpu, informed: bool) -> Iterator
     those of the first. With the word of the collections that variables are too many, such GPUs
     are taken for towers all the same if there are no others.
     """
-    towers = parts.all
+    towers = parts.gpus
     own: dict[tuple[object, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for variable in placement.variables:
         readers = [number for number, tower in enumerate(towers) if variable.name in tower.reads]
@@ -140,8 +142,8 @@ def _is_trained(placement: Placement, variable: str) -> bool:
 
 def _is_local(placement: Placement, variable: str) -> bool:
     """Whether the program keeps a variable out of the collections, such as a metric's."""
-    known = placement.collected
-    return bool(known) and not any(variable in known.get(key, ()) for key in (TRAINABLE, GLOBAL))
+    names = placement.collected
+    return bool(names) and not any(variable in names.get(key, ()) for key in (TRAINABLE, GLOBAL))
 
 
 def _grown(
@@ -211,7 +213,9 @@ def _doubled(placement: Placement, copy: _Copy) -> Finding:
 
 def _added(placement: Placement, variable: str) -> Finding:
     readers = [
-        tower.device.short for tower in analyse(placement).parts.all if variable in tower.reads
+        tower.device.short
+        for tower in analyse(placement).reads_by_gpu.gpus
+        if variable in tower.reads
     ]
     by = f"; the tower on {' and '.join(readers)} reads it" if readers else ""
     return Finding(
@@ -230,8 +234,8 @@ def _added(placement: Placement, variable: str) -> Finding:
 
 
 def _not_global(placement: Placement) -> Iterator[str]:
-    known = placement.collected.get(GLOBAL, frozenset())
-    return (name for name in placement.collections.get(TRAINABLE, ()) if name not in known)
+    in_global = placement.collected.get(GLOBAL, frozenset())
+    return (name for name in placement.collections.get(TRAINABLE, ()) if name not in in_global)
 
 
 def _unsaved(placement: Placement, variable: str) -> Finding:

@@ -9,10 +9,10 @@ from graphs import op, placement
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
 from towers import (
-    blended,
     gradient,
     host,
     joint,
+    mixed_losses,
     objects_of,
     on,
     program,
@@ -278,7 +278,7 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     [
         pytest.param(program(placer=None), id="no placer"),
         pytest.param(program(assigned=Missing("it died")), id="unplaced"),
-        pytest.param(blended(), id="blended"),
+        pytest.param(mixed_losses(), id="mixed losses"),
         pytest.param(program(host("sum/w", "AddN", gradient(1))), id="one tower alone"),
         pytest.param(
             program(

@@ -10,9 +10,9 @@ from graphs import op, placement
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
 from towers import (
-    blended,
     gradient,
     host,
+    mixed_losses,
     objects_of,
     on,
     program,
@@ -264,7 +264,7 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
 
 def test_a_loss_that_contains_another_towers_matters_only_where_something_is_found() -> None:
     """The forward op of a gradient is known all the same."""
-    assert GradientsColocated().judge(blended()).state == "kept"
+    assert GradientsColocated().judge(mixed_losses()).state == "kept"
 
 
 def test_colocation_with_a_missing_op_does_not_name_a_forward_op() -> None:

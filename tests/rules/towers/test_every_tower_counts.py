@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from graphs import op
 from towers import (
-    BLENDED,
+    MIXED_LOSSES,
     NO_TRAIN_OP,
-    blended,
     gradient,
     host,
     joint,
+    mixed_losses,
     objects_of,
     on,
     program,
@@ -145,7 +145,7 @@ def test_one_variable_loses_the_gradients_of_one_tower() -> None:
 
     verdict = EveryTowerCounts().judge(graph)
 
-    assert [each.object for each in verdict.findings] == ["b"]
+    assert [finding.object for finding in verdict.findings] == ["b"]
     assert verdict.note == "3 variables"
 
 
@@ -162,11 +162,11 @@ def test_gradients_of_one_loss_of_all_towers() -> None:
     ) == ["w"]
 
 
-@pytest.mark.parametrize("asked", ["", "/gpu:0", "/gpu:1"])
+@pytest.mark.parametrize("requested", ["", "/gpu:0", "/gpu:1"])
 @pytest.mark.parametrize("kind", ["AddN", "Add", "AddV2", "AccumulateNV2", "ConcatV2"])
-def test_the_gradients_are_added_up_in_the_backward_pass(kind: str, asked: str) -> None:
-    total = op("gradients/AddN", kind, asked, "GPU:0", gradient(0), gradient(1))
-    half = op("gradients/AddN", kind, asked, "GPU:0", gradient(0))
+def test_the_gradients_are_added_up_in_the_backward_pass(kind: str, requested: str) -> None:
+    total = op("gradients/AddN", kind, requested, "GPU:0", gradient(0), gradient(1))
+    half = op("gradients/AddN", kind, requested, "GPU:0", gradient(0))
 
     assert objects(updated("gradients/AddN", total)) == []
     assert objects(updated("gradients/AddN", half)) == ["w"]
@@ -492,7 +492,7 @@ NOT_TRAINED = "no variable that towers read is updated by a gradient"
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        pytest.param(blended(), BLENDED, id="blended"),
+        pytest.param(mixed_losses(), MIXED_LOSSES, id="mixed losses"),
         pytest.param(program(host("train", "NoOp", "^step/add")), NOT_TRAINED, id="no update"),
         pytest.param(
             program(host("update/w", "AssignSubVariableOp", "w", "mean/w"), step={"train_op": ()}),

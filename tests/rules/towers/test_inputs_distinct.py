@@ -283,7 +283,7 @@ def test_labels_are_inputs_too() -> None:
 
     verdict = InputsDistinct().judge(graph)
 
-    assert [each.object for each in verdict.findings] == ["labels"]
+    assert [finding.object for finding in verdict.findings] == ["labels"]
     assert verdict.note == "4 inputs of 2 towers"
 
 
@@ -538,8 +538,8 @@ def test_one_finding_an_object() -> None:
 
     findings = InputsDistinct().judge(graph).findings
 
-    assert [each.object for each in findings] == ["iterator_0", "iterator_1"]
-    assert {each.expected for each in findings} == {"/device:CPU:0"}
+    assert [finding.object for finding in findings] == ["iterator_0", "iterator_1"]
+    assert {finding.expected for finding in findings} == {"/device:CPU:0"}
 
 
 @pytest.mark.parametrize(
@@ -710,4 +710,4 @@ def test_what_a_pipeline_yields_in_any_shape_is_examples_and_what_is_fed_a_scala
 ) -> None:
     graph = fed("batch", "batch", ops=[host("batch", kind)], outputs={"batch": None})
 
-    assert [each.object for each in InputsDistinct().judge(graph).findings] == found
+    assert [finding.object for finding in InputsDistinct().judge(graph).findings] == found

@@ -315,7 +315,7 @@ def test_one_finding_an_object() -> None:
     """A summary of the loss that is written once a tower."""
     findings = LossOfAllTowers().judge(summaries("ScalarSummary", "loss")).findings
 
-    assert [(each.object, each.expected) for each in findings] == [
+    assert [(finding.object, finding.expected) for finding in findings] == [
         ("tower_1/shown", "one summary for all towers"),
         ("tower_0/shown", "a loss of all towers"),
     ]
@@ -394,7 +394,7 @@ def test_of_merged_summaries_only_those_are_written(
         lines={f"tower_{i}/decay": "train.py:7" for i in (0, 1)},
     )
 
-    assert [each.object for each in LossOfAllTowers().judge(graph).findings] == found
+    assert [finding.object for finding in LossOfAllTowers().judge(graph).findings] == found
 
 
 def test_a_penalty_on_the_gradients_is_part_of_a_loss_of_all_towers() -> None:

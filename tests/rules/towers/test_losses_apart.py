@@ -7,9 +7,9 @@ import pytest
 from towers import (
     NO_LOSS_OF_SOME,
     UNKNOWN_LOSSES,
-    blended,
     host,
     joint,
+    mixed_losses,
     objects_of,
     on,
     program,
@@ -50,7 +50,7 @@ def test_kept(count: int) -> None:
 
 
 def test_broken() -> None:
-    graph = blended(lines={"tower_1/loss": "main.py:30 net.py:7", "tower_0/loss": "net.py:5"})
+    graph = mixed_losses(lines={"tower_1/loss": "main.py:30 net.py:7", "tower_0/loss": "net.py:5"})
 
     verdict = LossesApart().judge(graph)
 
@@ -194,13 +194,13 @@ def test_the_parts_of_one_loss_of_all_towers_are_looked_at(count: int) -> None:
 
 
 def test_it_is_judged_by_the_losses_reported_where_no_gradients_are_taken() -> None:
-    graph = blended(step={"objectives": (), "losses": ("tower_0/loss:0", "tower_1/loss:0")})
+    graph = mixed_losses(step={"objectives": (), "losses": ("tower_0/loss:0", "tower_1/loss:0")})
 
     assert objects(graph) == ["tower_1/loss"]
 
 
 def test_needs_no_placer_and_no_train_op() -> None:
-    graph = blended(placer=None, assigned=Missing("no wheel for this"), step={"train_op": ()})
+    graph = mixed_losses(placer=None, assigned=Missing("no wheel for this"), step={"train_op": ()})
 
     assert objects(graph) == ["tower_1/loss"]
 
@@ -230,8 +230,8 @@ def test_not_checked_without_the_losses(step: Mapping[str, Sequence[str]], reaso
 
 @pytest.mark.parametrize("allow", ["tower_1/loss", "tower_*/loss"])
 def test_losses_that_read_other_towers_on_purpose(allow: str) -> None:
-    assert LossesApart(allow=(allow,)).judge(blended()).state == "kept"
-    assert LossesApart(allow=("another",)).judge(blended()).state == "broken"
+    assert LossesApart(allow=(allow,)).judge(mixed_losses()).state == "kept"
+    assert LossesApart(allow=("another",)).judge(mixed_losses()).state == "broken"
 
 
 def test_the_other_tower_is_named_whatever_lies_between() -> None:
@@ -247,7 +247,7 @@ def test_the_other_tower_is_named_whatever_lies_between() -> None:
 
 
 def test_what_the_host_computes_with_a_shared_variable_is_no_towers() -> None:
-    graph = blended()
+    graph = mixed_losses()
     norm = host("norm", "L2Loss", "w")
 
     assert objects(replace(graph, ops={**graph.ops, "norm": norm})) == ["tower_1/loss"]

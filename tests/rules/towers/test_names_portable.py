@@ -201,7 +201,7 @@ def test_slots_go_with_their_variables() -> None:
 
     verdict = NamesPortable().judge(graph)
 
-    assert [each.object for each in verdict.findings] == ["tower_0/w"]
+    assert [finding.object for finding in verdict.findings] == ["tower_0/w"]
     assert verdict.note == "4 variables"
 
 

@@ -140,7 +140,7 @@ def test_each_variable_is_looked_at() -> None:
 
     verdict = OneUpdate().judge(graph)
 
-    assert [each.object for each in verdict.findings] == ["b"]
+    assert [finding.object for finding in verdict.findings] == ["b"]
     assert verdict.note == "3 variables updated"
 
 
@@ -223,7 +223,7 @@ def test_of_branches_one_is_taken(names: Sequence[str], found: Sequence[str]) ->
         host("train", "NoOp", "^if"),
     )
 
-    assert [each.found for each in OneUpdate().judge(graph).findings] == found
+    assert [finding.found for finding in OneUpdate().judge(graph).findings] == found
 
 
 def test_a_branch_and_an_update_outside_are_two() -> None:

@@ -38,7 +38,7 @@ def noisy(i: int, kind: str, *inputs: str) -> list[Op]:
 def drawn(*seeds: tuple[int, int], kind: str = "RandomUniform", **more: Any) -> Placement:
     """Towers whose ops keep their own state, with seed and second seed."""
     return program(
-        *(each for i in range(len(seeds)) for each in noisy(i, kind)),
+        *(op for i in range(len(seeds)) for op in noisy(i, kind)),
         gpus=range(len(seeds)),
         attributes={
             f"tower_{i}/noise": {"seed": one, "seed2": other}
@@ -53,7 +53,7 @@ def seeded(
 ) -> Placement:
     """Towers whose ops take their seed, tower_0/seed and so on, from `ops`."""
     return program(
-        *(each for i in range(count) for each in noisy(i, kind, f"tower_{i}/seed")),
+        *(op for i in range(count) for op in noisy(i, kind, f"tower_{i}/seed")),
         *ops,
         gpus=range(count),
         **more,
@@ -214,10 +214,10 @@ def test_stateless_ops_by_their_constant_seeds(
 def test_a_seed_is_not_always_the_second_input(
     kind: str, before: list[str], seeds: tuple[int, int], alike: bool
 ) -> None:
-    ops = [each for i in (0, 1) for each in noisy(i, kind, *before, f"tower_{i}/seed")]
+    ops = [op for i in (0, 1) for op in noisy(i, kind, *before, f"tower_{i}/seed")]
     ops += [on(i, f"tower_{i}/seed", "Const") for i in (0, 1)]
     graph = program(
-        *(host(each, "Placeholder") for each in before),
+        *(host(name, "Placeholder") for name in before),
         *ops,
         values={f"tower_{i}/seed": seeds[i] for i in (0, 1)},
     )
@@ -227,7 +227,7 @@ def test_a_seed_is_not_always_the_second_input(
 
 @STATELESS
 def test_stateless_ops_of_one_seed_tensor(kind: str) -> None:
-    ops = [each for i in (0, 1) for each in noisy(i, kind, "seed")]
+    ops = [op for i in (0, 1) for op in noisy(i, kind, "seed")]
 
     assert objects(program(host("seed", "Placeholder"), *ops)) == ["tower_1/noise"]
 
@@ -254,7 +254,7 @@ def test_the_key_and_counter_that_were_made_of_one_seed() -> None:
 
     verdict = RandomnessApart().judge(seeded(*ops, kind="StatelessRandomUniformV2"))
 
-    assert [each.object for each in verdict.findings] == ["tower_1/noise"]
+    assert [finding.object for finding in verdict.findings] == ["tower_1/noise"]
     assert verdict.note == "2 random ops"
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from graphs import op
 from towers import (
-    BLENDED,
+    MIXED_LOSSES,
     NO_LOSS_OF_SOME,
     UNKNOWN_LOSSES,
-    blended,
     host,
     joint,
+    mixed_losses,
     objects_of,
     on,
     program,
@@ -36,7 +36,8 @@ def objects(graph: Placement, **parameters: Any) -> list[str]:
 
 def found(graph: Placement) -> list[tuple[str, ...]]:
     return [
-        (each.object, each.expected, each.found) for each in TowersAlike().judge(graph).findings
+        (finding.object, finding.expected, finding.found)
+        for finding in TowersAlike().judge(graph).findings
     ]
 
 
@@ -179,7 +180,7 @@ def test_a_tower_that_has_a_variable_of_its_own_where_another_uses_a_shared_one_
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [
         ((1, 2, 2, 1), "(1, 2, 2, 1)"),
         ((b"SAME",), "SAME"),
@@ -188,12 +189,12 @@ def test_a_tower_that_has_a_variable_of_its_own_where_another_uses_a_shared_one_
         (b"\xff", "\N{REPLACEMENT CHARACTER}"),
     ],
 )
-def test_an_attribute_is_told_in_short(
-    value: float | bytes | Sequence[int | bytes], said: str
+def test_a_long_attribute_is_shortened(
+    value: float | bytes | Sequence[int | bytes], text: str
 ) -> None:
     graph = program(attributes={"tower_0/w/MatMul": {"of": value}})
 
-    assert found(graph) == [("tower_1/w/MatMul", f"MatMul with of {said}", "MatMul with of None")]
+    assert found(graph) == [("tower_1/w/MatMul", f"MatMul with of {text}", "MatMul with of None")]
 
 
 def test_bodies_of_functions_are_compared_op_by_op() -> None:
@@ -204,7 +205,7 @@ def test_bodies_of_functions_are_compared_op_by_op() -> None:
     assert objects(graph) == []
 
 
-def test_of_several_attributes_the_first_by_name_is_told() -> None:
+def test_of_several_attributes_the_first_by_name_is_in_the_finding() -> None:
     graph = program(attributes={"tower_0/w/MatMul": dict.fromkeys("zyxabc", 1)})
 
     assert found(graph) == [("tower_1/w/MatMul", "MatMul with a 1", "MatMul with a None")]
@@ -395,7 +396,7 @@ def test_a_penalty_that_one_tower_adds_for_all_is_no_difference(kind: str, sourc
 def test_penalties_that_are_added_one_after_the_other_are_no_difference() -> None:
     graph = program(
         on(1, "tower_1/mean", "Mean", "tower_1/w/MatMul"),
-        *(on(1, f"tower_1/{each}", "L2Loss", "tower_1/w/read") for each in ("l2", "other")),
+        *(on(1, f"tower_1/{name}", "L2Loss", "tower_1/w/read") for name in ("l2", "other")),
         on(1, "tower_1/one", "AddV2", "tower_1/l2", "tower_1/mean"),
         on(1, "tower_1/loss", "AddV2", "tower_1/one", "tower_1/other"),
     )
@@ -595,7 +596,7 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
             "compared",
             id="losses of different numbers",
         ),
-        pytest.param(blended(), BLENDED, id="blended"),
+        pytest.param(mixed_losses(), MIXED_LOSSES, id="mixed losses"),
     ],
 )
 def test_not_checked(graph: Placement, reason: str) -> None:

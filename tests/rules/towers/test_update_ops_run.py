@@ -104,10 +104,10 @@ def test_broken(collected: bool) -> None:
 def test_no_tower_updates_its_statistics(count: int) -> None:
     verdict = UpdateOpsRun().judge(normalised(gpus=range(count)))
 
-    assert [each.object for each in verdict.findings] == [
+    assert [finding.object for finding in verdict.findings] == [
         f"tower_{i}/update" for i in range(count)
     ]
-    assert {each.fix for each in verdict.findings} == {GROUP}
+    assert {finding.fix for finding in verdict.findings} == {GROUP}
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
@@ -116,10 +116,10 @@ def test_one_tower_alone_updates_its_statistics(count: int) -> None:
     verdict = UpdateOpsRun().judge(normalised(0, gpus=range(count)))
 
     assert verdict.note == f"1 of {count} updates are part of the step"
-    assert [each.object for each in verdict.findings] == [
+    assert [finding.object for finding in verdict.findings] == [
         f"tower_{i}/update" for i in range(1, count)
     ]
-    assert {each.fix for each in verdict.findings} == {
+    assert {finding.fix for finding in verdict.findings} == {
         f"{GROUP}; if one tower's are enough, declare it: --set update-ops-run.tower=/gpu:0"
     }
 
@@ -218,15 +218,15 @@ def test_an_update_by_reference() -> None:
 
 def test_the_variables_of_a_metric_are_not_the_programs() -> None:
     """They are local variables, in none of its collections."""
-    known = {TRAINABLE: ("w",), GLOBAL: ("w", "step")}
+    names = {TRAINABLE: ("w",), GLOBAL: ("w", "step")}
 
-    assert UpdateOpsRun().judge(normalised(collected=False, collections=known)).reason == NONE
+    assert UpdateOpsRun().judge(normalised(collected=False, collections=names)).reason == NONE
 
 
 def test_statistics_in_the_collection_of_variables_are_the_programs() -> None:
-    known = {TRAINABLE: ("w",), GLOBAL: ("w", "step", "mean")}
+    names = {TRAINABLE: ("w",), GLOBAL: ("w", "step", "mean")}
 
-    assert objects(normalised(0, collected=False, collections=known)) == ["tower_1/update"]
+    assert objects(normalised(0, collected=False, collections=names)) == ["tower_1/update"]
 
 
 def aside(*ops: Op, **more: Any) -> Placement:
@@ -398,7 +398,7 @@ def test_an_update_by_both_towers_runs_whichever_of_them_is_meant() -> None:
 
 
 def test_of_many_train_ops_three_are_named() -> None:
-    names = [f"train_{each}" for each in "abcd"]
+    names = [f"train_{letter}" for letter in "abcd"]
     graph = normalised(
         gpus=[0], ops=[host(name, "NoOp") for name in names], step={"train_op": names}
     )

@@ -51,7 +51,7 @@ def program(*ops: Op, single_gpu: Placement | Missing = NOT_BUILT, **more: Any) 
 
 
 def objects(graph: Evidence, **parameters: Any) -> list[str]:
-    return [each.object for each in VariablesShared(**parameters).judge(graph).findings]
+    return [finding.object for finding in VariablesShared(**parameters).judge(graph).findings]
 
 
 def test_kept_by_data_flow() -> None:
@@ -107,8 +107,8 @@ def test_copies_are_paired_in_the_order_of_creation_and_shared_ones_passed_over(
         *tower(1, "b_1", "shared", "a_1"),
     )
     assert [
-        (each.object, each.expected.split(",")[0])
-        for each in VariablesShared().judge(graph).findings
+        (finding.object, finding.expected.split(",")[0])
+        for finding in VariablesShared().judge(graph).findings
     ] == [("a_1", "a"), ("b_1", "b")]
 
 
@@ -357,7 +357,7 @@ def test_variable_of_another_shape_is_not_the_one_that_is_gone() -> None:
         pytest.param([*tower(0, "w", "w_1"), *tower(1, "w", "w_1")], id="added"),
     ],
 )
-def test_slot_of_a_variable_that_is_found_is_not_told_of_again(
+def test_slot_of_a_variable_that_is_found_is_no_finding_itself(
     slot: Sequence[Op], towers: Sequence[Op]
 ) -> None:
     graph = program(
@@ -444,7 +444,7 @@ def test_a_build_for_one_gpu_with_as_many_towers_tells_nothing() -> None:
 
     verdict = VariablesShared().judge(graph)
 
-    assert [each.object for each in verdict.findings] == ["w_1"]
+    assert [finding.object for finding in verdict.findings] == ["w_1"]
     assert verdict.note == "by data flow alone: built for one GPU it still has 2 towers"
 
 
@@ -476,7 +476,7 @@ def test_the_parts_of_a_tower_on_two_gpus_are_paired_with_those_of_the_first() -
 
     verdict = VariablesShared().judge(graph)
 
-    assert [(each.object, each.expected) for each in verdict.findings] == [
+    assert [(finding.object, finding.expected) for finding in verdict.findings] == [
         ("two/a", "one/a, which the tower on /device:GPU:0 reads"),
         ("two/b", "one/b, which the tower on /device:GPU:1 reads"),
     ]
@@ -604,13 +604,13 @@ def test_a_name_that_only_one_gpu_uses_outside_the_collections_makes_up_for_none
 
 def test_a_build_for_one_gpu_with_as_many_towers_hides_no_copies_by_its_collections() -> None:
     ops = [*variables("w", "w_1"), *tower(0, "w"), *tower(1, "w_1")]
-    known = collections(["w", "w_1"])
+    names = collections(["w", "w_1"])
 
     verdict = VariablesShared().judge(
-        program(*ops, collections=known, single_gpu=placement(*ops, collections=known))
+        program(*ops, collections=names, single_gpu=placement(*ops, collections=names))
     )
 
-    assert [each.object for each in verdict.findings] == ["w_1"]
+    assert [finding.object for finding in verdict.findings] == ["w_1"]
     assert verdict.note == (
         "TRAINABLE 2, GLOBAL 2; by data flow alone: built for one GPU it still has 2 towers"
     )
@@ -668,7 +668,9 @@ def test_parts_of_split_towers_are_paired_with_those_of_the_first(informed: bool
     )
     verdict = VariablesShared().judge(split(single_gpu=alone if informed else NOT_BUILT))
 
-    assert [(each.object, each.expected.partition(",")[0]) for each in verdict.findings] == [
+    assert [
+        (finding.object, finding.expected.partition(",")[0]) for finding in verdict.findings
+    ] == [
         ("a_1", "a"),
         ("b_1", "b"),
     ]
