@@ -14,18 +14,8 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.rules.base import Rule
 
-UNKNOWN_LOSSES = (
-    "which ops are the losses is not known; verify the function that builds the graph, which may "
-    "return them: {'loss': [one a tower]}"
-)
-NO_LOSS_OF_SOME = UNKNOWN_LOSSES.replace(
-    "which ops are the losses is not known", "no loss is known for some of the towers"
-)
 _FIX = "return it from the function that builds the graph: {'train_op': train_op}"
 NO_TRAIN_OP = f"which op is one step is not known; {_FIX}"
-TWO_TRAIN_OPS = (
-    f"the graph has 2 train ops, other and train, and which is one step is not said; {_FIX}"
-)
 MIXED_LOSSES = (
     "the loss of the tower on /device:GPU:1 contains another tower's; fix losses-apart first"
 )

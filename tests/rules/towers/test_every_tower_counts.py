@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from graphs import op
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import (
-    MIXED_LOSSES,
-    NO_TRAIN_OP,
     gradient,
     host,
     joint,
@@ -23,11 +24,6 @@ from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.every_tower_counts import EveryTowerCounts
 from placement_checks.util.text import joined
-
-FIX = (
-    "average over the gradients of all towers, and look for a stop_gradient or an index that "
-    "leaves one out"
-)
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -48,20 +44,19 @@ def updated(gradients: str, *ops: Op, **more: Any) -> Placement:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_kept(count: int) -> None:
+def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     verdict = EveryTowerCounts().judge(program(gpus=range(count)))
 
-    assert verdict == Verdict(
-        "every-tower-counts", "kept", "requested", findings=[], note="1 variable"
-    )
+    assert verdict == Verdict("every-tower-counts", "kept", "requested", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = without(0, lines={"update/w": "main.py:50 net.py:3", "w": "net.py:1"})
 
     verdict = EveryTowerCounts().judge(graph)
 
-    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "requested", "1 variable")
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
     assert verdict.findings == [
         Finding(
             object="w",
@@ -74,11 +69,11 @@ def test_broken() -> None:
                 "update/w (ResourceApplyGradientDescent) main.py:50",
                 "the tower on /device:GPU:0 reads it: tower_0/w/MatMul",
             ),
-            message="the update of w does not depend on the tower on /device:GPU:0, which reads "
-            "it; it takes the gradients of /device:GPU:1 alone (built at main.py:50 > net.py:3)",
-            fix=FIX,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 def test_the_line_is_the_variables_where_that_of_the_update_is_not_known() -> None:
@@ -89,7 +84,9 @@ def test_the_line_is_the_variables_where_that_of_the_update_is_not_known() -> No
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
 @pytest.mark.parametrize("number", [0, -1], ids=["the first", "the last"])
-def test_one_tower_of_many_is_left_out(count: int, number: int) -> None:
+def test_one_tower_of_many_is_left_out(
+    count: int, number: int, snapshot: SnapshotAssertion
+) -> None:
     missing = range(count)[number]
 
     (finding,) = EveryTowerCounts().judge(without(missing, count)).findings
@@ -99,18 +96,17 @@ def test_one_tower_of_many_is_left_out(count: int, number: int) -> None:
     assert finding.path[1:] == (
         f"the tower on /device:GPU:{missing} reads it: tower_{missing}/w/MatMul",
     )
-    assert f"does not depend on the tower on /device:GPU:{missing}, which" in finding.message
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_the_last_tower_counts_alone(count: int) -> None:
+def test_the_last_tower_counts_alone(count: int, snapshot: SnapshotAssertion) -> None:
     last = count - 1
 
     (finding,) = EveryTowerCounts().judge(updated(gradient(last), gpus=range(count))).findings
 
-    others = joined(f"/device:GPU:{i}" for i in range(last))
     assert finding.found == f"an update by those on /device:GPU:{last}"
-    assert f"does not depend on the tower on {others}, which" in finding.message
+    assert messages(finding) == snapshot
     assert len(finding.path) == count
 
 
@@ -122,15 +118,12 @@ def test_one_tower_is_taken_twice() -> None:
     assert finding.found == "an update by those on /device:GPU:0"
 
 
-def test_no_tower_counts() -> None:
+def test_no_tower_counts(snapshot: SnapshotAssertion) -> None:
     """The gradient is a constant: it is lost in all of them."""
     (finding,) = EveryTowerCounts().judge(updated("zeros", host("zeros", "Const"))).findings
 
     assert finding.found == "an update by those on no tower"
-    assert finding.message == (
-        "the update of w does not depend on the tower on /device:GPU:0 and /device:GPU:1, which "
-        "reads it; it takes the gradients of no tower"
-    )
+    assert messages(finding) == snapshot
 
 
 def test_the_shape_of_a_gradient_is_no_gradient() -> None:
@@ -140,13 +133,13 @@ def test_the_shape_of_a_gradient_is_no_gradient() -> None:
     assert objects(program(zeros, host("sum/w", "AddN", "zeros", gradient(1)))) == ["w"]
 
 
-def test_one_variable_loses_the_gradients_of_one_tower() -> None:
+def test_one_variable_loses_the_gradients_of_one_tower(snapshot: SnapshotAssertion) -> None:
     graph = program(host("sum/b", "AddN", gradient(0, "b")), variables=["a", "b", "c"])
 
     verdict = EveryTowerCounts().judge(graph)
 
     assert [finding.object for finding in verdict.findings] == ["b"]
-    assert verdict.note == "3 variables"
+    assert messages(verdict) == snapshot
 
 
 def test_gradients_of_one_loss_of_all_towers() -> None:
@@ -375,10 +368,11 @@ def test_gradients_that_wait_in_a_queue_count() -> None:
         ),
     ],
 )
-def test_silent(ops: Sequence[Op]) -> None:
+def test_silent(ops: Sequence[Op], snapshot: SnapshotAssertion) -> None:
     verdict = EveryTowerCounts().judge(program(*ops))
 
-    assert (verdict.state, verdict.note) == ("kept", "1 variable")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("kind", ["Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan"])
@@ -416,15 +410,16 @@ def test_a_gradient_that_an_accumulator_is_given_apart_from_the_step_does_not_co
     assert objects(graph) == ["w"]
 
 
-def test_a_frozen_variable_is_not_asked_for() -> None:
+def test_a_frozen_variable_is_not_asked_for(snapshot: SnapshotAssertion) -> None:
     graph = program(host("train", "NoOp", "^update/b", "^step/add"), variables=["a", "b"])
 
     verdict = EveryTowerCounts().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "1 variable")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
-def test_a_variable_is_judged_by_the_towers_that_read_it() -> None:
+def test_a_variable_is_judged_by_the_towers_that_read_it(snapshot: SnapshotAssertion) -> None:
     """An auxiliary head in the first tower alone."""
     graph = program(
         variable("aux"),
@@ -437,10 +432,11 @@ def test_a_variable_is_judged_by_the_towers_that_read_it() -> None:
 
     verdict = EveryTowerCounts().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "2 variables")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
-def test_statistics_are_not_trained() -> None:
+def test_statistics_are_not_trained(snapshot: SnapshotAssertion) -> None:
     """One tower's batch updates the moving mean, on purpose."""
     graph = program(
         variable("mean"),
@@ -452,7 +448,8 @@ def test_statistics_are_not_trained() -> None:
 
     verdict = EveryTowerCounts().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "1 variable")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -486,17 +483,13 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     )
 
 
-NOT_TRAINED = "no variable that towers read is updated by a gradient"
-
-
 @pytest.mark.parametrize(
-    ("graph", "reason"),
+    "graph",
     [
-        pytest.param(mixed_losses(), MIXED_LOSSES, id="mixed losses"),
-        pytest.param(program(host("train", "NoOp", "^step/add")), NOT_TRAINED, id="no update"),
+        pytest.param(mixed_losses(), id="mixed losses"),
+        pytest.param(program(host("train", "NoOp", "^step/add")), id="no update"),
         pytest.param(
             program(host("update/w", "AssignSubVariableOp", "w", "mean/w"), step={"train_op": ()}),
-            NO_TRAIN_OP,
             id="no step is known",
         ),
         pytest.param(
@@ -504,15 +497,15 @@ NOT_TRAINED = "no variable that towers read is updated by a gradient"
                 host("update/w", "AssignVariableOp", "w", "restored"),
                 host("train", "NoOp", "^update/w"),
             ),
-            NOT_TRAINED,
             id="an update without a gradient",
         ),
     ],
 )
-def test_not_checked(graph: Placement, reason: str) -> None:
-    assert EveryTowerCounts().judge(graph) == Verdict(
-        "every-tower-counts", "not-checked", None, reason
-    )
+def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
+    verdict = EveryTowerCounts().judge(graph)
+
+    assert verdict == Verdict("every-tower-counts", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(("key", "state"), [("same", "kept"), ("other", "broken")])

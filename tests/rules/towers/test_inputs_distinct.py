@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from graphs import op, placement
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import (
     host,
     objects_of,
@@ -18,12 +21,6 @@ from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Body
 from placement_checks.rules.towers.inputs_distinct import InputsDistinct
-
-OWN_PART = (
-    "give each tower its own part: tf.split(batch, num_gpus)[i], a placeholder, or a get_next() "
-    "of its own"
-)
-NO_INPUT = "no tower reads an example from a placeholder or pipeline"
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -75,7 +72,7 @@ def iterators(
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_kept(count: int) -> None:
+def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     verdict = InputsDistinct().judge(program(gpus=range(count)))
 
     assert verdict == Verdict(
@@ -83,11 +80,12 @@ def test_kept(count: int) -> None:
         "kept",
         "requested",
         findings=[],
-        note=f"{count} inputs of {count} towers",
+        note=ANY,
     )
+    assert messages(verdict) == snapshot
 
 
-def test_broken_by_one_tensor() -> None:
+def test_broken_by_one_tensor(snapshot: SnapshotAssertion) -> None:
     graph = fed(
         "images", "images", ops=[host("images", "Placeholder")], lines={"images": "main.py:9"}
     )
@@ -95,7 +93,6 @@ def test_broken_by_one_tensor() -> None:
     verdict = InputsDistinct().judge(graph)
 
     assert (verdict.state, verdict.evidence) == ("broken", "requested")
-    assert verdict.note == "2 inputs of 2 towers"
     assert verdict.findings == [
         Finding(
             object="images",
@@ -105,17 +102,19 @@ def test_broken_by_one_tensor() -> None:
             found="one slice for the towers on /device:GPU:0 and /device:GPU:1",
             where="main.py:9",
             path=("images (Placeholder) main.py:9", "images (Placeholder) main.py:9"),
-            message="the towers on /device:GPU:0 and /device:GPU:1 compute with the same "
-            "examples: images is the same tensor",
-            fix=OWN_PART,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
-def test_broken_by_slices_that_are_cut_alike() -> None:
+def test_broken_by_slices_that_are_cut_alike(snapshot: SnapshotAssertion) -> None:
     graph = sliced(0, 0, lines={"tower_1/slice": "main.py:9 net.py:3"})
 
-    assert InputsDistinct().judge(graph).findings == [
+    verdict = InputsDistinct().judge(graph)
+
+    assert verdict.findings == [
         Finding(
             object="tower_1/slice",
             op="StridedSlice",
@@ -124,12 +123,11 @@ def test_broken_by_slices_that_are_cut_alike() -> None:
             found="one slice for the towers on /device:GPU:0 and /device:GPU:1",
             where="main.py:9",
             path=("tower_0/slice (StridedSlice)", "tower_1/slice (StridedSlice) main.py:9"),
-            message="the towers on /device:GPU:0 and /device:GPU:1 compute with the same "
-            "examples: tower_1/slice is cut as tower_0/slice is, which the tower on "
-            "/device:GPU:0 computes with (built at main.py:9 > net.py:3)",
-            fix=OWN_PART,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("count", [3, 4, 12])
@@ -210,20 +208,21 @@ def test_one_of_many_slices_is_cut_twice() -> None:
         ),
     ],
 )
-def test_silent_on_parts_of_their_own(graph: Placement) -> None:
+def test_silent_on_parts_of_their_own(graph: Placement, snapshot: SnapshotAssertion) -> None:
     verdict = InputsDistinct().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "2 inputs of 2 towers")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("output", ["split", "split:0", "split:1"])
-def test_one_part_of_a_split_for_both(output: str) -> None:
+def test_one_part_of_a_split_for_both(output: str, snapshot: SnapshotAssertion) -> None:
     ops = [host("images", "Placeholder"), host("split", "Split", "axis", "images")]
 
     (finding,) = InputsDistinct().judge(fed(output, output, ops=ops)).findings
 
     assert finding.object == "split"
-    assert finding.message.endswith("split is the same tensor")
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -272,7 +271,7 @@ def test_parts_that_are_cut_from_parts() -> None:
     assert objects(fed("tower_0/half", "tower_1/half", ops=ops)) == []
 
 
-def test_labels_are_inputs_too() -> None:
+def test_labels_are_inputs_too(snapshot: SnapshotAssertion) -> None:
     ops = []
     for i in (0, 1):
         ops += [
@@ -284,7 +283,7 @@ def test_labels_are_inputs_too() -> None:
     verdict = InputsDistinct().judge(graph)
 
     assert [finding.object for finding in verdict.findings] == ["labels"]
-    assert verdict.note == "4 inputs of 2 towers"
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -375,7 +374,7 @@ def test_towers_that_only_predict() -> None:
         "ReadFile",
     ],
 )
-def test_input_ops_on_a_gpu(kind: str) -> None:
+def test_input_ops_on_a_gpu(kind: str, snapshot: SnapshotAssertion) -> None:
     graph = program(on(1, "tower_1/input", kind), lines={"tower_1/input": "main.py:9 net.py:3"})
 
     (finding,) = InputsDistinct().judge(graph).findings
@@ -387,10 +386,10 @@ def test_input_ops_on_a_gpu(kind: str) -> None:
         expected="/device:CPU:0",
         found="/device:GPU:1",
         where="main.py:9",
-        message=f"tower_1/input ({kind}) reads the input and asks for /device:GPU:1: input ops "
-        "belong to the CPU (built at main.py:9 > net.py:3)",
-        fix="build the input pipeline under tf.device('/cpu:0'), before the towers",
+        message=ANY,
+        fix=ANY,
     )
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -418,7 +417,7 @@ def test_input_ops_in_a_body_are_not_found_apart_from_their_call() -> None:
     assert objects(graph) == []
 
 
-def test_broken_by_a_pipeline_made_once_a_tower() -> None:
+def test_broken_by_a_pipeline_made_once_a_tower(snapshot: SnapshotAssertion) -> None:
     ops = [
         host("files", "Const"),
         *(host(f"dataset_{i}", "TextLineDataset", "files") for i in (0, 1)),
@@ -427,7 +426,9 @@ def test_broken_by_a_pipeline_made_once_a_tower() -> None:
         "dataset_0", "dataset_1", ops=ops, lines={"iterator_1": "main.py:9 net.py:3"}
     )
 
-    assert InputsDistinct().judge(graph).findings == [
+    verdict = InputsDistinct().judge(graph)
+
+    assert verdict.findings == [
         Finding(
             object="iterator_1",
             op="IteratorV2",
@@ -436,13 +437,11 @@ def test_broken_by_a_pipeline_made_once_a_tower() -> None:
             found="one for the tower on /device:GPU:1 alone",
             where="main.py:9",
             path=("iterator_0 (IteratorV2)", "iterator_1 (IteratorV2) main.py:9"),
-            message="iterator_1 feeds the tower on /device:GPU:1 alone and is made as iterator_0 "
-            "is, which feeds /device:GPU:0: every tower reads all of the data "
-            "(built at main.py:9 > net.py:3)",
-            fix="make it once before the towers and draw from it once a tower, or give each its "
-            "part: dataset.shard(num_gpus, i)",
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("count", [3, 12])
@@ -593,10 +592,11 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
         ),
     ],
 )
-def test_not_checked_without_examples(graph: Placement) -> None:
-    assert InputsDistinct().judge(graph) == Verdict(
-        "inputs-distinct", "not-checked", None, NO_INPUT
-    )
+def test_not_checked_without_examples(graph: Placement, snapshot: SnapshotAssertion) -> None:
+    verdict = InputsDistinct().judge(graph)
+
+    assert verdict == Verdict("inputs-distinct", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(("source", "found"), [("GeneratorDataset", []), ("RangeDataset", [0, 1])])
@@ -615,10 +615,13 @@ def test_what_fetches_batches_ahead_for_a_gpu_belongs_there(
     assert sorted(objects(program(*ops))) == sorted(names)
 
 
-def test_a_control_edge_takes_no_example() -> None:
+def test_a_control_edge_takes_no_example(snapshot: SnapshotAssertion) -> None:
     graph = program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/x"))
 
-    assert InputsDistinct().judge(graph).note == "2 inputs of 2 towers"
+    verdict = InputsDistinct().judge(graph)
+
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(

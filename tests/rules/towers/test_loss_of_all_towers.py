@@ -3,8 +3,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import (
     gradient,
     host,
@@ -19,11 +22,6 @@ from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.loss_of_all_towers import LossOfAllTowers
 from placement_checks.util.text import joined
-
-MEAN = "report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0"
-NO_LOSS = (
-    "no reported loss is known; return it from the function that builds the graph: {'loss': loss}"
-)
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -53,7 +51,7 @@ def summaries(
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_kept(count: int) -> None:
+def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     verdict = LossOfAllTowers().judge(program(gpus=range(count)))
 
     assert verdict == Verdict(
@@ -61,11 +59,12 @@ def test_kept(count: int) -> None:
         "kept",
         "requested",
         findings=[],
-        note="1 reported, 0 summaries of losses",
+        note=ANY,
     )
+    assert messages(verdict) == snapshot
 
 
-def test_broken_by_the_loss_that_the_loop_leaves_behind() -> None:
+def test_broken_by_the_loss_that_the_loop_leaves_behind(snapshot: SnapshotAssertion) -> None:
     graph = reported(
         "tower_1/loss:0",
         lines={"tower_1/loss": "main.py:30 net.py:7", "tower_1/w/MatMul": "net.py:5"},
@@ -83,19 +82,20 @@ def test_broken_by_the_loss_that_the_loop_leaves_behind() -> None:
             found="the loss of the tower on /device:GPU:1",
             where="main.py:30",
             path=("tower_1/loss (Mean) main.py:30", "tower_1/w/MatMul (MatMul) net.py:5"),
-            message="tower_1/loss (Mean) reports the loss of the tower on /device:GPU:1 alone; it "
-            "does not read /device:GPU:0 (built at main.py:30 > net.py:7)",
-            fix=MEAN,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("count", [3, 4, 12])
 @pytest.mark.parametrize("left_out", [0, -1], ids=["the first", "the last"])
-def test_a_list_that_leaves_one_tower_out(count: int, left_out: int) -> None:
+def test_a_list_that_leaves_one_tower_out(
+    count: int, left_out: int, snapshot: SnapshotAssertion
+) -> None:
     towers = list(range(count))
-    missing = towers.pop(left_out)
-
+    towers.pop(left_out)
     graph = reported(*(f"tower_{i}/loss:0" for i in towers), gpus=range(count))
 
     (finding,) = LossOfAllTowers().judge(graph).findings
@@ -103,13 +103,14 @@ def test_a_list_that_leaves_one_tower_out(count: int, left_out: int) -> None:
     assert finding.object == f"tower_{towers[-1]}/loss"
     assert finding.path[0] == f"tower_{towers[-1]}/loss (Mean)"
     assert finding.found == f"the loss of the tower on {others}"
-    assert f"does not read /device:GPU:{missing}" in finding.message
+    assert messages(finding) == snapshot
 
 
-def test_a_list_counts_as_one_loss() -> None:
+def test_a_list_counts_as_one_loss(snapshot: SnapshotAssertion) -> None:
     verdict = LossOfAllTowers().judge(reported("tower_0/loss:0", "tower_1/loss:0"))
 
-    assert (verdict.state, verdict.note) == ("kept", "2 reported, 0 summaries of losses")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 def test_a_mean_that_leaves_one_tower_out() -> None:
@@ -176,20 +177,16 @@ def test_silent(graph: Placement) -> None:
     assert LossOfAllTowers().judge(graph).state == "kept"
 
 
-def test_a_summary_of_one_towers_loss() -> None:
+def test_a_summary_of_one_towers_loss(snapshot: SnapshotAssertion) -> None:
     graph = program(
         host("shown", "ScalarSummary", "tag", "tower_1/loss"), lines={"shown": "main.py:50"}
     )
 
     verdict = LossOfAllTowers().judge(graph)
 
-    assert verdict.note == "1 reported, 1 summaries of losses"
     (finding,) = verdict.findings
     assert (finding.object, finding.op, finding.where) == ("shown", "ScalarSummary", "main.py:50")
-    assert finding.message == (
-        "shown (ScalarSummary) reports the loss of the tower on /device:GPU:1 alone; it does not "
-        "read /device:GPU:0"
-    )
+    assert messages(verdict) == snapshot
     assert finding.path == (
         "shown (ScalarSummary) main.py:50",
         "tower_1/loss (Mean)",
@@ -223,7 +220,9 @@ def test_summaries_of_losses_on_different_lines_are_each_of_one_tower() -> None:
     assert objects(graph) == ["tower_0/shown", "tower_1/shown"]
 
 
-def test_broken_by_summaries_that_one_line_builds_in_every_tower() -> None:
+def test_broken_by_summaries_that_one_line_builds_in_every_tower(
+    snapshot: SnapshotAssertion,
+) -> None:
     verdict = LossOfAllTowers().judge(summaries("HistogramSummary", "w/MatMul"))
 
     assert verdict.findings == [
@@ -238,12 +237,11 @@ def test_broken_by_summaries_that_one_line_builds_in_every_tower() -> None:
                 "tower_0/shown (HistogramSummary) main.py:30",
                 "tower_1/shown (HistogramSummary) main.py:30",
             ),
-            message="the summary tower_1/shown is written once a tower: the same line builds "
-            "tower_0/shown for the tower on /device:GPU:0 (built at main.py:30 > net.py:7)",
-            fix="summarise the mean over the towers, or one tower and declare it: --set "
-            "loss-of-all-towers.allow=PATTERN",
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -377,10 +375,13 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
         ),
     ],
 )
-def test_not_checked_without_a_reported_loss(graph: Placement) -> None:
-    assert LossOfAllTowers().judge(graph) == Verdict(
-        "loss-of-all-towers", "not-checked", None, NO_LOSS
-    )
+def test_not_checked_without_a_reported_loss(
+    graph: Placement, snapshot: SnapshotAssertion
+) -> None:
+    verdict = LossOfAllTowers().judge(graph)
+
+    assert verdict == Verdict("loss-of-all-towers", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(("merged", "found"), [(["1"], []), (["0", "1"], ["tower_1/decay"])])
@@ -403,7 +404,7 @@ def test_a_penalty_on_the_gradients_is_part_of_a_loss_of_all_towers() -> None:
     assert objects(program(penalised)) == []
 
 
-def test_of_losses_of_several_types_the_last_is_named() -> None:
+def test_of_losses_of_several_types_the_last_is_named(snapshot: SnapshotAssertion) -> None:
     graph = reported("tower_0/loss:0", "shown:0", gpus=(0, 1, 2))
     shown = on(1, "shown", "Sum", "tower_1/w/MatMul")
 
@@ -412,7 +413,7 @@ def test_of_losses_of_several_types_the_last_is_named() -> None:
     )
 
     assert (finding.object, finding.op) == ("shown", "Sum")
-    assert finding.message.startswith("shown (Sum) reports the loss of the tower on /device:GPU:0")
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize(("merged", "found"), [("all", []), ("last", ["last"])])

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from unittest.mock import ANY
 
 import pytest
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import (
-    NO_LOSS_OF_SOME,
-    UNKNOWN_LOSSES,
     host,
     joint,
     mixed_losses,
@@ -20,11 +21,6 @@ from towers import (
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.losses_apart import LossesApart
-
-FIX = (
-    "add up the losses of this tower only: get_collection(key, scope) with the tower's name "
-    "scope, or a list of its own"
-)
 
 
 def objects(graph: Placement) -> list[str]:
@@ -41,20 +37,19 @@ def collected(count: int) -> Placement:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
-def test_kept(count: int) -> None:
+def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     verdict = LossesApart().judge(program(gpus=range(count)))
 
-    assert verdict == Verdict(
-        "losses-apart", "kept", "requested", findings=[], note=f"{count} towers"
-    )
+    assert verdict == Verdict("losses-apart", "kept", "requested", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = mixed_losses(lines={"tower_1/loss": "main.py:30 net.py:7", "tower_0/loss": "net.py:5"})
 
     verdict = LossesApart().judge(graph)
 
-    assert (verdict.state, verdict.evidence, verdict.note) == ("broken", "requested", "2 towers")
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
     assert verdict.findings == [
         Finding(
             object="tower_1/loss",
@@ -68,12 +63,11 @@ def test_broken() -> None:
                 "tower_0/loss (Mean) net.py:5",
                 "tower_0/w/MatMul (MatMul)",
             ),
-            message="the loss of the tower on /device:GPU:1, tower_1/loss, contains what the "
-            "tower on /device:GPU:0 computes, such as tower_0/w/MatMul "
-            "(built at main.py:30 > net.py:7)",
-            fix=FIX,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
@@ -150,7 +144,7 @@ def test_regularisation_of_the_first_tower_in_the_loss_of_the_second_is_a_breach
     assert finding.found == "tower_0/l2 of the tower on /device:GPU:0"
 
 
-def test_a_layer_that_one_gpu_computes_for_all_is_no_breach() -> None:
+def test_a_layer_that_one_gpu_computes_for_all_is_no_breach(snapshot: SnapshotAssertion) -> None:
     """A frozen network without a copy in each tower."""
     graph = program(
         variable("table"),
@@ -161,7 +155,8 @@ def test_a_layer_that_one_gpu_computes_for_all_is_no_breach() -> None:
 
     verdict = LossesApart().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "2 towers")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 def test_a_shape_of_another_tower_is_no_breach() -> None:
@@ -181,7 +176,9 @@ def test_waiting_for_another_tower_is_no_breach() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_the_parts_of_one_loss_of_all_towers_are_looked_at(count: int) -> None:
+def test_the_parts_of_one_loss_of_all_towers_are_looked_at(
+    count: int, snapshot: SnapshotAssertion
+) -> None:
     verdict = LossesApart().judge(joint(range(count)))
 
     assert verdict == Verdict(
@@ -189,8 +186,9 @@ def test_the_parts_of_one_loss_of_all_towers_are_looked_at(count: int) -> None:
         "kept",
         "requested",
         findings=[],
-        note="one loss of all towers; its parts were looked at",
+        note=ANY,
     )
+    assert messages(verdict) == snapshot
 
 
 def test_it_is_judged_by_the_losses_reported_where_no_gradients_are_taken() -> None:
@@ -211,21 +209,21 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "reason"),
+    "step",
     [
-        ({"objectives": (), "losses": ()}, UNKNOWN_LOSSES),
-        ({"objectives": ("gone:0",)}, UNKNOWN_LOSSES),
-        (
-            {"objectives": ("tower_1/loss:0",)},
-            NO_LOSS_OF_SOME,
-        ),
+        {"objectives": (), "losses": ()},
+        {"objectives": ("gone:0",)},
+        {"objectives": ("tower_1/loss:0",)},
     ],
     ids=["none", "not in the graph", "of one tower"],
 )
-def test_not_checked_without_the_losses(step: Mapping[str, Sequence[str]], reason: str) -> None:
+def test_not_checked_without_the_losses(
+    step: Mapping[str, Sequence[str]], snapshot: SnapshotAssertion
+) -> None:
     verdict = LossesApart().judge(program(step=step))
 
-    assert verdict == Verdict("losses-apart", "not-checked", None, reason)
+    assert verdict == Verdict("losses-apart", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("allow", ["tower_1/loss", "tower_*/loss"])

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import (
     host,
     objects_of,
@@ -17,8 +20,6 @@ from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.names_portable import NamesPortable
-
-FIX = "open the tower's scope with tf.name_scope, which get_variable does not add to names"
 
 
 def objects(graph: Evidence | Placement, **parameters: Any) -> list[str]:
@@ -38,24 +39,19 @@ def read_in(variables: Sequence[str], *scopes: Sequence[str], **more: Any) -> Pl
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_kept(count: int) -> None:
+def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     verdict = NamesPortable().judge(program(gpus=range(count)))
 
-    assert verdict == Verdict(
-        "names-portable", "kept", "requested", findings=[], note="2 variables"
-    )
+    assert verdict == Verdict("names-portable", "kept", "requested", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = program(variables=["tower_0/w"], lines={"tower_0/w": "main.py:30 net.py:7"})
 
     verdict = NamesPortable().judge(graph)
 
-    assert (verdict.state, verdict.evidence, verdict.note) == (
-        "broken",
-        "requested",
-        "2 variables",
-    )
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
     assert verdict.findings == [
         Finding(
             object="tower_0/w",
@@ -64,12 +60,11 @@ def test_broken() -> None:
             expected="a name that no tower is part of",
             found="the scope of the tower on /device:GPU:0",
             where="main.py:30",
-            message="variable tower_0/w is named after the tower on /device:GPU:0, whose ops are "
-            "in tower_0/: the program for one GPU, or for another number, does not find it in a "
-            "checkpoint (built at main.py:30 > net.py:7)",
-            fix=FIX,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
@@ -156,7 +151,7 @@ def test_silent(variables: Sequence[str], scopes: tuple[Sequence[str], Sequence[
     assert verdict.state == "kept"
 
 
-def test_one_model_on_two_gpus_is_one_tower() -> None:
+def test_one_model_on_two_gpus_is_one_tower(snapshot: SnapshotAssertion) -> None:
     """Its layers are numbered, and on a GPU each."""
     graph = program(
         variable("layer_0/w"),
@@ -167,9 +162,10 @@ def test_one_model_on_two_gpus_is_one_tower() -> None:
         machine="gpu*2",
     )
 
-    assert NamesPortable().judge(graph).reason == (
-        "there is one tower, on /device:GPU:0 and /device:GPU:1"
-    )
+    verdict = NamesPortable().judge(graph)
+
+    assert verdict.state == "not-checked"
+    assert messages(verdict) == snapshot
 
 
 def test_what_the_host_does_in_a_towers_scope_is_not_the_towers() -> None:
@@ -194,7 +190,7 @@ def test_the_gradients_of_a_tower_are_in_no_scope_of_it() -> None:
     assert objects(graph) == []
 
 
-def test_slots_go_with_their_variables() -> None:
+def test_slots_go_with_their_variables(snapshot: SnapshotAssertion) -> None:
     graph = program(
         variable("tower_0/w/Adam"), variable("tower_0/w/Adam_1"), variables=["tower_0/w"]
     )
@@ -202,7 +198,7 @@ def test_slots_go_with_their_variables() -> None:
     verdict = NamesPortable().judge(graph)
 
     assert [finding.object for finding in verdict.findings] == ["tower_0/w"]
-    assert verdict.note == "4 variables"
+    assert messages(verdict) == snapshot
 
 
 def test_every_variable_in_a_towers_scope_is_a_finding() -> None:
@@ -269,15 +265,18 @@ def beside(other: Placement, *ops: Op, trained: Sequence[str] = (), **more: Any)
 
 @pytest.mark.parametrize("gpus", [(0,), (0, 1), (0, 1, 2, 3)])
 @pytest.mark.parametrize("saved", [None, (), ("w", "step")])
-def test_named_as_in_the_reference(gpus: Sequence[int], saved: Sequence[str] | None) -> None:
+def test_named_as_in_the_reference(
+    gpus: Sequence[int], saved: Sequence[str] | None, snapshot: SnapshotAssertion
+) -> None:
     graph = beside(reference(saved=saved), gpus=gpus, trained=["w"])
 
-    assert NamesPortable().judge(graph) == Verdict(
-        "names-portable", "kept", "requested", findings=[], note="2 variables"
-    )
+    verdict = NamesPortable().judge(graph)
+
+    assert verdict == Verdict("names-portable", "kept", "requested", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_a_name_that_the_towers_do_not_have() -> None:
+def test_a_name_that_the_towers_do_not_have(snapshot: SnapshotAssertion) -> None:
     other = reference(
         variables=["fc/weights"], lines={"fc/weights": "single.py:3 net.py:9", "w": "x.py:1"}
     )
@@ -285,7 +284,7 @@ def test_a_name_that_the_towers_do_not_have() -> None:
 
     verdict = NamesPortable().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("broken", "2 variables")
+    assert verdict.state == "broken"
     assert verdict.findings == [
         Finding(
             object="fc/weights",
@@ -294,11 +293,11 @@ def test_a_name_that_the_towers_do_not_have() -> None:
             expected="the name fc/weights",
             found="model/weights",
             where="single.py:3",
-            message="there is no variable fc/weights, which train.py:single has "
-            "(built at single.py:3 > net.py:9)",
-            fix="give the variables the same names in both programs",
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 def test_a_name_that_nothing_is_near() -> None:
@@ -313,7 +312,7 @@ def test_a_near_name_that_is_the_references_as_well_is_another_variable() -> Non
     assert (finding.object, finding.found) == ("w1", "no such variable")
 
 
-def test_a_name_that_the_reference_does_not_have() -> None:
+def test_a_name_that_the_reference_does_not_have(snapshot: SnapshotAssertion) -> None:
     other = reference(lines={"w": "single.py:3"})
     graph = beside(
         other, variables=["w", "v"], trained=["v", "w"], lines={"v": "main.py:8 net.py:2"}
@@ -328,10 +327,10 @@ def test_a_name_that_the_reference_does_not_have() -> None:
         expected="a name that train.py:single has",
         found="v",
         where="main.py:8",
-        message="variable v is trained, and train.py:single has none of that name "
-        "(built at main.py:8 > net.py:2)",
-        fix="give the variables the same names in both programs",
+        message=ANY,
+        fix=ANY,
     )
+    assert messages(finding) == snapshot
 
 
 def test_what_is_not_trained_may_be_the_towers_own() -> None:
@@ -339,7 +338,7 @@ def test_what_is_not_trained_may_be_the_towers_own() -> None:
     assert objects(beside(reference(), variables=["w", "v"], trained=["w"])) == []
 
 
-def test_broken_by_another_shape() -> None:
+def test_broken_by_another_shape(snapshot: SnapshotAssertion) -> None:
     other = reference(shapes={"w": (3, 4)})
     graph = beside(other, shapes={"w": (4, 3)}, lines={"w": "main.py:8"})
 
@@ -352,9 +351,10 @@ def test_broken_by_another_shape() -> None:
         expected="(3, 4)",
         found="(4, 3)",
         where="main.py:8",
-        message="variable w has another shape than in train.py:single",
-        fix="give both the same shape",
+        message=ANY,
+        fix=ANY,
     )
+    assert messages(finding) == snapshot
 
 
 def test_another_shape_counts_whether_it_is_saved_or_not() -> None:
@@ -389,15 +389,16 @@ def test_variables_of_the_reference_that_are_kept() -> None:
     assert objects(graph, allow=("?", "old/?")) == []
 
 
-def test_a_tower_in_a_name_is_said_before_that_the_reference_has_none() -> None:
+def test_a_tower_in_a_name_is_said_before_that_the_reference_has_none(
+    snapshot: SnapshotAssertion,
+) -> None:
     """One finding a variable; and the name that the reference has is missed."""
     graph = beside(reference(), variables=["tower_0/w"], trained=["tower_0/w"])
 
-    first, second = NamesPortable().judge(graph).findings
+    verdict = NamesPortable().judge(graph)
 
-    assert "is named after the tower on /device:GPU:0" in first.message
-    assert (first.object, second.object) == ("tower_0/w", "w")
-    assert second.message == "there is no variable w, which train.py:single has"
+    assert [finding.object for finding in verdict.findings] == ["tower_0/w", "w"]
+    assert messages(verdict) == snapshot
 
 
 def test_one_tower_is_judged_by_the_reference() -> None:

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from graphs import op, placement
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import (
-    NO_TRAIN_OP,
-    TWO_TRAIN_OPS,
     gradient,
     host,
     objects_of,
@@ -20,10 +21,6 @@ from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.one_update import OneUpdate
 
-ONCE = (
-    "average the gradients of all towers and call apply_gradients once, with all variables of the "
-    "optimiser"
-)
 TRAIN = ["^update/w", "^step/add"]
 
 
@@ -53,25 +50,26 @@ def counted(*ops: Op, train: Sequence[str] = (), **more: Any) -> Placement:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
-def test_kept(count: int) -> None:
+def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     verdict = OneUpdate().judge(program(gpus=range(count)))
 
-    assert verdict == Verdict(
-        "one-update", "kept", "requested", findings=[], note="2 variables updated"
-    )
+    assert verdict == Verdict("one-update", "kept", "requested", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_kept_with_one_variable() -> None:
-    assert OneUpdate().judge(counted()).note == "1 variable updated"
+def test_kept_with_one_variable(snapshot: SnapshotAssertion) -> None:
+    verdict = OneUpdate().judge(counted())
+
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = several(2, lines={"update/w": "main.py:40", "update/w_1": "main.py:41 net.py:3"})
 
     verdict = OneUpdate().judge(graph)
 
     assert (verdict.state, verdict.evidence) == ("broken", "requested")
-    assert verdict.note == "1 variable updated"
     assert verdict.findings == [
         Finding(
             object="w",
@@ -84,26 +82,26 @@ def test_broken() -> None:
                 "update/w (ResourceApplyGradientDescent) main.py:40",
                 "update/w_1 (ResourceApplyGradientDescent) main.py:41",
             ),
-            message="one step updates w 2 times, by update/w and update/w_1 "
-            "(built at main.py:41 > net.py:3)",
-            fix=ONCE,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("count", "names"),
+    "count",
     [
-        (3, "update/w and update/w_1 and update/w_2"),
-        (4, "update/w and update/w_1 and update/w_2 and 1 more"),
-        (12, "update/w and update/w_1 and update/w_2 and 9 more"),
+        3,
+        4,
+        12,
     ],
 )
-def test_an_update_for_each_of_many_towers(count: int, names: str) -> None:
+def test_an_update_for_each_of_many_towers(count: int, snapshot: SnapshotAssertion) -> None:
     (finding,) = OneUpdate().judge(several(count)).findings
 
     assert finding.found == f"{count} updates"
-    assert finding.message == f"one step updates w {count} times, by {names}"
+    assert messages(finding) == snapshot
     assert len(finding.path) == min(count, 9)
 
 
@@ -131,7 +129,7 @@ def test_a_program_without_a_gpu_is_judged_as_well() -> None:
     assert objects(graph) == ["w"]
 
 
-def test_each_variable_is_looked_at() -> None:
+def test_each_variable_is_looked_at(snapshot: SnapshotAssertion) -> None:
     graph = program(
         apply("update/b_1", gradient(1, "b"), to="b"),
         host("train", "NoOp", "^update/a", "^update/b", "^update/b_1", "^update/c"),
@@ -141,7 +139,7 @@ def test_each_variable_is_looked_at() -> None:
     verdict = OneUpdate().judge(graph)
 
     assert [finding.object for finding in verdict.findings] == ["b"]
-    assert verdict.note == "3 variables updated"
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -281,12 +279,12 @@ def powers(*assigns: str) -> Placement:
     )
 
 
-def test_scalars_of_the_optimiser_move_twice() -> None:
+def test_scalars_of_the_optimiser_move_twice(snapshot: SnapshotAssertion) -> None:
     """It was applied to two groups of variables."""
     (finding,) = OneUpdate().judge(powers("move", "move_1")).findings
 
     assert finding.object == "beta1_power"
-    assert finding.message == "one step updates beta1_power 2 times, by move and move_1"
+    assert messages(finding) == snapshot
 
 
 def test_scalars_of_the_optimiser_move_once() -> None:
@@ -329,7 +327,7 @@ def test_statistics_may_be_updated_in_every_tower() -> None:
     assert objects(graph) == []
 
 
-def test_the_step_counter_moves_twice() -> None:
+def test_the_step_counter_moves_twice(snapshot: SnapshotAssertion) -> None:
     graph = counted(
         host("step/again", "AssignAddVariableOp", "step", "step/one"),
         train=["^step/add", "^step/again"],
@@ -350,29 +348,28 @@ def test_the_step_counter_moves_twice() -> None:
                 "step/add (AssignAddVariableOp) main.py:40",
                 "step/again (AssignAddVariableOp) main.py:41",
             ),
-            message="the step counter step is moved 2 times: what decays with it does so at the "
-            "wrong time (built at main.py:41 > net.py:3)",
-            fix="leave it to apply_gradients(…, global_step), and add to it nowhere else",
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("by", [0, 2, 12])
-def test_the_step_counter_moves_by_another_number(by: int) -> None:
+def test_the_step_counter_moves_by_another_number(by: int, snapshot: SnapshotAssertion) -> None:
     graph = program(values={"step/one": by}, lines={"step/add": "main.py:40"})
 
     (finding,) = OneUpdate().judge(graph).findings
 
     assert (finding.object, finding.where) == ("step", "main.py:40")
     assert (finding.expected, finding.found) == ("moved by 1 a step", f"moved by {by}")
-    assert finding.message == (
-        f"the step counter step is moved by {by}: what decays with it does so at the wrong time"
-    )
-    assert finding.fix == "let one step count as one, whatever the number of towers"
+    assert messages(finding) == snapshot
     assert finding.path == ("step/add (AssignAddVariableOp) main.py:40",)
 
 
-def test_the_step_counter_never_moves_though_the_rate_decays_with_it() -> None:
+def test_the_step_counter_never_moves_though_the_rate_decays_with_it(
+    snapshot: SnapshotAssertion,
+) -> None:
     graph = counted(host("rate", "Pow", "decay", "step"), lines={"step": "main.py:7"})
 
     (finding,) = OneUpdate().judge(graph).findings
@@ -382,11 +379,7 @@ def test_the_step_counter_never_moves_though_the_rate_decays_with_it() -> None:
         "moved by 1 a step",
         "never moved, though the step reads it",
     )
-    assert finding.message == (
-        "the step counter step is never moved, though the step reads it: what decays with it does "
-        "so at the wrong time"
-    )
-    assert finding.fix == ("hand it to the optimiser: apply_gradients(…, global_step=global_step)")
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -483,10 +476,13 @@ def test_needs_no_placer() -> None:
     assert objects(graph) == ["w"]
 
 
-def test_kept_where_no_variable_has_two_updates_whatever_one_step_is() -> None:
+def test_kept_where_no_variable_has_two_updates_whatever_one_step_is(
+    snapshot: SnapshotAssertion,
+) -> None:
     verdict = OneUpdate().judge(program(step={"train_op": ()}))
 
-    assert (verdict.state, verdict.note) == ("kept", "1 variable updated")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("ops", [("discriminator", "generator"), ("generator",)])
@@ -529,35 +525,30 @@ TWICE = [apply("update/w_1", gradient(1)), host("train", "NoOp", "^update/w", "^
 
 
 @pytest.mark.parametrize(
-    ("graph", "reason"),
+    "graph",
     [
-        pytest.param(
-            program(requested=Missing("a log has no requests")), "a log has no requests", id="log"
-        ),
-        pytest.param(
-            program(*TWICE, step={"train_op": ()}), NO_TRAIN_OP, id="two updates, no train op"
-        ),
+        pytest.param(program(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(program(*TWICE, step={"train_op": ()}), id="two updates, no train op"),
         pytest.param(
             program(
                 *TWICE,
                 host("other", "NoOp", "^update/w"),
                 step={"train_op": (), "train_ops": ("train", "other")},
             ),
-            TWO_TRAIN_OPS,
             id="two updates, two train ops",
         ),
         pytest.param(
             placement(variable("w"), on(0, "predict", "MatMul", "x", "w")),
-            NO_TRAIN_OP,
             id="no update, no train op",
         ),
-        pytest.param(
-            program(host("train", "NoOp")), "the train op updates no variable", id="no update"
-        ),
+        pytest.param(program(host("train", "NoOp")), id="no update"),
     ],
 )
-def test_not_checked(graph: Placement, reason: str) -> None:
-    assert OneUpdate().judge(graph) == Verdict("one-update", "not-checked", None, reason)
+def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
+    verdict = OneUpdate().judge(graph)
+
+    assert verdict == Verdict("one-update", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 def moved(*ops: Op, train: Sequence[str], shape: Sequence[int] = (), by: int = 1) -> Placement:

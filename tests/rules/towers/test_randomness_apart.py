@@ -3,8 +3,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import (
     host,
     objects_of,
@@ -17,9 +20,6 @@ from towers import (
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.randomness_apart import RandomnessApart
-
-FIX = "leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number to it"
-NONE = "no tower draws random numbers"
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -61,26 +61,21 @@ def seeded(
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
-def test_kept(count: int) -> None:
+def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     verdict = RandomnessApart().judge(drawn(*((1, i) for i in range(count))))
 
-    assert verdict == Verdict(
-        "randomness-apart", "kept", "requested", findings=[], note=f"{count} random ops"
-    )
+    assert verdict == Verdict("randomness-apart", "kept", "requested", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = drawn(
         (7, 3), (7, 3), lines={"tower_0/noise": "net.py:3", "tower_1/noise": "main.py:9 net.py:3"}
     )
 
     verdict = RandomnessApart().judge(graph)
 
-    assert (verdict.state, verdict.evidence, verdict.note) == (
-        "broken",
-        "requested",
-        "2 random ops",
-    )
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
     assert verdict.findings == [
         Finding(
             object="tower_1/noise",
@@ -93,12 +88,11 @@ def test_broken() -> None:
                 "tower_0/noise (RandomUniform) net.py:3",
                 "tower_1/noise (RandomUniform) main.py:9",
             ),
-            message="tower_1/noise of the tower on /device:GPU:1 draws the same random numbers as "
-            "tower_0/noise of the tower on /device:GPU:0: their seeds are equal "
-            "(built at main.py:9 > net.py:3)",
-            fix=FIX,
+            message=ANY,
+            fix=ANY,
         )
     ]
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])
@@ -153,14 +147,15 @@ def test_every_op_that_keeps_its_own_state(kind: str) -> None:
     assert objects(drawn((7, 3), (7, 3), kind=kind)) == ["tower_1/noise"]
 
 
-def test_different_ops_of_one_seed_do_not_draw_alike() -> None:
+def test_different_ops_of_one_seed_do_not_draw_alike(snapshot: SnapshotAssertion) -> None:
     ops = [*noisy(0, "RandomUniform"), *noisy(1, "TruncatedNormal")]
     seed = {"seed": 7, "seed2": 3}
     graph = program(*ops, attributes={"tower_0/noise": seed, "tower_1/noise": seed})
 
     verdict = RandomnessApart().judge(graph)
 
-    assert (verdict.state, verdict.note) == ("kept", "2 random ops")
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 def test_two_layers_of_one_tower_may_draw_alike() -> None:
@@ -247,7 +242,7 @@ def test_the_towers_number_is_folded_into_the_seed(number: tuple[int, int], alik
     )
 
 
-def test_the_key_and_counter_that_were_made_of_one_seed() -> None:
+def test_the_key_and_counter_that_were_made_of_one_seed(snapshot: SnapshotAssertion) -> None:
     ops = [host("seed", "Const")]
     for i in (0, 1):
         ops.append(on(i, f"tower_{i}/seed", "StatelessRandomGetKeyCounter", "seed"))
@@ -255,7 +250,7 @@ def test_the_key_and_counter_that_were_made_of_one_seed() -> None:
     verdict = RandomnessApart().judge(seeded(*ops, kind="StatelessRandomUniformV2"))
 
     assert [finding.object for finding in verdict.findings] == ["tower_1/noise"]
-    assert verdict.note == "2 random ops"
+    assert messages(verdict) == snapshot
 
 
 def test_one_state_of_a_generator_that_all_towers_read() -> None:
@@ -326,16 +321,19 @@ def test_a_control_edge_is_no_seed(seeds: tuple[int, int], alike: bool) -> None:
     assert objects(seeded(*constants, *ops, values=values)) == ["tower_1/noise"] * alike
 
 
-def test_what_the_step_does_not_run_is_not_looked_at() -> None:
+def test_what_the_step_does_not_run_is_not_looked_at(snapshot: SnapshotAssertion) -> None:
     """Initialisers of variables under a tower's scope."""
     ops = [on(i, f"initial_{i}", "TruncatedNormal", "shape") for i in (0, 1)]
     seed = {"seed": 7, "seed2": 3}
     graph = program(*ops, attributes={"initial_0": seed, "initial_1": seed})
 
-    assert RandomnessApart().judge(graph) == Verdict("randomness-apart", "not-checked", None, NONE)
+    verdict = RandomnessApart().judge(graph)
+
+    assert verdict == Verdict("randomness-apart", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_what_the_host_draws_is_no_towers() -> None:
+def test_what_the_host_draws_is_no_towers(snapshot: SnapshotAssertion) -> None:
     """Distortions of the input, whose slices differ."""
     ops = []
     for i in (0, 1):
@@ -346,7 +344,10 @@ def test_what_the_host_draws_is_no_towers() -> None:
     seed = {"seed": 7, "seed2": 3}
     graph = program(*ops, attributes={"noise_0": seed, "noise_1": seed})
 
-    assert RandomnessApart().judge(graph).reason == NONE
+    verdict = RandomnessApart().judge(graph)
+
+    assert verdict.state == "not-checked"
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -375,10 +376,11 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
     )
 
 
-def test_not_checked_without_random_ops() -> None:
-    assert RandomnessApart().judge(program()) == Verdict(
-        "randomness-apart", "not-checked", None, NONE
-    )
+def test_not_checked_without_random_ops(snapshot: SnapshotAssertion) -> None:
+    verdict = RandomnessApart().judge(program())
+
+    assert verdict == Verdict("randomness-apart", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
 def test_a_saved_graph_without_default_attributes_has_no_seeds() -> None:
