@@ -14,11 +14,6 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.rules.base import Rule
 
-_FIX = "return it from the function that builds the graph: {'train_op': train_op}"
-NO_TRAIN_OP = f"which op is one step is not known; {_FIX}"
-MIXED_LOSSES = (
-    "the loss of the tower on /device:GPU:1 contains another tower's; fix losses-apart first"
-)
 NO_TOWERS = (
     "no op that requests a GPU reads a variable, so there are no towers; build each under "
     "its own tf.device('/gpu:0'), tf.device('/gpu:1') …"

@@ -99,4 +99,6 @@ def _parts(
     return found
 
 
-_FIX = "verify the function that builds the graph, which may return them: {'loss': [one a tower]}"
+_FIX = (
+    "verify the function that builds the graph, which can return them: {'loss': [one per tower]}"
+)

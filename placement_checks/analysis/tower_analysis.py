@@ -184,8 +184,9 @@ class TowerAnalysis:
         return (number for number in range(len(self.towers)) if mask >> number & 1)
 
     def names_of(self, mask: int) -> str:
-        """The towers whose bits are set, by their GPUs."""
-        return joined(self.towers[number] for number in self.towers_in(mask))
+        """``the tower on /device:GPU:0``, or ``the towers on …``, whose bits are set."""
+        towers = [self.towers[number] for number in self.towers_in(mask)]
+        return f"the {'tower' if len(towers) == 1 else 'towers'} on {joined(towers)}"
 
     @cached_property
     def variables_read(self) -> frozenset[str]:

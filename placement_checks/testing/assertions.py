@@ -98,8 +98,8 @@ def assert_variables_shared(
     get_variable, a variable scope that is not reused (or is named after the tower), and a layer
     that is built anew for each tower.
 
-    Two ways lead to a finding. By data flow: two variables of the same shape, dtype and use are
-    each read on another GPU, and these GPUs do not hold parts of one model: nothing that is
+    There are two kinds of findings. By data flow: two variables of the same shape, dtype and use
+    are each read on another GPU, and these GPUs do not hold parts of one model: nothing that is
     computed on one has a part in what is computed on the other before gradients meet. By
     collections: the program is built with 1 and with N towers, and TRAINABLE_VARIABLES and
     GLOBAL_VARIABLES must not grow. An optimiser slot may only be added along with its variable.
@@ -342,11 +342,11 @@ def assert_one_update(
 ) -> None:
     """Assert `one-update`.
 
-    One update per variable and step; the step counter moves by one.
+    One update per variable and step; the step counter increases by one.
 
     Several updates of one variable in one step race: apply_gradients in the loop over towers
     makes N steps of one, each with a part of the batch. An optimiser that is applied to two groups
-    of variables moves its own scalars, such as Adam's powers of beta, twice. A counter that moves
+    of variables moves its own scalars, such as Adam's powers of beta, twice. A counter that grows
     by two, or not at all, makes the learning rate decay at the wrong time.
 
     Updates in branches of which one is taken count once; updates without a gradient, such as
@@ -369,7 +369,7 @@ def assert_loss_of_all_towers(
 ) -> None:
     """Assert `loss-of-all-towers`.
 
-    The loss a program reports reads every tower, and summaries are not written once a tower.
+    The loss a program reports reads every tower, and summaries are not written once per tower.
 
     The variable that the loop over towers leaves behind is the last tower's: its loss is what
     gets printed, and it looks right, with the noise of a smaller batch. What is looked at: the
@@ -422,8 +422,8 @@ def assert_names_portable(
 
     Variables are named so that a checkpoint moves between one GPU and many.
 
-    With a reference, the program for one GPU, that is told by its variables: each must be here,
-    of the same name and shape, and what is trained here must be there. Otherwise no variable may
+    With a reference, the program for one GPU, its variables decide: each must be here, of the
+    same name and shape, and what is trained here must be there. Otherwise no variable may
     be named after a tower or device.
 
     A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program

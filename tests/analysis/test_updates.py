@@ -44,7 +44,7 @@ def test_of_many_train_ops_three_are_named() -> None:
     )
 
     assert analyse(graph).updates.unknown.startswith(
-        "the graph has 4 train ops, train_a and train_b and train_c, and which is one step"
+        "the graph has 4 train ops, train_a, train_b and train_c, and it is not known"
     )
 
 

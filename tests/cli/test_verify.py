@@ -38,7 +38,7 @@ def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> Non
         assert (program["machine"], program["placer"]) == (f"gpu*{gpus}", "phantom")
         assert program["devices"] == "simulated"
     else:
-        assert f"TRAINABLE 10 -> 10, GLOBAL 32 -> 32 from 1 tower to {gpus}" in ran.out
+        assert f"10 trainable and 32 global variables with 1 tower and with {gpus}" in ran.out
         assert ran.out.endswith("1 program, rules: 19 kept, 0 broken, 4 not checked.\n")
 
 
@@ -89,7 +89,10 @@ def test_every_doubled_variable_of_the_autoencoder_is_paired_with_its_tower(run:
     )  # fmt: skip
 
     (rule,) = json.loads(ran.out)["programs"][0]["rules"]
-    assert rule["note"] == "TRAINABLE 32 -> 96, GLOBAL 98 -> 162 from 1 tower to 3"
+    assert rule["note"] == (
+        "32 trainable variables with 1 tower and 96 with 3, "
+        "98 global variables with 1 tower and 162 with 3"
+    )
     pairs = {(f["object"], f["expected"], f["found"]) for f in rule["findings"]}
     assert len(pairs) == 64
     for copy, expected, found in pairs:

@@ -74,7 +74,7 @@ def test_a_program_has_its_verdicts(report: Report) -> None:
     assert rules["variables-shared"] == {
         "state": "not-checked",
         "evidence": None,
-        "reason": "variables are read on /device:GPU:0 alone, and it was built for one GPU",
+        "reason": "variables are read on /device:GPU:0 only, and it was built for one GPU",
         "note": None,
         "findings": [],
     }

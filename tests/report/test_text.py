@@ -53,7 +53,7 @@ def test_report_of_one_program() -> None:
         "  KEPT         placeable\n"
         "  KEPT         no-fallback\n"
         "  BROKEN       variables-on-host  1 variable\n"
-        "  NOT CHECKED  variables-shared   variables are read on /device:GPU:0 alone, "
+        "  NOT CHECKED  variables-shared   variables are read on /device:GPU:0 only, "
         "and its builder takes no num_gpus\n"
         "  KEPT         no-idle-device     /device:GPU:0 computes with 1 op\n"
         "\n"

@@ -88,11 +88,12 @@ def test_message_has_source_line_path_and_fix(unsound: Placement) -> None:
     assert str(caught.value) == (
         "variables-shared is broken by train.py:build on gpu*2: 1 finding\n"
         "  main.py:9: the tower on /device:GPU:1 reads w_1 where the tower on /device:GPU:0 "
-        "reads w: they are trained apart\n"
+        "reads w: they are trained separately\n"
         "      w -> tower_0 (/device:GPU:0)\n"
         "      w_1 -> tower_1 (/device:GPU:1)\n"
-        "    fix: make it once and let every tower read it: tf.compat.v1.get_variable in a "
-        "variable scope with reuse after the first tower, or one layer object called once a tower"
+        "    fix: create it once and let every tower read it: tf.compat.v1.get_variable in a "
+        "variable scope with reuse after the first tower, or one layer object called once per "
+        "tower"
     )
 
 

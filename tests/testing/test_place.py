@@ -102,7 +102,7 @@ def test_a_defective_program_fails_and_names_variable_and_line(
             f"E *train.py:{line}: variable w_1 sits on /device:GPU:1, not on /device:CPU:0; *",
             "E *AssertionError: variables-shared is broken by build_towers on gpu?2: 1 finding",
             f"E *train.py:{line}: the tower on /device:GPU:1 reads w_1 where the tower on "
-            "/device:GPU:0 reads w_0: they are trained apart",
+            "/device:GPU:0 reads w_0: they are trained separately",
             "rules: 0 kept, 2 broken, 0 not checked, on gpu?2 (phantom)",
         ]
     )
@@ -155,7 +155,7 @@ def test_not_checked(place):
         [
             "E *variables-on-host is broken by build_towers on gpu?1: 1 finding",
             "E *variables-shared could not be checked on train.py:build_towers: variables are "
-            "read on /device:GPU:0 alone, and it was built for one GPU",
+            "read on /device:GPU:0 only, and it was built for one GPU",
         ]
     )
 
@@ -227,7 +227,7 @@ def test_of_two(place):
         [
             "E *session-memory could not be checked on build_towers: *",
             "E *variables-shared could not be checked on build_towers: variables are read on "
-            "/device:GPU:0 alone, and it was built for one GPU",
+            "/device:GPU:0 only, and it was built for one GPU",
             "rules: 0 kept, 0 broken, 5 not checked, *",
         ]
     )

@@ -10,7 +10,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class EveryTowerCounts(Rule):
             taken = 0
             for update in updates:
                 taken |= gradients.towers(update)
-            missing = [
-                number
+            missing = sum(
+                1 << number
                 for number, tower in enumerate(analysis.towers)
                 if variable in tower.reads and not taken >> number & 1
-            ]
+            )
             if missing and not is_among(variable, self.allow):
                 findings.append(_finding(placement, analysis, variable, updates, missing, taken))
         count = len(gradients.trained)
@@ -62,31 +62,32 @@ def _finding(
     analysis: TowerAnalysis,
     variable: str,
     updates: list[Update],
-    missing: list[int],
+    missing: int,
     taken: int,
 ) -> Finding:
     update = analysis.flow.names[updates[0].op]
-    without = joined(analysis.towers[number] for number in missing)
-    towers = analysis.names_of(taken)
+    without = analysis.names_of(missing)
+    verb = "reads" if missing.bit_count() == 1 else "read"
+    towers = analysis.names_of(taken) if taken else "no tower"
+    others = f", but only those of {towers}" if taken else ""
     line = placement.where(update)
     return Finding(
         object=variable,
         op=placement.ops[variable].type,
         evidence="requested",
         expected="an update by the gradients of all towers that read it",
-        found=f"an update by those on {towers or 'no tower'}",
+        found=f"an update by the gradients of {towers}",
         where=line or placement.where(variable),
         path=(
             *steps(placement, [updates[0].op]),
             *(
                 f"the tower on {analysis.towers[number]} reads it: "
                 f"{analysis.towers[number].reads[variable]}"
-                for number in missing
+                for number in analysis.towers_in(missing)
             ),
         ),
-        message=f"the update of {variable} does not depend on the tower on {without}, which reads "
-        f"it; it takes the gradients of {f'{towers} alone' if towers else 'no tower'}"
-        f"{built_at(placement, update)}",
-        fix="average over the gradients of all towers, and look for a stop_gradient or an index "
-        "that leaves one out",
+        message=f"the update of {variable} takes no gradients of {without}, which {verb} it"
+        f"{others}{built_at(placement, update)}",
+        fix="average the gradients of all towers; look for a tf.stop_gradient or an index that "
+        "leaves one out",
     )

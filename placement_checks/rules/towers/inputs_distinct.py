@@ -76,22 +76,21 @@ def _same_slices(
             first, again = by_tower[towers[0]], by_tower[tower]
             name = producer_of(again)
             op = analysis.flow.number[name]
-            alike = (
-                "the same tensor"
+            same = (
+                f"both read {name}"
                 if first == again
-                else f"cut as {producer_of(first)} is, which the tower on "
-                f"{analysis.towers[towers[0]]} computes with"
+                else f"{producer_of(first)} and {name} are the same slice of one tensor"
             )
-            both = " and ".join(str(analysis.towers[number]) for number in (towers[0], tower))
+            both = analysis.names_of(1 << towers[0] | 1 << tower)
             yield Finding(
                 object=name,
                 op=analysis.flow.types[op],
                 evidence="requested",
                 expected="a slice of its own for each tower",
-                found=f"one slice for the towers on {both}",
+                found=f"one slice for {both}",
                 where=placement.where(name),
                 path=steps(placement, [analysis.flow.number[producer_of(first)], op]),
-                message=f"the towers on {both} compute with the same examples: {name} is {alike}"
+                message=f"{both} compute with the same examples: {same}"
                 f"{built_at(placement, name)}",
                 fix="give each tower its own part: tf.split(batch, num_gpus)[i], a placeholder, "
                 "or a get_next() of its own",
@@ -111,8 +110,8 @@ def _on_gpus(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]
                 expected="/device:CPU:0",
                 found=request_of(op),
                 where=placement.where(op.name),
-                message=f"{op.name} ({op.type}) reads the input and asks for {request_of(op)}: "
-                f"input ops belong to the CPU{built_at(placement, op.name)}",
+                message=f"{op.name} ({op.type}) is an input op and requests {request_of(op)}: "
+                f"input ops belong on the CPU{built_at(placement, op.name)}",
                 fix="build the input pipeline under tf.device('/cpu:0'), before the towers",
             )
 
@@ -138,12 +137,12 @@ def _built_again(
                 op=analysis.flow.types[by_tower[tower]],
                 evidence="requested",
                 expected="one input pipeline for all towers",
-                found=f"one for the tower on {analysis.towers[tower]} alone",
+                found=f"one only for the tower on {analysis.towers[tower]}",
                 where=placement.where(name),
                 path=steps(placement, [by_tower[first], by_tower[tower]]),
-                message=f"{name} feeds the tower on {analysis.towers[tower]} alone and is made as "
-                f"{original} is, which feeds {analysis.towers[first]}: every tower reads all of "
-                f"the data{built_at(placement, name)}",
-                fix="make it once before the towers and draw from it once a tower, or give each "
-                "its part: dataset.shard(num_gpus, i)",
+                message=f"{name} feeds only the tower on {analysis.towers[tower]} and is built "
+                f"like {original}, which feeds the tower on {analysis.towers[first]}: each of the "
+                f"two towers reads all of the data{built_at(placement, name)}",
+                fix="build it once, before the towers, and take one batch per tower from it, or "
+                "give each tower its part: dataset.shard(num_gpus, i)",
             )

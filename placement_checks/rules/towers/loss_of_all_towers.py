@@ -20,7 +20,7 @@ from placement_checks.rules.needs import Need
 
 @dataclass(frozen=True)
 class LossOfAllTowers(Rule):
-    """The loss a program reports reads every tower, and summaries are not written once a tower.
+    """The loss a program reports reads every tower, and summaries are not written once per tower.
 
     The variable that the loop over towers leaves behind is the last tower's: its loss is what
     gets printed, and it looks right, with the noise of a smaller batch. What is looked at: the
@@ -56,7 +56,7 @@ class LossOfAllTowers(Rule):
                 findings += _partial(placement, analysis, [op])
         return self.verdict(
             [finding for finding in findings if not is_among(finding.object, self.allow)],
-            f"{len(reported)} reported, {len(of_losses)} summaries of losses",
+            f"{len(reported)} reported as loss, {len(of_losses)} in summaries",
         )
 
 
@@ -103,11 +103,11 @@ def _partial(placement: Placement, analysis: TowerAnalysis, ops: list[int]) -> I
         op=analysis.flow.types[ops[-1]],
         evidence="requested",
         expected="a loss of all towers",
-        found=f"the loss of the tower on {towers}",
+        found=f"the loss of {towers}",
         where=placement.where(name),
         path=steps(placement, path),
-        message=f"{name} ({analysis.flow.types[ops[-1]]}) reports the loss of the tower on "
-        f"{towers} alone; it does not read {without}{built_at(placement, name)}",
+        message=f"{name} ({analysis.flow.types[ops[-1]]}) reports only the loss of {towers}; it "
+        f"does not depend on {without}{built_at(placement, name)}",
         fix="report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0",
     )
 
@@ -136,8 +136,8 @@ def _repeated(
                 found=f"one for the tower on {analysis.towers[tower]}",
                 where=placement.where(name),
                 path=steps(placement, [by_tower[first], by_tower[tower]]),
-                message=f"the summary {name} is written once a tower: the same line builds "
+                message=f"the summary {name} is written once per tower: the same line builds "
                 f"{original} for the tower on {analysis.towers[first]}{built_at(placement, name)}",
-                fix="summarise the mean over the towers, or one tower and declare it: "
+                fix="summarise the mean over the towers, or one tower and allow it: "
                 "--set loss-of-all-towers.allow=PATTERN",
             )

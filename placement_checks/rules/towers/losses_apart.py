@@ -39,9 +39,7 @@ class LossesApart(Rule):
             for finding in (_finding(placement, mixed) for mixed in analysis.mixed_losses)
             if not is_among(finding.object, self.allow)
         ]
-        joint = (
-            "one loss of all towers; its parts were looked at" if analysis.losses.joint else None
-        )
+        joint = "one loss of all towers; its parts were checked" if analysis.losses.joint else None
         return self.verdict(findings, joint or f"{len(analysis.towers)} towers")
 
 
@@ -54,7 +52,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         object=loss,
         op=placement.ops[loss].type,
         evidence="requested",
-        expected=f"ops of the tower on {tower} alone",
+        expected=f"only ops of the tower on {tower}",
         found=f"{contained} of the tower on {other}",
         where=placement.where(loss),
         path=steps(placement, mixed.path),

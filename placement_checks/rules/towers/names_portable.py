@@ -22,8 +22,8 @@ _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
 class NamesPortable(Rule):
     """Variables are named so that a checkpoint moves between one GPU and many.
 
-    With a reference, the program for one GPU, that is told by its variables: each must be here,
-    of the same name and shape, and what is trained here must be there. Otherwise no variable may
+    With a reference, the program for one GPU, its variables decide: each must be here, of the
+    same name and shape, and what is trained here must be there. Otherwise no variable may
     be named after a tower or device.
 
     A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program
@@ -81,7 +81,8 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
                 placement,
                 reference,
                 name,
-                f"variable {name} has another shape than in {reference.program}",
+                f"variable {name} has shape {ours[name].shape}, and shape {variable.shape} in "
+                f"{reference.program}",
                 str(variable.shape),
                 str(ours[name].shape),
                 "give both the same shape",
@@ -103,7 +104,7 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
                 placement,
                 reference,
                 name,
-                f"variable {name} is trained, and {reference.program} has none of that name",
+                f"variable {name} is trained, and {reference.program} has none of this name",
                 f"a name that {reference.program} has",
                 name,
                 "give the variables the same names in both programs",
@@ -194,11 +195,11 @@ def _finding(
         object=variable,
         op=placement.ops[variable].type,
         evidence="requested",
-        expected="a name that no tower is part of",
+        expected="a name without the scope of a tower",
         found=f"the scope of the tower on {tower}",
         where=placement.where(variable),
         message=f"variable {variable} is named after the tower on {tower}, whose ops are in "
-        f"{scope}/: the program for one GPU, or for another number, does not find it in a "
+        f"{scope}/: a program for one GPU, or for another number of GPUs, does not find it in a "
         f"checkpoint{built_at(placement, variable)}",
         fix="open the tower's scope with tf.name_scope, which get_variable does not add to names",
     )

@@ -12,16 +12,16 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import plural
+from placement_checks.util.text import joined, plural
 
 
 @dataclass(frozen=True)
 class OneUpdate(Rule):
-    """One update per variable and step; the step counter moves by one.
+    """One update per variable and step; the step counter increases by one.
 
     Several updates of one variable in one step race: apply_gradients in the loop over towers
     makes N steps of one, each with a part of the batch. An optimiser that is applied to two groups
-    of variables moves its own scalars, such as Adam's powers of beta, twice. A counter that moves
+    of variables moves its own scalars, such as Adam's powers of beta, twice. A counter that grows
     by two, or not at all, makes the learning rate decay at the wrong time.
 
     Updates in branches of which one is taken count once; updates without a gradient, such as
@@ -84,8 +84,8 @@ def _finding(
     placement: Placement, analysis: TowerAnalysis, variable: str, updates: Sequence[Update]
 ) -> Finding:
     count = len(updates)
-    names = " and ".join(analysis.flow.names[update.op] for update in updates[:3])
-    more = f" and {count - 3} more" if count > 3 else ""
+    names = [analysis.flow.names[update.op] for update in updates[:3]]
+    more = [f"{count - 3} more"] if count > 3 else []
     extra = analysis.flow.names[updates[1].op]
     return Finding(
         object=variable,
@@ -95,7 +95,7 @@ def _finding(
         found=f"{count} updates",
         where=placement.where(extra),
         path=steps(placement, [update.op for update in updates]),
-        message=f"one step updates {variable} {count} times, by {names}{more}"
+        message=f"one step updates {variable} {count} times, by {joined([*names, *more])}"
         f"{built_at(placement, extra)}",
         fix="average the gradients of all towers and call apply_gradients once, with all "
         "variables of the optimiser",
@@ -110,17 +110,17 @@ def _counters(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding
     for counter in dict.fromkeys([*declared, *_counted_again(placement, analysis)]):
         updates = analysis.updates.at_once(analysis.updates.by_variable.get(counter, ()))
         if len(updates) > 1:
-            moved = f"is moved {len(updates)} times"
-            fix = "leave it to apply_gradients(…, global_step), and add to it nowhere else"
+            fault = f"incremented {len(updates)} times"
+            fix = "let only apply_gradients(…, global_step=global_step) increment it"
         elif updates:
             by = _moved_by(placement, analysis, updates[0])
             if by is None or by == 1:
                 continue
-            moved = f"is moved by {by}"
-            fix = "let one step count as one, whatever the number of towers"
+            fault = f"incremented by {by}"
+            fix = "increment it by 1 in each step, whatever the number of towers"
         elif any(analysis.updates.steps[op] for op in _consumers(analysis, counter)):
-            moved = "is never moved, though the step reads it"
-            fix = "hand it to the optimiser: apply_gradients(…, global_step=global_step)"
+            fault = "never incremented, though the step reads it"
+            fix = "pass it to the optimiser: apply_gradients(…, global_step=global_step)"
         else:
             continue
         at = analysis.flow.names[updates[-1].op] if updates else counter
@@ -128,12 +128,12 @@ def _counters(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding
             object=counter,
             op=placement.ops[counter].type,
             evidence="requested",
-            expected="moved by 1 a step",
-            found=moved.removeprefix("is "),
+            expected="incremented by 1 in each step",
+            found=fault,
             where=placement.where(at),
             path=steps(placement, [update.op for update in updates]),
-            message=f"the step counter {counter} {moved}: what decays with it does so at the "
-            f"wrong time{built_at(placement, at)}",
+            message=f"the step counter {counter} is {fault}: what depends on it, such as the "
+            f"decay of the learning rate, changes at the wrong time{built_at(placement, at)}",
             fix=fix,
         )
 

@@ -44,8 +44,8 @@ class TowersAlike(Rule):
             )
             if len(first) != len(other):
                 return self.not_checked(
-                    f"the tower on {analysis.towers[0]} has {len(first)} losses, that on "
-                    f"{analysis.towers[number]} {len(other)}: they cannot be compared"
+                    f"the tower on {analysis.towers[0]} has {len(first)} losses and the tower "
+                    f"on {analysis.towers[number]} has {len(other)}: they cannot be compared"
                 )
             shared = analysis.towers[0].reads.keys() & analysis.towers[number].reads.keys()
             for difference in differences(placement, analysis.flow, first, other, shared):
@@ -58,7 +58,7 @@ class TowersAlike(Rule):
         analysis = analyse(placement)
         name, original = analysis.flow.names[difference.other], analysis.flow.names[difference.op]
         where = placement.where(original)
-        at = f" ({where})" if where and where != placement.where(name) else ""
+        at = f", {where}" if where and where != placement.where(name) else ""
         return Finding(
             object=name,
             op=analysis.flow.types[difference.other],
@@ -67,9 +67,9 @@ class TowersAlike(Rule):
             found=difference.found,
             where=placement.where(name),
             path=steps(placement, difference.path),
-            message=f"the tower on {analysis.towers[number]} computes {name}, {difference.found}, "
-            f"where that on {analysis.towers[0]} computes {original}, "
-            f"{difference.expected}{at}{built_at(placement, name)}",
+            message=f"the tower on {analysis.towers[number]} computes {name} ({difference.found}) "
+            f"where the tower on {analysis.towers[0]} computes {original} "
+            f"({difference.expected}{at}){built_at(placement, name)}",
             fix="build all towers by one function with the same arguments; what only one tower "
             "needs must not be part of its loss",
         )

@@ -46,7 +46,7 @@ class UpdateOpsRun(Rule):
             if not is_among(analysis.flow.names[op], self.allow)
         ]
         if not updates:
-            return self.not_checked("there are no statistics updates")
+            return self.not_checked("no op updates statistics such as batch normalisation's")
         if analysis.updates.unknown:
             return self.not_checked(analysis.updates.unknown)
         meant = Device.parse(self.tower).over(LOCALHOST)
@@ -103,11 +103,11 @@ def _finding(placement: Placement, analysis: TowerAnalysis, op: int, runs: int) 
     name = flow.names[op]
     holder = flow.state_holder(flow.inputs[op][0]) if flow.inputs[op] else None
     of = f" of {flow.names[holder]}" if holder is not None else ""
-    towers = analysis.names_of(analysis.towers_behind[op])
-    by = f" by the tower on {towers}" if towers else ""
+    towers = analysis.towers_behind[op] & analysis.all_towers
+    by = f" by {analysis.names_of(towers)}" if towers else ""
     roots = " and ".join(flow.names[root] for root in analysis.updates.roots[:3])
     one = (
-        "; if one tower's are enough, declare it: --set update-ops-run.tower=/gpu:0"
+        "; if the updates of one tower are enough, declare it: --set update-ops-run.tower=/gpu:0"
         if runs
         else ""
     )
@@ -118,8 +118,8 @@ def _finding(placement: Placement, analysis: TowerAnalysis, op: int, runs: int) 
         expected=f"part of {roots}",
         found="not part of the step",
         where=placement.where(name),
-        message=f"the update{of}{by}, {name} ({flow.types[op]}), is not part of the train op "
+        message=f"{name} ({flow.types[op]}), the update{of}{by}, is not part of the train op "
         f"{roots}{built_at(placement, name)}",
         fix="group it with the train op: tf.group(train_op, *get_collection(UPDATE_OPS)), or "
-        f"build that under control_dependencies{one}",
+        f"build the train op under tf.control_dependencies of them{one}",
     )

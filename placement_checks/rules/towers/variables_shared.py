@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Variab
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.rules.needs import Need
+from placement_checks.util.text import joined, plural
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class VariablesShared(Rule):
     get_variable, a variable scope that is not reused (or is named after the tower), and a layer
     that is built anew for each tower.
 
-    Two ways lead to a finding. By data flow: two variables of the same shape, dtype and use are
-    each read on another GPU, and these GPUs do not hold parts of one model: nothing that is
+    There are two kinds of findings. By data flow: two variables of the same shape, dtype and use
+    are each read on another GPU, and these GPUs do not hold parts of one model: nothing that is
     computed on one has a part in what is computed on the other before gradients meet. By
     collections: the program is built with 1 and with N towers, and TRAINABLE_VARIABLES and
     GLOBAL_VARIABLES must not grow. An optimiser slot may only be added along with its variable.
@@ -51,7 +52,7 @@ class VariablesShared(Rule):
             return self.not_checked("the graph has no variables")
         unsaved = [_unsaved(placement, variable) for variable in _not_global(placement)]
         if len(parts.gpus) < 2 and single is None and not unsaved:
-            where = f"on {parts.gpus[0].device.short} alone" if parts.gpus else "on no GPU"
+            where = f"on {parts.gpus[0].device.short} only" if parts.gpus else "on no GPU"
             reason = f"variables are read {where}, and {_why_not(evidence)}"
             return self.not_checked(reason, one_tower=len(parts.gpus) == 1)
         of_single = {variable.name for variable in single.variables} if single else set()
@@ -66,7 +67,7 @@ class VariablesShared(Rule):
                     findings[variable] = _added(placement, variable)
         note = _counts(evidence, single)
         if single is None and parts.joined_gpus:
-            note += "; GPUs whose computations meet were taken for parts of one model"
+            note += "; GPUs that use each other's results were taken for parts of one model"
         return self.verdict([*findings.values(), *unsaved], note)
 
     def _is_allowed(self, variable: str) -> bool:
@@ -105,8 +106,8 @@ def _copies(placement: Placement, parts: ReadsByGpu, informed: bool) -> Iterator
     """Pair the variables that not all towers read, by their use and in the order of creation.
 
     GPUs that hold parts of one model count as one tower: the parts of the others are paired with
-    those of the first. With the word of the collections that variables are too many, such GPUs
-    are taken for towers all the same if there are no others.
+    those of the first. Where the collections prove that there are too many variables, such
+    GPUs are taken for towers all the same if there are no others.
     """
     towers = parts.gpus
     own: dict[tuple[object, ...], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -193,7 +194,8 @@ def _primaries(placement: Placement) -> dict[str, set[str]]:
 
 def _doubled(placement: Placement, copy: _Copy) -> Finding:
     tower, of = copy.tower.device.short, copy.of.device.short
-    kept = "trained" if _is_trained(placement, copy.variable) else "kept"
+    trained = _is_trained(placement, copy.variable)
+    apart = "trained separately" if trained else "separate variables"
     return Finding(
         object=copy.variable,
         op=placement.ops[copy.variable].type,
@@ -206,7 +208,7 @@ def _doubled(placement: Placement, copy: _Copy) -> Finding:
             f"{copy.variable} -> {copy.tower.reads[copy.variable]} ({tower})",
         ),
         message=f"the tower on {tower} reads {copy.variable} where the tower on {of} reads "
-        f"{copy.original}: they are {kept} apart{built_at(placement, copy.variable)}",
+        f"{copy.original}: they are {apart}{built_at(placement, copy.variable)}",
         fix=_FIX,
     )
 
@@ -217,17 +219,19 @@ def _added(placement: Placement, variable: str) -> Finding:
         for tower in analyse(placement).reads_by_gpu.gpus
         if variable in tower.reads
     ]
-    by = f"; the tower on {' and '.join(readers)} reads it" if readers else ""
+    towers = "the tower" if len(readers) == 1 else "the towers"
+    verb = "reads" if len(readers) == 1 else "read"
+    by = f"; {towers} on {joined(readers)} {verb} it" if readers else ""
     return Finding(
         object=variable,
         op=placement.ops[variable].type,
         evidence="requested",
         expected="the variables of the program with one tower",
-        found=f"a variable more with {len(placement.machine.gpus)} GPUs"
+        found=f"an additional variable with {len(placement.machine.gpus)} GPUs"
         if placement.machine
-        else "a variable more",
+        else "an additional variable",
         where=placement.where(variable),
-        message=f"{variable} is there only when the program is built with more than one tower{by}"
+        message=f"{variable} exists only when the program is built with more than one tower{by}"
         f"{built_at(placement, variable)}",
         fix=_FIX,
     )
@@ -244,36 +248,42 @@ def _unsaved(placement: Placement, variable: str) -> Finding:
         op=placement.ops[variable].type if variable in placement.ops else "",
         evidence="requested",
         expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
-        found="in TRAINABLE_VARIABLES alone",
+        found="in TRAINABLE_VARIABLES only",
         where=placement.where(variable),
         message=f"{variable} is trained but not in GLOBAL_VARIABLES: "
-        "global_variables_initializer() does not set it, and a Saver does not save it"
+        "global_variables_initializer() does not initialise it, and a Saver does not save it"
         f"{built_at(placement, variable)}",
-        fix="leave `collections` out where it is made, or name both collections there",
+        fix="leave out `collections` where it is created, or name both collections there",
     )
 
 
 def _counts(evidence: Evidence, single: Placement | None) -> str:
-    """How the collections grow from one tower to N, and by what the rule judged."""
+    """The sizes of the collections with one tower and with N, and by what the rule judged."""
     placement = evidence.placement
     if single is None:
-        how = f"by data flow alone: {_why_not(evidence)}"
-        return f"{_sizes([placement])}; {how}" if placement.collections else how
-    return f"{_sizes([single, placement])} from 1 tower to {_gpus(placement)}"
-
-
-def _sizes(placements: Sequence[Placement]) -> str:
+        how = f"judged by data flow only: {_why_not(evidence)}"
+        return f"{_sizes(placement)}; {how}" if placement.collections else how
+    gpus = len(placement.machine.gpus) if placement.machine else "more"
+    if all(_size(single, key) == _size(placement, key) for key in _COLLECTIONS):
+        return f"{_sizes(placement)} with 1 tower and with {gpus}"
     return ", ".join(
-        f"{label} {' -> '.join(str(len(each.collections.get(key, ()))) for each in placements)}"
-        for label, key in (("TRAINABLE", TRAINABLE), ("GLOBAL", GLOBAL))
+        f"{plural(_size(single, key), f'{kind} variable')} with 1 tower and "
+        f"{_size(placement, key):,} with {gpus}"
+        for key, kind in _COLLECTIONS.items()
     )
 
 
-def _gpus(placement: Placement) -> str:
-    return str(len(placement.machine.gpus)) if placement.machine else "many"
+def _sizes(placement: Placement) -> str:
+    trainable, in_global = (_size(placement, key) for key in _COLLECTIONS)
+    return f"{trainable:,} trainable and {plural(in_global, 'global variable')}"
 
 
+def _size(placement: Placement, key: str) -> int:
+    return len(placement.collections.get(key, ()))
+
+
+_COLLECTIONS = {TRAINABLE: "trainable", GLOBAL: "global"}
 _FIX = (
-    "make it once and let every tower read it: tf.compat.v1.get_variable in a variable scope with "
-    "reuse after the first tower, or one layer object called once a tower"
+    "create it once and let every tower read it: tf.compat.v1.get_variable in a variable scope "
+    "with reuse after the first tower, or one layer object called once per tower"
 )

@@ -63,7 +63,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             op="VarHandleOp",
             evidence="requested",
             expected="an update by the gradients of all towers that read it",
-            found="an update by those on /device:GPU:1",
+            found="an update by the gradients of the tower on /device:GPU:1",
             where="main.py:50",
             path=(
                 "update/w (ResourceApplyGradientDescent) main.py:50",
@@ -92,7 +92,8 @@ def test_one_tower_of_many_is_left_out(
     (finding,) = EveryTowerCounts().judge(without(missing, count)).findings
 
     others = joined(f"/device:GPU:{i}" for i in range(count) if i != missing)
-    assert finding.found == f"an update by those on {others}"
+    towers = "tower" if count == 2 else "towers"
+    assert finding.found == f"an update by the gradients of the {towers} on {others}"
     assert finding.path[1:] == (
         f"the tower on /device:GPU:{missing} reads it: tower_{missing}/w/MatMul",
     )
@@ -105,7 +106,7 @@ def test_the_last_tower_counts_alone(count: int, snapshot: SnapshotAssertion) ->
 
     (finding,) = EveryTowerCounts().judge(updated(gradient(last), gpus=range(count))).findings
 
-    assert finding.found == f"an update by those on /device:GPU:{last}"
+    assert finding.found == f"an update by the gradients of the tower on /device:GPU:{last}"
     assert messages(finding) == snapshot
     assert len(finding.path) == count
 
@@ -115,14 +116,14 @@ def test_one_tower_is_taken_twice() -> None:
 
     (finding,) = EveryTowerCounts().judge(graph).findings
 
-    assert finding.found == "an update by those on /device:GPU:0"
+    assert finding.found == "an update by the gradients of the tower on /device:GPU:0"
 
 
 def test_no_tower_counts(snapshot: SnapshotAssertion) -> None:
     """The gradient is a constant: it is lost in all of them."""
     (finding,) = EveryTowerCounts().judge(updated("zeros", host("zeros", "Const"))).findings
 
-    assert finding.found == "an update by those on no tower"
+    assert finding.found == "an update by the gradients of no tower"
     assert messages(finding) == snapshot
 
 

@@ -434,7 +434,7 @@ def test_broken_by_a_pipeline_made_once_a_tower(snapshot: SnapshotAssertion) -> 
             op="IteratorV2",
             evidence="requested",
             expected="one input pipeline for all towers",
-            found="one for the tower on /device:GPU:1 alone",
+            found="one only for the tower on /device:GPU:1",
             where="main.py:9",
             path=("iterator_0 (IteratorV2)", "iterator_1 (IteratorV2) main.py:9"),
             message=ANY,

@@ -102,7 +102,7 @@ def test_a_list_that_leaves_one_tower_out(
     others = joined(f"/device:GPU:{i}" for i in towers)
     assert finding.object == f"tower_{towers[-1]}/loss"
     assert finding.path[0] == f"tower_{towers[-1]}/loss (Mean)"
-    assert finding.found == f"the loss of the tower on {others}"
+    assert finding.found == f"the loss of the towers on {others}"
     assert messages(finding) == snapshot
 
 
@@ -119,7 +119,7 @@ def test_a_mean_that_leaves_one_tower_out() -> None:
     (finding,) = LossOfAllTowers().judge(graph).findings
 
     assert finding.object == "loss"
-    assert finding.found == "the loss of the tower on /device:GPU:0 and /device:GPU:2"
+    assert finding.found == "the loss of the towers on /device:GPU:0 and /device:GPU:2"
 
 
 @pytest.mark.parametrize(

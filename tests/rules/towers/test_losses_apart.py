@@ -55,7 +55,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             object="tower_1/loss",
             op="AddN",
             evidence="requested",
-            expected="ops of the tower on /device:GPU:1 alone",
+            expected="only ops of the tower on /device:GPU:1",
             found="tower_0/w/MatMul of the tower on /device:GPU:0",
             where="main.py:30",
             path=(
@@ -96,7 +96,7 @@ def test_a_loss_on_the_host_belongs_to_the_tower_that_has_none() -> None:
     (finding,) = LossesApart().judge(graph).findings
 
     assert finding.object == "total"
-    assert finding.expected == "ops of the tower on /device:GPU:1 alone"
+    assert finding.expected == "only ops of the tower on /device:GPU:1"
 
 
 def test_each_of_several_losses_of_a_tower_is_looked_at() -> None:

@@ -57,7 +57,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             object="tower_0/w",
             op="VarHandleOp",
             evidence="requested",
-            expected="a name that no tower is part of",
+            expected="a name without the scope of a tower",
             found="the scope of the tower on /device:GPU:0",
             where="main.py:30",
             message=ANY,

@@ -341,8 +341,8 @@ def test_the_step_counter_moves_twice(snapshot: SnapshotAssertion) -> None:
             object="step",
             op="VarHandleOp",
             evidence="requested",
-            expected="moved by 1 a step",
-            found="moved 2 times",
+            expected="incremented by 1 in each step",
+            found="incremented 2 times",
             where="main.py:41",
             path=(
                 "step/add (AssignAddVariableOp) main.py:40",
@@ -362,7 +362,10 @@ def test_the_step_counter_moves_by_another_number(by: int, snapshot: SnapshotAss
     (finding,) = OneUpdate().judge(graph).findings
 
     assert (finding.object, finding.where) == ("step", "main.py:40")
-    assert (finding.expected, finding.found) == ("moved by 1 a step", f"moved by {by}")
+    assert (finding.expected, finding.found) == (
+        "incremented by 1 in each step",
+        f"incremented by {by}",
+    )
     assert messages(finding) == snapshot
     assert finding.path == ("step/add (AssignAddVariableOp) main.py:40",)
 
@@ -376,8 +379,8 @@ def test_the_step_counter_never_moves_though_the_rate_decays_with_it(
 
     assert (finding.object, finding.where, finding.path) == ("step", "main.py:7", ())
     assert (finding.expected, finding.found) == (
-        "moved by 1 a step",
-        "never moved, though the step reads it",
+        "incremented by 1 in each step",
+        "never incremented, though the step reads it",
     )
     assert messages(finding) == snapshot
 
