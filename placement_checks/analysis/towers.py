@@ -43,9 +43,9 @@ class Tower(NamedTuple):
 class ReadsByGpu:
     """The GPUs that compute with variables, and which of them hold parts of one model.
 
-    In one model, what is computed with a variable on one GPU has a part in what is combined with
-    a variable on the other, forwards or in its gradients; towers meet only after their gradients
-    are computed. Variables that all GPUs read prove nothing.
+    In one model, what is computed with a variable on one GPU is used by what is combined with a
+    variable on the other, forwards or in its gradients; towers use each other's results only
+    after their gradients are computed. Variables that all GPUs read prove nothing.
 
     What is computed with a variable on the host, such as a lookup in a table, is read by the GPUs
     that compute with the result. What only updates compute with, such as a velocity, is not read.
@@ -150,7 +150,7 @@ class ReadsByGpu:
         return bool(in_model and not self._backward[op] and not self._ops[op].requested.is_gpu)
 
     def _joined_gpus(self) -> set[frozenset[int]]:
-        """The pairs of GPUs, by number, whose computations with variables of their own meet."""
+        """The pairs of GPUs, by number, of which one uses what the other computes with its own."""
         if len(self.gpus) < 2:
             return set()
         shared = set.intersection(*(set(gpu.reads) for gpu in self.gpus))

@@ -93,16 +93,16 @@ def assert_variables_shared(
 
     All towers read the same variables.
 
-    A tower that has weights of its own trains them alone: nothing fails, and the gradients that
-    are averaged belong to different weights. The usual causes are tf.Variable instead of
+    A tower that has weights of its own trains them by itself: nothing fails, and the gradients
+    that are averaged belong to different weights. The usual causes are tf.Variable instead of
     get_variable, a variable scope that is not reused (or is named after the tower), and a layer
-    that is built anew for each tower.
+    that is built again for each tower.
 
     There are two kinds of findings. By data flow: two variables of the same shape, dtype and use
-    are each read on another GPU, and these GPUs do not hold parts of one model: nothing that is
-    computed on one has a part in what is computed on the other before gradients meet. By
-    collections: the program is built with 1 and with N towers, and TRAINABLE_VARIABLES and
-    GLOBAL_VARIABLES must not grow. An optimiser slot may only be added along with its variable.
+    are each read on another GPU, and these GPUs do not hold parts of one model: neither uses what
+    is computed on the other before gradients are brought together. By collections: the program
+    is built with 1 and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must not grow.
+    An optimiser slot may only be added along with its variable.
 
     What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
     trained, but global_variables_initializer() does not set it and a Saver does not save it.
@@ -184,8 +184,8 @@ def assert_towers_alike(
     The towers are the same computation, devices apart.
 
     The loss of each tower is followed back beside that of the first, op by op, and each place
-    where they part is a finding: another op, another attribute, another constant. The usual cause
-    is an `if` on the number of the tower, or an argument that only one of them gets.
+    where they differ is a finding: another op, another attribute, another constant. The usual
+    cause is an `if` on the number of the tower, or an argument that only one of them gets.
 
     Not findings: the sizes with which towers cut their slices, seeds, a factor of a whole loss
     (towers of unequal size), a regularisation that one tower adds for all, and what a tower
@@ -213,11 +213,11 @@ def assert_inputs_distinct(
     Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
     the batch is a part of what it should be. A slice is followed from placeholders, iterators and
     queues into the towers; two are the same if they are cut from one tensor in the same way.
-    Scalars, and vectors of fixed length, are no examples.
+    Scalars, and vectors of fixed length, are not examples.
 
     Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
-    batch twice; made anew in the loop over towers they read the same files N times. What fetches
-    batches ahead for a GPU, from a pipeline on the CPU, belongs there.
+    batch twice; built again in the loop over towers, they read the same files N times. Ops that
+    prefetch batches for a GPU from a pipeline on the CPU belong on that GPU.
 
     `allow` lists inputs, or patterns, that all towers read whole on purpose.
 
@@ -401,9 +401,9 @@ def assert_randomness_apart(
     towers read, as Keras 3's Dropout does in a graph.
 
     Ops that keep their own state have the same seed and second seed; without either they draw
-    anew. Stateless ones have equal seeds, by construction.
+    different numbers. Stateless ones have equal seeds, by construction.
 
-    `allow` lists ops, or patterns, that draw alike on purpose.
+    `allow` lists ops, or patterns, that draw the same numbers on purpose.
 
     Parameters and their defaults:
       randomness-apart.allow = ()
@@ -457,7 +457,7 @@ def assert_update_ops_run(
     Batch normalisation keeps the moments that evaluation uses by ops that the step must run:
     those of the collection UPDATE_OPS, and those that assign what a tower computes of its examples
     to a variable that is not trained. Left out of the train op they never run, and evaluation uses
-    the moments of the first minute.
+    the initial values.
 
     `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0; those of
     the others may be left out. `allow` lists updates, or patterns, that are run by themselves.

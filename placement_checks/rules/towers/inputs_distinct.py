@@ -28,11 +28,11 @@ class InputsDistinct(Rule):
     Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
     the batch is a part of what it should be. A slice is followed from placeholders, iterators and
     queues into the towers; two are the same if they are cut from one tensor in the same way.
-    Scalars, and vectors of fixed length, are no examples.
+    Scalars, and vectors of fixed length, are not examples.
 
     Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
-    batch twice; made anew in the loop over towers they read the same files N times. What fetches
-    batches ahead for a GPU, from a pipeline on the CPU, belongs there.
+    batch twice; built again in the loop over towers, they read the same files N times. Ops that
+    prefetch batches for a GPU from a pipeline on the CPU belong on that GPU.
 
     `allow` lists inputs, or patterns, that all towers read whole on purpose.
     """

@@ -24,9 +24,9 @@ class RandomnessApart(Rule):
     towers read, as Keras 3's Dropout does in a graph.
 
     Ops that keep their own state have the same seed and second seed; without either they draw
-    anew. Stateless ones have equal seeds, by construction.
+    different numbers. Stateless ones have equal seeds, by construction.
 
-    `allow` lists ops, or patterns, that draw alike on purpose.
+    `allow` lists ops, or patterns, that draw the same numbers on purpose.
     """
 
     name = "randomness-apart"

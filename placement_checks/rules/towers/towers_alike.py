@@ -16,8 +16,8 @@ class TowersAlike(Rule):
     """The towers are the same computation, devices apart.
 
     The loss of each tower is followed back beside that of the first, op by op, and each place
-    where they part is a finding: another op, another attribute, another constant. The usual cause
-    is an `if` on the number of the tower, or an argument that only one of them gets.
+    where they differ is a finding: another op, another attribute, another constant. The usual
+    cause is an `if` on the number of the tower, or an argument that only one of them gets.
 
     Not findings: the sizes with which towers cut their slices, seeds, a factor of a whole loss
     (towers of unequal size), a regularisation that one tower adds for all, and what a tower

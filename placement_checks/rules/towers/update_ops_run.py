@@ -21,7 +21,7 @@ class UpdateOpsRun(Rule):
     Batch normalisation keeps the moments that evaluation uses by ops that the step must run:
     those of the collection UPDATE_OPS, and those that assign what a tower computes of its examples
     to a variable that is not trained. Left out of the train op they never run, and evaluation uses
-    the moments of the first minute.
+    the initial values.
 
     `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0; those of
     the others may be left out. `allow` lists updates, or patterns, that are run by themselves.
@@ -79,7 +79,7 @@ def _statistics(placement: Placement, analysis: TowerAnalysis) -> Iterator[int]:
         name = flow.names[holder]
         if name in gradient_flow(placement).trained or not _is_kept(placement, name):
             continue
-        # That an op reads the variable itself says nothing: a counter is computed so as well.
+        # Reading the variable itself proves nothing: a counter does so as well.
         itself = set(analysis.reads_by_gpu.readers[name])
 
         def leads_on(op: int, itself: set[int] = itself) -> bool:

@@ -20,16 +20,16 @@ from placement_checks.util.text import joined, plural
 class VariablesShared(Rule):
     """All towers read the same variables.
 
-    A tower that has weights of its own trains them alone: nothing fails, and the gradients that
-    are averaged belong to different weights. The usual causes are tf.Variable instead of
+    A tower that has weights of its own trains them by itself: nothing fails, and the gradients
+    that are averaged belong to different weights. The usual causes are tf.Variable instead of
     get_variable, a variable scope that is not reused (or is named after the tower), and a layer
-    that is built anew for each tower.
+    that is built again for each tower.
 
     There are two kinds of findings. By data flow: two variables of the same shape, dtype and use
-    are each read on another GPU, and these GPUs do not hold parts of one model: nothing that is
-    computed on one has a part in what is computed on the other before gradients meet. By
-    collections: the program is built with 1 and with N towers, and TRAINABLE_VARIABLES and
-    GLOBAL_VARIABLES must not grow. An optimiser slot may only be added along with its variable.
+    are each read on another GPU, and these GPUs do not hold parts of one model: neither uses what
+    is computed on the other before gradients are brought together. By collections: the program
+    is built with 1 and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must not grow.
+    An optimiser slot may only be added along with its variable.
 
     What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
     trained, but global_variables_initializer() does not set it and a Saver does not save it.

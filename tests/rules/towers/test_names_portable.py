@@ -389,7 +389,7 @@ def test_variables_of_the_reference_that_are_kept() -> None:
     assert objects(graph, allow=("?", "old/?")) == []
 
 
-def test_a_tower_in_a_name_is_said_before_that_the_reference_has_none(
+def test_a_tower_in_a_name_is_found_before_that_the_reference_has_none(
     snapshot: SnapshotAssertion,
 ) -> None:
     """One finding a variable; and the name that the reference has is missed."""

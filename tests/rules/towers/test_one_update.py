@@ -442,7 +442,7 @@ def test_the_step_counter_moves_in_one_of_two_branches() -> None:
     assert objects(graph) == []
 
 
-def test_a_counter_that_is_none_of_the_graph_tells_nothing() -> None:
+def test_a_counter_outside_the_graph_is_ignored() -> None:
     assert objects(program(step={"counters": ("gone",)})) == []
 
 

@@ -300,7 +300,7 @@ def test_a_constant_inside_the_loss(one: float, other: float, different: bool) -
     assert found(graph) == (expected if different else [])
 
 
-def test_a_large_constant_that_is_not_known_tells_nothing() -> None:
+def test_a_large_constant_of_unknown_value_is_no_difference() -> None:
     ops = []
     for i in (0, 1):
         ops += [

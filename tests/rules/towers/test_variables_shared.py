@@ -427,7 +427,7 @@ def test_needs_no_placer() -> None:
     assert objects(unplaced) == ["w_1"]
 
 
-def test_a_build_for_one_gpu_with_as_many_towers_tells_nothing(
+def test_a_build_for_one_gpu_with_as_many_towers_is_ignored(
     snapshot: SnapshotAssertion,
 ) -> None:
     """The builder takes num_gpus and does not heed it."""
@@ -513,7 +513,7 @@ def test_statistics_are_kept_and_not_trained_apart(snapshot: SnapshotAssertion) 
     assert messages(finding) == snapshot
 
 
-def test_collections_that_hold_nothing_tell_nothing(snapshot: SnapshotAssertion) -> None:
+def test_empty_collections_are_ignored(snapshot: SnapshotAssertion) -> None:
     ops = [*variables("w"), *tower(0, "w")]
     empty = collections([])
     graph = program(*ops, collections=empty, single_gpu=placement(*ops, collections=empty))
@@ -565,7 +565,7 @@ def test_one_tower_is_enough_to_see_that_a_variable_is_not_saved() -> None:
     assert objects(graph) == ["w"]
 
 
-def test_gpus_that_hold_parts_of_one_model_are_said_to(snapshot: SnapshotAssertion) -> None:
+def test_gpus_taken_for_parts_of_one_model_are_in_the_note(snapshot: SnapshotAssertion) -> None:
     graph = program(
         *variables("w", "v"),
         *tower(0, "w"),
@@ -627,7 +627,7 @@ def test_a_collection_of_the_two_is_enough(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
-def test_one_tower_and_no_collections_tell_nothing(snapshot: SnapshotAssertion) -> None:
+def test_not_checked_with_one_tower_and_no_collections(snapshot: SnapshotAssertion) -> None:
     ops = [*variables("w"), *tower(0, "w")]
 
     verdict = VariablesShared().judge(program(*ops, single_gpu=placement(*ops)))
@@ -690,7 +690,7 @@ def test_a_tower_of_more_parts_than_the_first_has() -> None:
     ("machine", "found"),
     [("gpu*2", "an additional variable with 2 GPUs"), (None, "an additional variable")],
 )
-def test_what_is_said_of_a_variable_that_is_added_for_all_towers(
+def test_the_finding_on_a_variable_that_is_added_for_all_towers(
     machine: str | None, found: str, snapshot: SnapshotAssertion
 ) -> None:
     graph = program(
@@ -710,7 +710,7 @@ def test_what_is_said_of_a_variable_that_is_added_for_all_towers(
     assert messages(verdict) == snapshot
 
 
-def test_one_gpu_that_reads_is_enough_where_the_collections_tell() -> None:
+def test_one_gpu_that_reads_is_enough_where_the_collections_grow() -> None:
     """The second tower was built on the GPU of the first."""
     graph = program(
         *variables("w", "w_1"),
