@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from placement_checks.cli import FAILED
-from placement_checks.cli.options import asked_machine, captured, check_all, machine_options
+from placement_checks.cli.options import call_settings, machine_options
 from placement_checks.report.diff import render_json, render_text
 from placement_checks.util.streams import report_alone
 from placement_checks.verification import configuration
 from placement_checks.verification.comparing import compare
+from placement_checks.verification.targets import check_targets, gather
 
 
 @click.command("diff")
@@ -19,10 +20,19 @@ from placement_checks.verification.comparing import compare
 @click.argument("new")
 @machine_options
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
 )
 def command(
-    old: str, new: str, gpus: int | None, machine: str | None, soft: bool | None, form: str
+    old: str,
+    new: str,
+    gpus: int | None,
+    machine: str | None,
+    soft: bool | None,
+    output_format: str,
 ) -> int:
     """Compare two placements: of programs, graphs or logs.
 
@@ -30,11 +40,12 @@ def command(
     where anything failed, or where no difference is found and one of them is a log that could not
     be read in full.
     """
-    settings = asked_machine(gpus, machine, soft).within(configuration.load(Path.cwd()).settings)
-    check_all([old, new])
+    call = call_settings(gpus, machine, soft)
+    settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
+    check_targets([old, new])
     with report_alone():
-        difference = compare(captured(old, settings).placement, captured(new, settings).placement)
-    render = render_json if form == "json" else render_text
+        difference = compare(gather(old, settings).placement, gather(new, settings).placement)
+    render = render_json if output_format == "json" else render_text
     click.echo(render(difference))
     if difference:
         return 1

@@ -23,21 +23,21 @@ _STEPS = 50  # of the bar
 @click.argument("files", nargs=-1, required=True, metavar="FILE... | -")
 @click.option(
     "--format",
-    "form",
+    "output_format",
     type=click.Choice(["text", "json", "lines"]),
     default="text",
     show_default=True,
 )
 @click.option("--require-records", is_flag=True, help="A log without records is an error.")
-def command(files: tuple[str, ...], form: str, require_records: bool) -> int:
-    """Tell what a placement log says of each device.
+def command(files: tuple[str, ...], output_format: str, require_records: bool) -> int:
+    """Say what a placement log has on each device.
 
     FILE is what a process printed with log_device_placement on, stdout and stderr, in one file
     or several, from wherever it was printed; gzip is unpacked, and - is standard input.
 
     --format lines prints one op a line, in TensorFlow's own words.
 
-    The exit status is 0 also for a log without records, whose likely reason is told, in JSON as
+    The exit status is 0 also for a log without records, whose likely reason is printed, in JSON as
     "reason"; with --require-records it is 2, as it is where a file cannot be read.
     """
     with _bar(files) as watch:
@@ -49,12 +49,12 @@ def command(files: tuple[str, ...], form: str, require_records: bool) -> int:
         "json": render_json,
         "lines": render_lines,
     }
-    sys.stdout.write(render[form](log))
+    sys.stdout.write(render[output_format](log))
     troubles = list(log.troubles)
-    if form == "lines":
+    if output_format == "lines":
         troubles += torn_and_reason(log)
-    told = [tell(f"placement-checks: {trouble}") for trouble in troubles]
-    return 0 if all(told) else FAILED
+    printed = [tell(f"placement-checks: {trouble}") for trouble in troubles]
+    return 0 if all(printed) else FAILED
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from placement_checks.analysis.transfers import copies, transfers
-from placement_checks.cli.options import asked_machine, captured, machine_options
+from placement_checks.cli.options import call_settings, machine_options
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.placement import Placement
 from placement_checks.logs import Record, text_of
@@ -17,6 +17,7 @@ from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.util.printable import printable
 from placement_checks.util.streams import report_alone
 from placement_checks.verification import configuration
+from placement_checks.verification.targets import gather
 
 
 @click.command("place")
@@ -46,10 +47,10 @@ def command(
     """
     if rows is not None and not shows_transfers:
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
-    call = asked_machine(gpus, machine, soft)
-    settings = call.within(configuration.load(Path.cwd()).settings)
+    call = call_settings(gpus, machine, soft)
+    settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
     with report_alone():
-        placement = captured(target, settings).placement
+        placement = gather(target, settings).placement
     if not placement.assigned and not placement.refusals:
         raise InputError(target, str(placement.assigned))
     if placement.refusals:

@@ -15,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from placement_checks.cli import FAILED
 from placement_checks.cli.files import written
-from placement_checks.cli.options import check_all
 from placement_checks.cli.output import tell
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.gpus import checked_gpus
@@ -29,6 +28,7 @@ from placement_checks.util.streams import report_alone
 from placement_checks.util.text import plural
 from placement_checks.verification import configuration, gathering
 from placement_checks.verification.configuration import Settings
+from placement_checks.verification.targets import check_targets
 
 if TYPE_CHECKING:
     from placement_checks.core.program import BatchFunction
@@ -89,7 +89,7 @@ def command(
     settings = _settings(target, call)
     before = _saved(against) if against else ()
     set_thread_pools()
-    check_all([target, settings.reference], settings.batch)
+    check_targets([target, settings.reference], settings.batch)
     with written(output) as stream, _timeline(timeline) as step:
         with report_alone():
             gathering.prepare(placer=False)
@@ -108,7 +108,7 @@ def _settings(target: str, call: Settings) -> Settings:
     """The settings of the call, and where it says nothing those of the configured program."""
     configured = configuration.load(Path.cwd())
     own = (settings for name, settings in configured.programs if name == target)
-    settings = call.within(next(own, Settings())).within(configured.settings)
+    settings = call.defaulting_to(next(own, Settings())).defaulting_to(configured.settings)
     checked_gpus(settings.gpus or 2)
     if settings.machine is not None and settings.gpus is None:
         raise UsageError(

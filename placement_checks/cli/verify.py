@@ -13,7 +13,7 @@ from rich.console import Console
 
 from placement_checks.cli import FAILED, say
 from placement_checks.cli.files import written
-from placement_checks.cli.options import asked_machine, captured, check_all, machine_options
+from placement_checks.cli.options import call_settings, machine_options
 from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
@@ -28,6 +28,7 @@ from placement_checks.verification.configuration import Settings
 from placement_checks.verification.gathering import with_numbers
 from placement_checks.verification.judging import verify
 from placement_checks.verification.policy import known_rule, parse_setting, policy_errors
+from placement_checks.verification.targets import check_targets, gather
 
 
 @click.command("verify")
@@ -42,7 +43,7 @@ from placement_checks.verification.policy import known_rule, parse_setting, poli
 @click.option("--require-all", is_flag=True, help="A rule that could not be checked fails.")
 @click.option(
     "--format",
-    "form",
+    "output_format",
     type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
@@ -60,7 +61,7 @@ def command(
     without: tuple[str, ...],
     sets: tuple[str, ...],
     require_all: bool,
-    form: str,
+    output_format: str,
     output: str | None,
 ) -> int:
     """Judge programs, graphs and logs by the rules.
@@ -79,7 +80,7 @@ def command(
         policy.setdefault(rule, {})[parameter] = value
     for wrong in policy_errors(policy, "--set "):
         raise wrong
-    call = asked_machine(
+    call = call_settings(
         gpus,
         machine,
         soft,
@@ -92,59 +93,60 @@ def command(
     for name in (*rules, *without):
         known_rule(name)
     configured = configuration.load(Path.cwd())
-    jobs = [(target, call.within(configured.settings)) for target in targets] or [
-        (target, call.within(own).within(configured.settings))
+    jobs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
+        (target, call.defaulting_to(own).defaulting_to(configured.settings))
         for target, own in configured.programs
     ]
     if not jobs:
         raise UsageError(
             "", "there is nothing to verify", "name a target such as train.py:build_towers"
         )
-    check_all([graph, reference], batch)
-    outcome = _Outcome()
+    check_targets([graph, reference], batch)
+    results = _Results()
     with written(output) as stream:
         with report_alone():
             for target, settings in jobs:
-                outcome.judge(target, settings, graph)
-        _write(outcome, form, stream)
-    for error in outcome.errors:
-        say(error, details=form == "text")
-    return outcome.status(rules, require_all)
+                results.judge(target, settings, graph)
+        _write(results, output_format, stream)
+    for error in results.errors:
+        say(error, details=output_format == "text")
+    return results.status(rules, require_all)
 
 
 @dataclass
-class _Outcome:
-    """What became of the targets of one run; what goes wrong with one loses no other."""
+class _Results:
+    """What verifying the targets gave; an error in one does not stop the others."""
 
     reports: list[Report] = field(default_factory=list)
     errors: list[PlacementError] = field(default_factory=list)
 
     def judge(self, target: str, settings: Settings, graph: str | None) -> None:
-        """Judge one target by what is known of it, also where a stage fails."""
+        """Judge one target by the evidence that there is, also where a stage fails."""
         try:
-            evidence = captured(target, settings, graph, unplaced=self._unplaced)
-            evidence = self._compared(evidence, target, settings)
+            evidence = gather(target, settings, graph, on_placer_error=self._not_placed)
+            evidence = self._with_numbers(evidence, target, settings)
             report = verify(
                 evidence, [settings.policy], only=settings.rules, without=settings.without
             )
         except KeyboardInterrupt:
             raise
-        except BaseException as fault:  # also what user code may raise that is no Exception
+        except BaseException as fault:  # user code may raise what is not an Exception
             self.errors.append(as_error(target, fault))
         else:
             self.reports.append(report)
             self.errors += report.errors
 
-    def _unplaced(self, fault: Exception, asked: Evidence) -> Evidence:
-        """What a program asks for, where the placer failed; bad input has no more to say."""
-        error = as_error(asked.placement.program, fault)
+    def _not_placed(self, fault: Exception, requested: Evidence) -> Evidence:
+        """What a program asks for, where the placer failed; an error of the input ends it."""
+        placement = requested.placement
+        error = as_error(placement.program, fault)
         if error.kind != "internal":
             raise error
         self.errors.append(error)
-        return replace(asked, placement=replace(asked.placement, assigned=Missing(str(error))))
+        return replace(requested, placement=replace(placement, assigned=Missing(str(error))))
 
-    def _compared(self, evidence: Evidence, target: str, settings: Settings) -> Evidence:
-        """What is known with numbers, if a reference is named."""
+    def _with_numbers(self, evidence: Evidence, target: str, settings: Settings) -> Evidence:
+        """The evidence with what running it gives, if a reference is named."""
         if settings.reference is None:
             if settings.batch is not None:
                 raise UsageError(
@@ -170,18 +172,21 @@ class _Outcome:
             failed = Missing(str(error))
             return replace(evidence, measurement=failed, trace=failed)
 
-    def status(self, asked: Sequence[str], require_all: bool) -> int:
-        statuses = [report.status(asked=asked, require_all=require_all) for report in self.reports]
+    def status(self, named: Sequence[str], require_all: bool) -> int:
+        statuses = [report.status(asked=named, require_all=require_all) for report in self.reports]
         return max([*statuses, *(FAILED for _ in self.errors)])
 
 
-def _write(outcome: _Outcome, form: str, stream: TextIO) -> None:
-    if form == "json":
-        stream.write(json_report.render(outcome.reports, outcome.errors) + "\n")
-    elif form == "html":
-        programs = [report.evidence for report in outcome.reports]
-        pictures = [picture(each.trace, each.placement.program) for each in programs if each.trace]
-        write = partial(text_report.write, outcome.reports)
+def _write(results: _Results, output_format: str, stream: TextIO) -> None:
+    if output_format == "json":
+        stream.write(json_report.render(results.reports, results.errors) + "\n")
+    elif output_format == "html":
+        pictures = [
+            picture(evidence.trace, evidence.placement.program)
+            for evidence in (report.evidence for report in results.reports)
+            if evidence.trace
+        ]
+        write = partial(text_report.write, results.reports)
         stream.write(page("placement_checks", write, pictures))
-    elif outcome.reports:
-        text_report.write(outcome.reports, Console(file=stream))
+    elif results.reports:
+        text_report.write(results.reports, Console(file=stream))

@@ -48,7 +48,7 @@ def place(request: pytest.FixtureRequest) -> Place:
         options = {**defaults, **marks.one_machine(keywords)}
         reference, batch = options.pop("reference", None), options.pop("batch", None)
         evidence = gathering.place(target, devices=devices, **options)
-        policy = settings.within(configuration.Settings(policy=evidence.policy)).policy
+        policy = settings.defaulting_to(configuration.Settings(policy=evidence.policy)).policy
         evidence = replace(evidence, policy=policy)
         if reference is not None:
             evidence = gathering.with_numbers(evidence, reference, batch, devices=devices)

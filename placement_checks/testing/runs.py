@@ -87,5 +87,5 @@ def _check(towers: Target, single: Target, batch: Batch, gpus: int, policy: Poli
         only=list(policy),
     )
     own = configuration.Settings(policy=evidence.policy)
-    merged = configuration.Settings(policy=policy).within(own).policy
+    merged = configuration.Settings(policy=policy).defaulting_to(own).policy
     checking.assert_rules(replace(evidence, policy=merged), *policy)

@@ -49,7 +49,7 @@ class Settings:
     reference: Annotated[str | None, "the program for one GPU, such as 'train.py:single'"] = None
     batch: Annotated[str | None, "a batch function, such as 'train.py:batch'"] = None
 
-    def within(self, outer: Settings) -> Settings:
+    def defaulting_to(self, outer: Settings) -> Settings:
         """These settings, and where they say nothing those of ``outer``."""
         stated = self.gpus is not None or self.machine is not None
         return Settings(

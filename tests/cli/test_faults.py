@@ -156,7 +156,7 @@ def test_a_stage_that_fails_is_told_and_the_rest_is_reported(
 def test_a_log_reader_that_fails(
     run: Run, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
-    monkeypatch.setattr("placement_checks.cli.options.read_logs", failing(fault))
+    monkeypatch.setattr("placement_checks.verification.targets.read_logs", failing(fault))
     monkeypatch.setattr("placement_checks.cli.log.read_logs", failing(fault))
 
     for command in ("verify", "log", "place"):
@@ -214,13 +214,13 @@ def test_a_broken_rule_is_shown_beside_one_that_failed(
     assert "  BROKEN       variables-on-host" in ran.out
 
 
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("output_format", WRITERS)
 def test_a_report_that_cannot_be_made(
-    run: Run, monkeypatch: pytest.MonkeyPatch, form: str, fault: Exception
+    run: Run, monkeypatch: pytest.MonkeyPatch, output_format: str, fault: Exception
 ) -> None:
-    monkeypatch.setattr(WRITERS[form], failing(fault))
+    monkeypatch.setattr(WRITERS[output_format], failing(fault))
 
-    ran = run("verify", "outputlog", "--format", form)
+    ran = run("verify", "outputlog", "--format", output_format)
 
     assert (ran.status, ran.out) == (2, "")
     assert told(ran) == [f"placement-checks: {said(fault)}; {FIX}"]
@@ -274,7 +274,9 @@ def test_the_traceback_is_shown_to_who_asks(run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PLACEMENT_CHECKS_DEBUG", "1")
     monkeypatch.setattr(LossesApart, "check", failing(RuntimeError("a fault")))
     in_a_rule = run("verify", "train.py:towers")
-    monkeypatch.setattr("placement_checks.cli.options.read_logs", failing(RuntimeError("another")))
+    monkeypatch.setattr(
+        "placement_checks.verification.targets.read_logs", failing(RuntimeError("another"))
+    )
     in_a_command = run("place", "outputlog")
 
     for ran, error in ((in_a_rule, "a fault"), (in_a_command, "another")):

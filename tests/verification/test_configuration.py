@@ -347,7 +347,7 @@ def test_no_text_of_a_pyproject_is_a_traceback(tmp_path: Path, text: str) -> Non
 def test_inner_settings_go_before_outer_ones(
     inner: Settings, outer: Settings, merged: Settings
 ) -> None:
-    assert inner.within(outer) == merged
+    assert inner.defaulting_to(outer) == merged
 
 
 VALID = f"""
