@@ -72,8 +72,11 @@ def _assertion(rule: type[Rule]) -> str:
         if _runs(rule)
         else [f"evidence: {_EVIDENCE}"]
     )
-    parameters = [*given, *(f"{each.name}: {_accepted(each)} | None = None" for each in _of(rule))]
-    passed = [f"{each.name}={each.name}" for each in _of(rule)]
+    parameters = [
+        *given,
+        *(f"{field.name}: {_accepted(field)} | None = None" for field in _of(rule)),
+    ]
+    passed = [f"{field.name}={field.name}" for field in _of(rule)]
     call = (
         _call("check_run", f'"{rule.name}"', "towers", "single", "batch", "gpus", *passed)
         if _runs(rule)
@@ -83,7 +86,7 @@ def _assertion(rule: type[Rule]) -> str:
     return "\n".join(
         (
             f"def {_function(rule)}(",
-            *(f"    {each}," for each in parameters),
+            *(f"    {parameter}," for parameter in parameters),
             ") -> None:",
             _indented(f'"""{headline}\n\n{_help(rule)}"""'),
             "    __tracebackhide__ = True",
@@ -152,9 +155,12 @@ them, does as well.
 
 def _section(rule: type[Rule]) -> str:
     wanted = "towers, single, batch, gpus=2" if _runs(rule) else "evidence"
-    call = f"`{_function(rule)}({', '.join((wanted, *(f'{each.name}=…' for each in _of(rule))))})`"
+    call = (
+        f"`{_function(rule)}({', '.join((wanted, *(f'{field.name}=…' for field in _of(rule))))})`"
+    )
     table = "".join(
-        _row(f"`{each.name}`", f"`{_accepted(each)}`", f"`{each.default!r}`") for each in _of(rule)
+        _row(f"`{field.name}`", f"`{_accepted(field)}`", f"`{field.default!r}`")
+        for field in _of(rule)
     )
     head = f"\n{_row('field', 'takes', 'default')}|---|---|---|\n" if table else ""
     text = inspect.cleandoc(rule.__doc__ or "")
@@ -185,12 +191,12 @@ def _of(rule: type[Rule]) -> tuple[Field[object], ...]:
 def _accepted(field: Field[object]) -> str:
     """What a call may give for a field: for a list of names a single one will do."""
     kinds = [
-        re.sub(r"^tuple\[(.*), \.\.\.\]$", r"Sequence[\1]", each)
-        for each in str(field.type).replace("'", '"').split(" | ")
-        if each != "None"
+        re.sub(r"^tuple\[(.*), \.\.\.\]$", r"Sequence[\1]", kind)
+        for kind in str(field.type).replace("'", '"').split(" | ")
+        if kind != "None"
     ]
     if "Sequence[str]" in kinds:
-        kinds = ["str", *(each for each in kinds if each != "str")]
+        kinds = ["str", *(kind for kind in kinds if kind != "str")]
     return " | ".join(kinds)
 
 
@@ -202,7 +208,9 @@ def _call(function: str, *arguments: str) -> str:
     line = f"    {function}({', '.join(arguments)})"
     if len(line) <= _WIDTH:
         return line
-    return "\n".join((f"    {function}(", *(f"        {each}," for each in arguments), "    )"))
+    return "\n".join(
+        (f"    {function}(", *(f"        {argument}," for argument in arguments), "    )")
+    )
 
 
 def _imports(code: str) -> str:

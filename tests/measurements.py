@@ -129,7 +129,9 @@ def trajectory(
     steps = range(len(next(iter(expected.values()))))
 
     def after(values: Mapping[str, Sequence[Any]], step: int) -> dict[str, Array]:
-        return {name: np.asarray(each[step], np.float64) for name, each in values.items()}
+        return {
+            name: np.asarray(values_of[step], np.float64) for name, values_of in values.items()
+        }
 
     return Trajectory(
         {name: np.asarray(value, np.float64) for name, value in start.items()},

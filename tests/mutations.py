@@ -34,7 +34,7 @@ def two_towers() -> Any:
         with tf.device("/cpu:0"):
             weights = tf1.get_variable("weights", [4, 1], use_resource=True)
             bias = tf1.get_variable("bias", [1], use_resource=False)
-            rows = tf.data.Dataset.range(8).map(lambda each: each + 1).batch(4)
+            rows = tf.data.Dataset.range(8).map(lambda row: row + 1).batch(4)
             size = tf.cast(tf1.data.make_one_shot_iterator(rows).get_next(), tf.float32)
         optimizer = tf1.train.MomentumOptimizer(0.1, 0.9)
         losses = []
@@ -116,8 +116,8 @@ def _parts(message: Message) -> Iterator[Any]:
         elif isinstance(value, Message):
             yield from _parts(value)
         else:
-            for each in value:
-                yield from _parts(each)
+            for item in value:
+                yield from _parts(item)
 
 
 def _damage_map(entries: Any, random: Random) -> None:
@@ -147,7 +147,7 @@ def _damage_list(values: Any, field: Any, random: Random) -> None:
 
 
 def _damage_part(part: Any, field: Any, parts: list[Any], random: Random) -> None:
-    alike = [each for each in parts if each.DESCRIPTOR is field.message_type]
+    alike = [part for part in parts if part.DESCRIPTOR is field.message_type]
     if alike and random.random() < 0.5:
         copied = type(alike[0])()
         copied.CopyFrom(random.choice(alike))
@@ -166,5 +166,5 @@ def _value(field: Any, random: Random, parts: list[Any]) -> Any:
         return random.random() < 0.5
     if field.cpp_type in _RANGES:
         low, high = _RANGES[field.cpp_type]
-        return random.choice([each for each in _NUMBERS if low <= each <= high])
+        return random.choice([number for number in _NUMBERS if low <= number <= high])
     return random.choice([0.0, -1.0, float("nan"), float("inf")])

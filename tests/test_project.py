@@ -47,7 +47,7 @@ INSTALLED_AS = {"google": "protobuf", "grpc": "grpcio", "keras": "tensorflow"}
 
 def test_every_package_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"\W", each)[0] for each in project["dependencies"]}
+    declared = {re.split(r"\W", dependency)[0] for dependency in project["dependencies"]}
     own = {*sys.stdlib_module_names, "placement_checks"}
 
     imported = {
@@ -64,7 +64,7 @@ def _imported(module: ast.Module) -> Iterator[str]:
     """The packages that a module imports, in functions and for its types as well."""
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            yield from (each.name.partition(".")[0] for each in node.names)
+            yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module.partition(".")[0]
 

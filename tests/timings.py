@@ -19,7 +19,7 @@ def timeline(lanes: Mapping[str, Sequence[tuple[str, float, float]]]) -> Timelin
     """The slices of each device, as (op, start, end)."""
     return Timeline(
         {
-            Device.parse(device).over(LOCALHOST): [OpSpan(*each) for each in lane]
+            Device.parse(device).over(LOCALHOST): [OpSpan(*span) for span in lane]
             for device, lane in lanes.items()
         }
     )

@@ -28,18 +28,18 @@ def main() -> None:
 
 def _status(arguments: Sequence[str]) -> int:
     try:
-        return _called(arguments)
+        return _run(arguments)
     except (KeyboardInterrupt, click.exceptions.Abort):
         return 130
-    except click.ClickException as wrong:
-        where = getattr(wrong, "ctx", None)
-        fix = f"see {where.command_path} --help" if where else ""
-        return _fail(UsageError("", wrong.format_message().rstrip("."), fix), arguments)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        fix = f"see {context.command_path} --help" if context else ""
+        return _fail(UsageError("", error.format_message().rstrip("."), fix), arguments)
     except BaseException as fault:
         return _fail(as_error("", fault), arguments)
 
 
-def _called(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
     try:
         # Not cli.main(), which ends the process with 1 where a pipe was closed.
         with cli.make_context("placement-checks", list(arguments)) as context:
@@ -76,8 +76,8 @@ def cli(context: click.Context) -> None:
     Begin with: placement-checks verify train.py:build_towers
 
     The exit status is 0 where all is well, 1 where a rule is broken, placements differ or towers
-    are too slow, and 2 where nothing could be said or anything failed: bad usage, configuration or
-    input, output that cannot be written, a fault of ours.
+    are too slow, and 2 where nothing could be checked or anything failed: bad usage, configuration
+    or input, output that cannot be written, an internal error.
     """
     if context.invoked_subcommand is None:
         for line in context.get_help().splitlines():
@@ -87,19 +87,19 @@ def cli(context: click.Context) -> None:
 
 
 def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
-    """Tell an error that ended the command, also in JSON where that was asked for."""
+    """Print an error that ended the command, also as JSON with --format json."""
     as_json = "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
     if as_json:
-        with contextlib.suppress(Exception):  # the line on stderr is told all the same
+        with contextlib.suppress(Exception):  # the line on stderr is printed all the same
             from placement_checks.report.json import render
 
             print(render([], [error]), flush=True)
-    say(error, details=not as_json)
+    print_error(error, details=not as_json)
     return FAILED
 
 
-def say(error: PlacementError, *, details: bool = False) -> None:
-    """Tell an error on stderr; ``details`` are a user's own frames."""
+def print_error(error: PlacementError, *, details: bool = False) -> None:
+    """Print an error on stderr, with ``details`` also the user's own frames."""
     lines = error.details.splitlines() if details else []
     if DEBUG in os.environ and error.__cause__:
         lines = "".join(traceback.format_exception(error.__cause__)).splitlines()

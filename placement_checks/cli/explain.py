@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from placement_checks.verification.policy import known_rule
+from placement_checks.verification.policy import rule_named
 
 
 @click.command("explain")
@@ -12,7 +12,7 @@ from placement_checks.verification.policy import known_rule
 def command(rule: str) -> int:
     """Say what a rule means, what breaks it, and its parameters.
 
-    The exit status is 0, and 2 where there is no such rule.
+    The exit status is 0, and 2 where the rule does not exist.
     """
-    click.echo(known_rule(rule).explanation())
+    click.echo(rule_named(rule).explanation())
     return 0

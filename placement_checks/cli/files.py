@@ -23,11 +23,11 @@ def written(path: str | None, option: str = "--output") -> Iterator[TextIO]:
     """The stream of a file, or standard output; a file is replaced whole when all is written.
 
     Args:
-        path: the file; what is no regular file, such as a pipe, is written to directly.
+        path: the file; one that is not regular, such as a pipe, is written to directly.
         option: the one that named it.
 
     Raises:
-        UsageError: it cannot be written; this is looked at first.
+        UsageError: it cannot be written; this is checked first.
     """
     if path is None or _is_open(path, 1):
         yield sys.stdout
@@ -38,7 +38,7 @@ def written(path: str | None, option: str = "--output") -> Iterator[TextIO]:
     name, file = f"{option} {path}", Path(os.path.realpath(path))
     with _refused_as(name):
         with contextlib.suppress(FileNotFoundError):
-            Path(path).stat()  # the kernel may not follow somebody else's link; nor do we
+            Path(path).stat()  # fails where the kernel does not follow another user's link
         direct = file.exists() and not file.is_file()
         if direct:
             descriptor = os.open(path, os.O_WRONLY)
@@ -55,7 +55,7 @@ def written(path: str | None, option: str = "--output") -> Iterator[TextIO]:
 
 
 def _is_open(path: str, descriptor: int) -> bool:
-    """Whether a path, such as /dev/stdout, leads where a descriptor does."""
+    """Whether a path, such as /dev/stdout, is the file of a descriptor."""
     try:
         return os.path.samestat(Path(path).stat(), os.fstat(descriptor))
     except OSError:

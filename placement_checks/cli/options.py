@@ -1,4 +1,4 @@
-"""The options that the commands share which place something."""
+"""The options that the commands share for placing."""
 
 from __future__ import annotations
 

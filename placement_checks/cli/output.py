@@ -1,4 +1,4 @@
-"""Standard output and error of a command: all that it says gets out, or it fails."""
+"""Standard output and error of a command: all that it prints is written, or it fails."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from placement_checks.util.printable import printable
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """See that standard output and error are there, and that no output is lost without a word.
+    """Open standard output and error where they are closed, and let no output be lost silently.
 
     Python's own stream would lose what is left of a text when a disk is full and
-    PYTHONUNBUFFERED is set, and tells of other failures only when the process has ended.
+    PYTHONUNBUFFERED is set, and reports other failures only when the process has ended.
     """
     for descriptor in range(3):
         _occupied(descriptor)
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     stdout = sys.stdout
-    if stdout is not None and not _leads_to(1, stdout):  # somebody has replaced it, such as a test
+    if stdout is not None and not _is_stream_of(
+        1, stdout
+    ):  # somebody has replaced it, such as a test
         yield
         return
     sys.stdout = stream(os.dup(1), "standard output")
     try:
         yield
     finally:
-        with contextlib.suppress(UsageError, OSError):  # told before, or closed by user code
+        with contextlib.suppress(UsageError, OSError):  # reported before, or closed by user code
             sys.stdout.close()
         sys.stdout = stdout
 
 
 def _occupied(descriptor: int) -> None:
-    """Open what was closed before the start, lest a file of ours get its number.
+    """Open a descriptor that was closed at the start, or a file of ours would get its number.
 
-    Standard output and input cannot be used then; what is told on standard error is dropped, as
-    who closed it wants.
+    Standard output and input cannot be used then; what is printed on standard error is dropped,
+    as whoever closed it wants.
     """
     try:
         os.fstat(descriptor)
@@ -50,7 +52,7 @@ def _occupied(descriptor: int) -> None:
         os.open(os.devnull, os.O_RDONLY if descriptor == 1 else os.O_WRONLY)
 
 
-def _leads_to(descriptor: int, stream: TextIO) -> bool:
+def _is_stream_of(descriptor: int, stream: TextIO) -> bool:
     try:
         return stream.fileno() == descriptor
     except (io.UnsupportedOperation, AttributeError, ValueError):
@@ -58,7 +60,7 @@ def _leads_to(descriptor: int, stream: TextIO) -> bool:
 
 
 def tell(line: str) -> bool:
-    """Write a line to standard error; False where that cannot be."""
+    """Write a line to standard error; False where that fails."""
     try:
         print(printable(line), file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -68,26 +70,26 @@ def tell(line: str) -> bool:
 
 
 def stream(descriptor: int, name: str) -> TextIO:
-    """A stream to a descriptor, known as ``name`` in the error if it cannot be written."""
+    """A stream to a descriptor; ``name`` stands in the error if it cannot be written."""
     buffer = io.BufferedWriter(_Descriptor(descriptor, name))
     return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace")
 
 
 class _Descriptor(io.FileIO):
-    """A file descriptor that is written: its failure is told once, and what follows is dropped."""
+    """A file descriptor to write to: a failure is raised once, and what follows is dropped."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         super().__init__(descriptor, "w")
-        self._called = name
+        self._name = name
         self._lost = False
 
     def write(self, data: Any) -> int:
         if self._lost:
             return len(data)
         try:
-            while (written := super().write(data)) is None:  # it is set not to block
+            while (written := super().write(data)) is None:  # it is non-blocking
                 select.select([], [self], [])
         except OSError as reason:
             self._lost = True
-            raise UsageError(self._called, reason.strerror or "cannot be written") from None
+            raise UsageError(self._name, reason.strerror or "cannot be written") from None
         return written

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import click
 from rich.console import Console
 
-from placement_checks.cli import FAILED, say
+from placement_checks.cli import FAILED, print_error
 from placement_checks.cli.files import written
 from placement_checks.cli.options import call_settings, machine_options
 from placement_checks.core.errors import PlacementError, UsageError, as_error
@@ -27,7 +27,7 @@ from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.gathering import with_numbers
 from placement_checks.verification.judging import verify
-from placement_checks.verification.policy import known_rule, parse_setting, policy_errors
+from placement_checks.verification.policy import parse_setting, policy_errors, rule_named
 from placement_checks.verification.targets import check_targets, gather
 
 
@@ -91,7 +91,7 @@ def command(
         batch=batch,
     )
     for name in (*rules, *without):
-        known_rule(name)
+        rule_named(name)
     configured = configuration.load(Path.cwd())
     jobs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
         (target, call.defaulting_to(own).defaulting_to(configured.settings))
@@ -109,7 +109,7 @@ def command(
                 results.judge(target, settings, graph)
         _write(results, output_format, stream)
     for error in results.errors:
-        say(error, details=output_format == "text")
+        print_error(error, details=output_format == "text")
     return results.status(rules, require_all)
 
 

@@ -9,9 +9,9 @@ from placement_checks.util.printable import printable
 
 
 def show(console: Console, line: Text) -> None:
-    """Print a line as it stands: unbroken, and without what would drive the terminal.
+    """Print a line as it is: not wrapped, and with control characters escaped.
 
-    One that holds such a thing loses its colours, so that nobody takes them for ours.
+    A line that has any is printed without colours, so that none are taken for ours.
     """
     safe = line if line.plain.isprintable() else Text(printable(line.plain))
     console.print(safe, soft_wrap=True, highlight=False)

@@ -12,7 +12,7 @@ from placement_checks.util.text import plural
 
 _SCHEMA = 1
 
-_MOST = 20  # ops of a group that are listed
+_MAX_LISTED = 20  # ops of a group that are listed
 
 
 def render_json(difference: Difference) -> str:
@@ -25,12 +25,12 @@ def render_json(difference: Difference) -> str:
         "ops": difference.ops,
         "moved": [
             {
-                "node": each.op,
-                "op": each.type,
-                "old": [str(device) for device in each.old],
-                "new": [str(device) for device in each.new],
+                "node": moved.op,
+                "op": moved.type,
+                "old": [str(device) for device in moved.old],
+                "new": [str(device) for device in moved.new],
             }
-            for each in difference.moved
+            for moved in difference.moved
         ],
         "removed": [{"node": node, "op": kind} for node, kind in difference.removed.items()],
         "added": [{"node": node, "op": kind} for node, kind in difference.added.items()],
@@ -49,14 +49,14 @@ def _text(difference: Difference) -> Iterator[str]:
     if not difference:
         yield f"{old} and {new} have {plural(difference.ops, 'op')}, each on the same device."
         return
-    ways: dict[tuple[Places, Places], list[str]] = defaultdict(list)
+    routes: dict[tuple[Places, Places], list[str]] = defaultdict(list)
     for op, kind, before, after in difference.moved:
-        ways[before, after].append(f"{op} ({kind})" if kind else op)
-    for (before, after), ops in sorted(ways.items(), key=lambda way: -len(way[1])):
+        routes[before, after].append(f"{op} ({kind})" if kind else op)
+    for (before, after), ops in sorted(routes.items(), key=lambda route: -len(route[1])):
         yield from _group(f"{_shown(before)} -> {_shown(after)}", ops)
-    for name, only in ((old, difference.removed), (new, difference.added)):
-        if only:
-            ops = [f"{op} ({kind})" if kind else op for op, kind in only.items()]
+    for name, only_there in ((old, difference.removed), (new, difference.added)):
+        if only_there:
+            ops = [f"{op} ({kind})" if kind else op for op, kind in only_there.items()]
             yield from _group(f"only in {name}", ops)
     yield (
         f"of {plural(difference.ops, 'op')} in both, {len(difference.moved)} moved; "
@@ -66,9 +66,9 @@ def _text(difference: Difference) -> Iterator[str]:
 
 def _group(title: str, ops: Sequence[str]) -> Iterator[str]:
     yield f"{title}: {plural(len(ops), 'op')}"
-    yield from (f"  {op}" for op in ops[:_MOST])
-    if len(ops) > _MOST:
-        yield f"  and {len(ops) - _MOST} more, see --format json"
+    yield from (f"  {op}" for op in ops[:_MAX_LISTED])
+    if len(ops) > _MAX_LISTED:
+        yield f"  and {len(ops) - _MAX_LISTED} more, see --format json"
     yield ""
 
 

@@ -66,14 +66,14 @@ def page(title: str, write: Callable[[Console], None], pictures: Sequence[Pictur
         write(console)
         html = console.export_html(theme=_THEME, code_format=_PAGE)
     figures = "\n".join(
-        f"<figure><figcaption>{shown(each.caption)}</figcaption>\n{each.svg}\n</figure>"
-        for each in pictures
+        f"<figure><figcaption>{shown(picture.caption)}</figcaption>\n{picture.svg}\n</figure>"
+        for picture in pictures
     )
-    # The first and the last of these words are the template's; others may stand in the report.
+    # The first and the last of these marks are the template's; others may be text of the report.
     above, _, below = html.replace("@title@", shown(title), 1).rpartition("@pictures@")
     return above + figures + below
 
 
 def shown(text: str) -> str:
-    """A text of others as HTML shows it."""
+    """A text, escaped for HTML and with its control characters visible."""
     return escape(printable(text))

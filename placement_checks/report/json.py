@@ -32,7 +32,7 @@ def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
 
 
 def written(document: Mapping[str, Any], indent: int | None = 2) -> str:
-    """A document as text, in which no name drives the terminal that shows it."""
+    """A document as text, in which control characters of names are escaped for terminals."""
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return "\n".join(printable(line, _escaped) for line in text.split("\n"))
 

@@ -14,8 +14,8 @@ from placement_checks.util.text import plural
 
 _SCHEMA = 1
 
-_MOST_KINDS = 4
-_MOST_MOVED = 20
+_MAX_KINDS = 4
+_MAX_MOVED = 20
 
 
 def render_json(log: Log) -> str:
@@ -48,7 +48,7 @@ def render_text(log: Log) -> str:
 
 
 def torn_and_reason(log: Log) -> Iterator[str]:
-    """Why there are no placements, and how many records are torn, if it is so."""
+    """Why there are no placements, or how many records are torn; nothing for a sound log."""
     if log.reason:
         yield f"{log.name}: no placements; {log.reason}"
     elif log.torn:
@@ -79,15 +79,15 @@ def _table(log: Log) -> Iterator[str]:
     for device in sorted(by_device, key=Device.parse):
         kinds = Counter(record.op or "" for record in by_device[device])
         variables = sum(kinds[kind] for kind in VARIABLES)
-        known = len(kinds) - ("" in kinds)
+        known_kinds = len(kinds) - ("" in kinds)
         rows.append(
             (
                 _shown(device),
                 f"{len(by_device[device]):,}",
                 f"{variables:,}" if variables else "",
-                f"{known:,}" if known else "",
-                ", ".join(f"{kind} {n}" for kind, n in kinds.most_common(_MOST_KINDS) if kind)
-                + (", …" if len(kinds) > _MOST_KINDS else ""),
+                f"{known_kinds:,}" if known_kinds else "",
+                ", ".join(f"{kind} {n}" for kind, n in kinds.most_common(_MAX_KINDS) if kind)
+                + (", …" if len(kinds) > _MAX_KINDS else ""),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
@@ -103,10 +103,10 @@ def _shown(device: str) -> str:
 def _moved(log: Log) -> Iterator[str]:
     moved = log.moved
     yield f"{plural(len(moved), 'op')} on more than one device:"
-    for node, records in list(moved.items())[:_MOST_MOVED]:
+    for node, records in list(moved.items())[:_MAX_MOVED]:
         where = ", ".join(
             f"{_shown(record.device)} ({plural(log.counts[record], 'time')})" for record in records
         )
         yield f"  {node} ({records[0].op or 'of unknown type'}): {where}"
-    if len(moved) > _MOST_MOVED:
-        yield f"  and {len(moved) - _MOST_MOVED} more, see --format json"
+    if len(moved) > _MAX_MOVED:
+        yield f"  and {len(moved) - _MAX_MOVED} more, see --format json"

@@ -43,7 +43,7 @@ def _program(report: Report) -> Iterator[Text]:
     if not placement.complete:
         yield Text(placement.complete.reason, "yellow")
     if measurement:
-        yield Text(_run(measurement))
+        yield Text(_run_conditions(measurement))
     yield Text()
     width = 2 + max((len(verdict.rule) for verdict in report.verdicts), default=0)
     for verdict in report.verdicts:
@@ -56,12 +56,12 @@ def _program(report: Report) -> Iterator[Text]:
     yield Text()
     for verdict in report.verdicts:
         yield from _findings(verdict)
-        if any("error" in each for each in verdict.figures):
+        if any("error" in figure for figure in verdict.figures):
             yield Text(f"{verdict.rule}, in eps of the largest value", "bold")
             yield from picture(verdict.figures)
             yield Text()
     if measurement and measurement.saved:
-        yield Text(f"The rows and first values are kept: --batch {measurement.saved}")
+        yield Text(f"The rows and first values are saved: --batch {measurement.saved}")
         yield Text()
 
 
@@ -76,8 +76,8 @@ def _conditions(placement: Placement) -> str:
     return f" on {placement.machine} ({_PLACERS[placement.placer]}, {strictness})"
 
 
-def _run(measurement: Measurement) -> str:
-    """What the numbers come from."""
+def _run_conditions(measurement: Measurement) -> str:
+    """Beside what the program was run, and where."""
     simulated = measurement.devices == "simulated"
     on = "CPU devices in place of GPUs" if simulated else "the GPUs of this machine"
     return f"run beside {measurement.reference}, on {on}"
@@ -100,8 +100,8 @@ def _findings(verdict: Verdict) -> Iterator[Text]:
 
 def _count(reports: Sequence[Report]) -> Text:
     counts = {state: sum(report.count(state) for report in reports) for state in _STATES}
-    said = ", ".join(f"{count} {state.replace('-', ' ')}" for state, count in counts.items())
+    states = ", ".join(f"{count} {state.replace('-', ' ')}" for state, count in counts.items())
     return Text(
-        f"{plural(len(reports), 'program')}, rules: {said}.",
+        f"{plural(len(reports), 'program')}, rules: {states}.",
         "bold red" if counts["broken"] else "bold",
     )

@@ -1,4 +1,4 @@
-"""What assertions have in common: they list every offender once, with its line and the fix."""
+"""What the assertions share: they list every finding once, with its line and the fix."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from placement_checks.util.printable import printable
 from placement_checks.util.text import plural
 from placement_checks.verification.judging import verify
 
-# Told of every verdict; the pytest plugin listens, for its summary.
+# Called with every verdict; the pytest plugin adds one, for its summary.
 observers: list[Callable[[Evidence, Verdict], None]] = []
 # Where programs are run whose numbers are compared; the plugin sets what its option says.
 devices = "auto"
 
 
 def assert_rules(
-    known: Evidence | Placement, *rules: str, one_tower: Collection[str] = ()
+    evidence: Evidence | Placement, *rules: str, one_tower: Collection[str] = ()
 ) -> None:
     """Assert that a placement keeps the named rules, or all of them that can be checked.
 
     The program's own policy counts. A rule that is named and cannot be checked fails.
 
     Args:
-        known: what `place` found out, or a placement alone.
+        evidence: what `place` gives, or a placement alone.
         rules: their names.
-        one_tower: those of them that need not be checked where there is one tower, on purpose.
+        one_tower: those of them that need not be checked where the program has one tower.
 
     Raises:
         AssertionError: a rule is broken, or a named one could not be checked.
-        UsageError: there is no such rule.
+        UsageError: a rule does not exist.
         ConfigError: the program's policy is wrong.
     """
     __tracebackhide__ = True
-    evidence = Evidence.of(known)
+    evidence = Evidence.of(evidence)
     verdicts = _verdicts(verify(evidence, only=rules))
-    broken = [_message(evidence, each) for each in verdicts if each.state == "broken"]
+    broken = [_message(evidence, verdict) for verdict in verdicts if verdict.state == "broken"]
     if broken:
         raise AssertionError("\n\n".join(broken))
     unchecked = [
-        each
-        for each in verdicts
-        if each.state == "not-checked" and not (each.one_tower and each.rule in one_tower)
+        verdict
+        for verdict in verdicts
+        if verdict.state == "not-checked" and not (verdict.one_tower and verdict.rule in one_tower)
     ]
     for verdict in unchecked:
         if verdict.rule in rules or len(unchecked) == len(verdicts):
-            _refuse(evidence, verdict)
+            _not_checked(evidence, verdict)
 
 
-def check_rule(known: Evidence | Placement, rule: str, /, **fields: Any) -> None:
+def check_rule(evidence: Evidence | Placement, rule: str, /, **fields: Any) -> None:
     """Assert one rule; a field that is None is that of the program's policy, else the rule's own.
 
     Raises:
@@ -61,25 +61,25 @@ def check_rule(known: Evidence | Placement, rule: str, /, **fields: Any) -> None
         ConfigError: a field that does not fit.
     """
     __tracebackhide__ = True
-    policy = {rule: given(fields)}
-    evidence = Evidence.of(known)
+    policy = {rule: without_none(fields)}
+    evidence = Evidence.of(evidence)
     (verdict,) = _verdicts(verify(evidence, [policy], only=[rule]))
     if verdict.state == "not-checked":
-        _refuse(evidence, verdict)
+        _not_checked(evidence, verdict)
     if verdict.state == "broken":
         raise AssertionError(_message(evidence, verdict))
 
 
-def given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a call names; None is no value of any."""
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a call sets; None stands for one that it leaves open."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _verdicts(report: Report) -> Sequence[Verdict]:
-    """The verdicts, which observers are told; a rule that failed is no breach of the program's.
+    """The verdicts, with which observers are called; a rule that raised is not a broken one.
 
     Raises:
-        PlacementError: a rule failed; what others say is broken is added.
+        PlacementError: a rule raised; the rules that are broken are added as notes.
     """
     __tracebackhide__ = True
     for verdict in report.verdicts:
@@ -96,8 +96,8 @@ def _verdicts(report: Report) -> Sequence[Verdict]:
     raise error
 
 
-def _refuse(evidence: Evidence, verdict: Verdict) -> NoReturn:
-    """Nothing was looked at: that is no pass. Where no placer can answer here, it is a skip."""
+def _not_checked(evidence: Evidence, verdict: Verdict) -> NoReturn:
+    """Fail a test whose rule was not checked; skip it where no placer can answer here."""
     __tracebackhide__ = True
     message = printable(
         f"{verdict.rule} could not be checked on {evidence.placement.program}: {verdict.reason}"
@@ -123,5 +123,5 @@ def _message(evidence: Evidence, verdict: Verdict) -> str:
     )
     lines = [headline, *finding_lines(verdict.findings)]
     if verdict.evidence == "executed" and measurement and measurement.saved:
-        lines.append(f"  the rows and first values are kept: batch='{measurement.saved}'")
+        lines.append(f"  the rows and first values are saved: batch='{measurement.saved}'")
     return "\n".join(map(printable, lines))

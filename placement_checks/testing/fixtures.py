@@ -24,23 +24,26 @@ def place(request: pytest.FixtureRequest) -> Place:
     path of a saved graph, and the keywords ``gpus`` (default 2), ``machine`` (a `Machine` or its
     written form) and ``soft``. With ``reference``, the program for one GPU, and ``batch`` both
     are run, for the rules on numbers. It returns `Evidence` for the ``assert_*`` functions.
-    What the call leaves open, the marks of the test say, and then ``[tool.placement_checks]``.
+    What the call leaves open is taken from the marks of the test, and then from
+    ``[tool.placement_checks]``.
     """
     from placement_checks.testing.checking import assert_rules
     from placement_checks.verification import configuration, gathering
 
     item = request.node
-    stated = list(item.iter_markers("placement"))
+    placement_marks = list(item.iter_markers("placement"))
     settings = configuration.load(request.config.rootpath).settings
     defaults: dict[str, Any] = {"gpus": settings.gpus or 2, "soft": settings.soft}
     if settings.machine:
         defaults["machine"] = settings.machine
     if marks.gpus_wanted(item):
         defaults |= {"gpus": marks.gpus_wanted(item), "machine": None}
-    for mark in reversed(stated):
+    for mark in reversed(placement_marks):
         defaults |= marks.one_machine(mark.kwargs)
-    rules = list(dict.fromkeys(rule for mark in stated for rule in mark.args))
-    one_tower = {rule for mark in stated if marks.is_of_one_gpu(mark) for rule in mark.args}
+    rules = list(dict.fromkeys(rule for mark in placement_marks for rule in mark.args))
+    one_tower = {
+        rule for mark in placement_marks if marks.is_of_one_gpu(mark) for rule in mark.args
+    }
     devices = marks.devices_of(request.config)
 
     def call(target: Any, **keywords: Any) -> Evidence:

@@ -1,4 +1,4 @@
-"""Asks TensorFlow for logical CPUs as soon as somebody imports it, and before it runs anything.
+"""Asks TensorFlow for logical CPUs as soon as it is imported, and before it runs anything.
 
 A conftest that computes something while it is imported would otherwise start TensorFlow with one.
 """
@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-def ask_on_import(gpus: int) -> None:
+def request_cpus_on_import(gpus: int) -> None:
     """Let TensorFlow have as many logical CPUs as stand in for ``gpus`` GPUs, and ``CPU:0``."""
     if "tensorflow" in sys.modules:
         _ask(gpus)
@@ -21,7 +21,7 @@ def ask_on_import(gpus: int) -> None:
 
 
 class _Finder:
-    """Lets the real finders find TensorFlow once, and asks when it is loaded."""
+    """Leaves finding TensorFlow to the real finders, and asks for CPUs when it is loaded."""
 
     def __init__(self, gpus: int) -> None:
         self._gpus = gpus

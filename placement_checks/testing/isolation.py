@@ -1,4 +1,4 @@
-"""Keeps a test from changing what other tests find of TensorFlow. Loading it imports none."""
+"""Keeps a test from changing the state of TensorFlow for others. Does not import it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def before_test() -> State | None:
     return State.now()
 
 
-def undone(before: State | None) -> Iterator[str]:
+def restored(before: State | None) -> Iterator[str]:
     """Undo what a test did to TensorFlow; yields what of it breaks other tests.
 
-    A test that loaded TensorFlow should leave it as it comes.
+    ``before`` is None where the test loaded it, which is then put back to how it starts.
     """
     if _can_isolate():
         from placement_checks.loading.tf_state import State
@@ -34,7 +34,7 @@ def undone(before: State | None) -> Iterator[str]:
         yield from (before or State()).restore()
 
 
-def turned_off() -> str:
+def global_change() -> str:
     """The call that changed what all tests build, such as ``disable_v2_behavior()``, or ``""``."""
     if not _can_isolate():
         return ""
@@ -44,12 +44,12 @@ def turned_off() -> str:
 
 
 def _can_isolate() -> bool:
-    return "tensorflow" in sys.modules and _is_known()
+    return "tensorflow" in sys.modules and _is_supported()
 
 
 @functools.cache
-def _is_known() -> bool:
-    """Whether this version of TensorFlow can be asked; if not, tests run in it all the same."""
+def _is_supported() -> bool:
+    """Whether this version's state can be read; if not, tests run without being isolated."""
     from placement_checks.loading.tf_state import State
 
     try:

@@ -11,10 +11,10 @@ _ARGUMENTS = ("gpus", "machine", "soft")
 
 
 def check(item: pytest.Item) -> None:
-    """Refuse marks that make no sense.
+    """Check the marks of a test.
 
     Raises:
-        pytest.UsageError: there is one.
+        pytest.UsageError: one is not valid.
     """
     for mark in item.iter_markers("gpu"):
         if len(mark.args) != 1 or type(mark.args[0]) is not int or mark.args[0] < 1:
@@ -44,16 +44,16 @@ def one_machine(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_of_one_gpu(mark: pytest.Mark) -> bool:
-    """Whether a mark asks for rules on one GPU, on which those that compare towers have no say."""
+    """Whether a mark asks for rules on one GPU, where nothing compares towers."""
     return mark.kwargs.get("gpus") == 1 or str(mark.kwargs.get("machine")) == "gpu*1"
 
 
 def _check_rules(item: pytest.Item, rules: tuple[object, ...]) -> None:
     from placement_checks.core.errors import UsageError
-    from placement_checks.verification.policy import known_rule
+    from placement_checks.verification.policy import rule_named
 
     for rule in rules:
         try:
-            known_rule(str(rule))
+            rule_named(str(rule))
         except UsageError as error:
             raise pytest.UsageError(f"{item.nodeid}: {error}") from None

@@ -23,4 +23,4 @@ class Place(Protocol):
         reference: Target | None = ...,
         batch: Batch = ...,
     ) -> Evidence:
-        """Place a program or graph; what is not given, marks and the configuration say."""
+        """Place a program or graph; defaults come from the marks and the configuration."""

@@ -44,10 +44,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if not gpus:
         return
     from placement_checks.core.errors import UsageError
-    from placement_checks.testing.import_hook import ask_on_import
+    from placement_checks.testing.import_hook import request_cpus_on_import
 
     try:
-        ask_on_import(checked_gpus(gpus))
+        request_cpus_on_import(checked_gpus(gpus))
     except UsageError as error:
         raise pytest.UsageError(f"--placement-gpus={gpus}: {error}") from None
 
@@ -73,11 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Say which devices are used."""
-    return f"placement: devices {marks.devices_of(config)}, {_found(len(local_gpus()))}"
+    return f"placement: devices {marks.devices_of(config)}, {_gpus_here(len(local_gpus()))}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse marks that make no sense before anything runs, and prepare for being timed."""
+    """Check all marks before anything runs, and prepare for timing."""
     if any("tower_benchmark" in getattr(item, "fixturenames", ()) for item in items):
         from placement_checks.run.threads import set_thread_pools
 
@@ -87,8 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_report_collectionfinish() -> list[str]:
-    """Say so if a test's module, as it was imported, has changed what all tests build."""
-    call = isolation.turned_off()
+    """Warn if the import of a test module has changed what all tests build."""
+    call = isolation.global_change()
     return [f"placement: {call} was called on import, and holds for all tests"] if call else []
 
 
@@ -98,7 +98,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     present = len(local_gpus())
     if marks.devices_of(item.config) == "real" and present < wanted:
         pytest.skip(
-            f"wants {wanted} GPU{'s' if wanted > 1 else ''}, {_found(present)} "
+            f"wants {wanted} GPU{'s' if wanted > 1 else ''}, {_gpus_here(present)} "
             "(--placement-devices=real)"
         )
 
@@ -106,7 +106,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 # Last, and so inside pytest's capturing, which takes hold of the descriptors anew for the call.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Record the verdicts of a test, and keep what it does to TensorFlow from the next one."""
+    """Record the verdicts of a test, and undo what it does to TensorFlow."""
     from placement_checks.testing import checking
 
     def record(evidence: Evidence, verdict: Verdict) -> None:
@@ -121,9 +121,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             return (yield)
     finally:
         checking.observers.remove(record)
-        for leak in isolation.undone(before):
+        for leak in isolation.restored(before):
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 
 
-def _found(gpus: int) -> str:
+def _gpus_here(gpus: int) -> str:
     return f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} here"

@@ -27,7 +27,7 @@ def check_run(
         InputError: a program or the batch function is at fault.
     """
     __tracebackhide__ = True
-    _check(towers, single, batch, gpus, {rule: checking.given(fields)})
+    _check(towers, single, batch, gpus, {rule: checking.without_none(fields)})
 
 
 def assert_training_equal(
@@ -59,7 +59,7 @@ def assert_training_equal(
         InputError: a program or the batch function is at fault.
     """
     __tracebackhide__ = True
-    shared = checking.given({"tolerance": tolerance, "leave_out": leave_out})
+    shared = checking.without_none({"tolerance": tolerance, "leave_out": leave_out})
     own = {
         "noise": noise,
         "scale": scale,
@@ -69,7 +69,7 @@ def assert_training_equal(
         "seconds": seconds,
     }
     policy = {
-        "gradients-equal": shared | checking.given(own),
+        "gradients-equal": shared | checking.without_none(own),
         "weights-equal": shared | {"steps": steps},
     }
     _check(towers, single, batch, gpus, policy)

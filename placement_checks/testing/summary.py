@@ -1,4 +1,4 @@
-"""What was judged in all tests, told at the end of a run of pytest."""
+"""Counts the verdicts of all tests, and prints them at the end of a run of pytest."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Summary:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._states:
             return
-        said = ", ".join(
+        states = ", ".join(
             f"{self._states[state]} {state.replace('-', ' ')}"
             for state in ("kept", "broken", "not-checked")
         )
         terminalreporter.section("placement checks")
-        terminalreporter.line(f"rules: {said}, on {', '.join(sorted(self._machines))}")
+        terminalreporter.line(f"rules: {states}, on {', '.join(sorted(self._machines))}")
 
 
 def _conditions(evidence: Evidence, verdict: Verdict) -> str:

@@ -14,10 +14,10 @@ def compare(old: Placement, new: Placement) -> Difference:
     """The ops that only one of two placements has, and those that each has elsewhere.
 
     Raises:
-        InputError: nobody assigned the devices of one of them.
+        InputError: one of them has no assigned devices.
     """
     before, after = _places(old), _places(new)
-    types = {op.name: op.type for each in (old, new) for op in each.ops.values()}
+    types = {op.name: op.type for placement in (old, new) for op in placement.ops.values()}
     return Difference(
         old.program,
         new.program,
@@ -29,7 +29,11 @@ def compare(old: Placement, new: Placement) -> Difference:
         ],
         {name: types[name] for name in before if name not in after},
         {name: types[name] for name in after if name not in before},
-        [f"{each.program}: {each.complete}" for each in (old, new) if not each.complete],
+        [
+            f"{placement.program}: {placement.complete}"
+            for placement in (old, new)
+            if not placement.complete
+        ],
     )
 
 
@@ -37,10 +41,10 @@ def _places(placement: Placement) -> dict[str, Places]:
     """The devices of each op that has any, in their order."""
     if not placement.assigned:
         raise InputError(placement.program, str(placement.assigned))
-    found: dict[str, set[Device]] = defaultdict(set)
+    devices_of: dict[str, set[Device]] = defaultdict(set)
     for op in placement.ops.values():
         if op.assigned:
-            found[op.name].add(op.assigned)
-    if not found:
+            devices_of[op.name].add(op.assigned)
+    if not devices_of:
         raise InputError(placement.program, "has no op with a device")
-    return {name: tuple(sorted(devices)) for name, devices in found.items()}
+    return {name: tuple(sorted(devices)) for name, devices in devices_of.items()}

@@ -32,13 +32,13 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.machines import Machine
 from placement_checks.util.text import close
-from placement_checks.verification.fields import collected, fitted
-from placement_checks.verification.policy import known_rule, policy_errors
+from placement_checks.verification.fields import collecting, converted
+from placement_checks.verification.policy import policy_errors, rule_named
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How programs are placed and judged; None and empty mean "not said"."""
+    """How programs are placed and judged; None and empty mean "not set"."""
 
     gpus: int | None = None
     machine: Annotated[str | None, "a machine such as 'worker*8: gpu*4'"] = None
@@ -50,11 +50,11 @@ class Settings:
     batch: Annotated[str | None, "a batch function, such as 'train.py:batch'"] = None
 
     def defaulting_to(self, outer: Settings) -> Settings:
-        """These settings, and where they say nothing those of ``outer``."""
-        stated = self.gpus is not None or self.machine is not None
+        """These settings; what they leave open is taken from ``outer``."""
+        has_devices = self.gpus is not None or self.machine is not None
         return Settings(
-            self.gpus if stated else outer.gpus,
-            self.machine if stated else outer.machine,
+            self.gpus if has_devices else outer.gpus,
+            self.machine if has_devices else outer.machine,
             outer.soft if self.soft is None else self.soft,
             self.rules or outer.rules,
             self.without or outer.without,
@@ -89,11 +89,11 @@ def load(folder: Path) -> Config:
     """The configuration of the ``pyproject.toml`` in ``folder`` or the nearest above it.
 
     Raises:
-        ConfigError: the file is no TOML, or fields are wrong: all of them are named.
+        ConfigError: the file is not valid TOML, or fields are wrong: all of them are named.
     """
     folder = folder.resolve()
-    for place in (folder, *folder.parents):
-        file = place / "pyproject.toml"
+    for parent in (folder, *folder.parents):
+        file = parent / "pyproject.toml"
         if file.is_file():
             break
     else:
@@ -103,17 +103,17 @@ def load(folder: Path) -> Config:
     except OSError as error:
         raise ConfigError(str(file), f"cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(str(file), f"is no TOML: {error}", "mend that line") from None
+        raise ConfigError(str(file), f"is not valid TOML: {error}", "correct that line") from None
     errors: list[ConfigError] = []
     tool = document.get("tool", {})
     if not isinstance(tool, dict):
-        raise ConfigError(f"{file}: tool", "is no table")
+        raise ConfigError(f"{file}: tool", "is not a table")
     config = _config(tool.get(_NAME, {}), file, errors)
     errors += [*_misspelled(document, ""), *_misspelled(tool, "tool.")]
     if len(errors) > 1:
         fields = "; ".join(
-            f"{each.object}: {each.message}" + (f" ({each.fix})" if each.fix else "")
-            for each in errors
+            f"{error.object}: {error.message}" + (f" ({error.fix})" if error.fix else "")
+            for error in errors
         )
         raise ConfigError(str(file), f"{len(errors)} fields are wrong: {fields}")
     for wrong in errors:
@@ -127,7 +127,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {"machine": Machine.parse, "gpu
 
 
 def _misspelled(tables: Mapping[str, Any], within: str) -> Iterator[ConfigError]:
-    """The tables that are meant for us and not read; those of other tools are left alone."""
+    """Tables whose name is nearly ours, which nobody reads."""
     for name in tables:
         spelled = name.lower().replace("-", "_")
         if within + name != _TABLE and close(spelled, [_NAME], alike=0.9):
@@ -136,7 +136,7 @@ def _misspelled(tables: Mapping[str, Any], within: str) -> Iterator[ConfigError]
 
 def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
     if not isinstance(table, dict):
-        errors.append(ConfigError(_TABLE, "is no table"))
+        errors.append(ConfigError(_TABLE, "is not a table"))
         return Config()
     shared = _fields(_Table, table, _TABLE, file, errors)
     programs = []
@@ -154,27 +154,27 @@ def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
 def _fields(
     owner: type[Settings], table: Mapping[str, Any], at: str, file: Path, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """The fields of a table that are as they should be."""
-    good: dict[str, Any] = {}
+    """The fields of a table that are valid; errors are added for the others."""
+    valid: dict[str, Any] = {}
     for key, value in table.items():
-        with collected(errors, f"{at}.{key}"):
-            good[key] = fitted(owner, key, value)
+        with collecting(errors, f"{at}.{key}"):
+            valid[key] = converted(owner, key, value)
             if key in _CHECKS:
-                _CHECKS[key](good[key])
+                _CHECKS[key](valid[key])
     for key in ("rules", "without"):
-        for name in good.get(key, ()):
-            with collected(errors, f"{at}.{key}"):
-                known_rule(name)
-    errors += policy_errors(good.get("policy", {}), f"{at}.policy.")
-    if "machine" in good and "gpus" in good:
+        for name in valid.get(key, ()):
+            with collecting(errors, f"{at}.{key}"):
+                rule_named(name)
+    errors += policy_errors(valid.get("policy", {}), f"{at}.policy.")
+    if "machine" in valid and "gpus" in valid:
         errors.append(ConfigError(f"{at}.gpus", "says the same as machine", "give one of them"))
-    for key in good.keys() & {"reference", "batch", "target"}:
-        good[key] = _from_file(good[key], file)
-    return good
+    for key in valid.keys() & {"reference", "batch", "target"}:
+        valid[key] = _from_file(valid[key], file)
+    return valid
 
 
 def _from_file(target: str, file: Path) -> str:
-    """Targets that are paths are meant from where the configuration lies."""
+    """Paths in targets are relative to the file of the configuration."""
     path, colon, function = target.rpartition(":")
     if not colon:
         path, function = target, ""

@@ -1,4 +1,4 @@
-"""Values that users write, held against the types of the fields that they are meant for."""
+"""Values that users write, checked against the types of the fields they are given for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from placement_checks.core.errors import ConfigError, PlacementError
 from placement_checks.util.text import did_you_mean
 
-# What to give, in words; a field that needs others is Annotated with them.
-_WORDS: Mapping[Any, str] = {
+# What a field takes; one that needs other words is Annotated with them.
+_DESCRIPTIONS: Mapping[Any, str] = {
     int: "a whole number",
     int | None: "a whole number",
     int | float: "a number",
@@ -24,55 +24,55 @@ _WORDS: Mapping[Any, str] = {
 }
 
 
-def fitted(owner: type[Any], name: str, value: object) -> Any:
-    """A value as that field of a dataclass has it: a tuple for a list, and for a single name.
+def converted(owner: type[Any], name: str, value: object) -> Any:
+    """A value as that field of a dataclass holds it: a tuple for a list, and for a single name.
 
     Raises:
-        ConfigError: there is no such field, or the value is not of its type. It names no object.
+        ConfigError: the field does not exist, or the value is not of its type. It names no object.
     """
     from msgspec import ValidationError, convert  # not before there is something to check
 
-    names = [each.name for each in dataclasses.fields(owner)]
+    names = [field.name for field in dataclasses.fields(owner)]
     if name not in names:
-        known = f"its fields are {', '.join(names)}" if names else "it has no fields"
-        raise ConfigError("", "there is no such field", did_you_mean(name, names) or known)
+        fields = f"its fields are {', '.join(names)}" if names else "it has no fields"
+        raise ConfigError("", "is not a known field", did_you_mean(name, names) or fields)
     kind = get_type_hints(owner, include_extras=True)[name]
     if kind == tuple[str, ...] and isinstance(value, str):
         return (value,)
-    kind = int | float if kind is float else kind  # a whole one is told as it was written
+    kind = int | float if kind is float else kind  # a whole number stays one in messages
     try:
         return convert(_finite(value), kind)
     except (ValueError, ValidationError):
-        raise ConfigError("", f"{value!r} does not fit", f"give {_wanted(kind)}") from None
+        raise ConfigError("", f"{value!r} does not fit", f"give {_description(kind)}") from None
 
 
 @contextmanager
-def collected(errors: list[ConfigError], at: str) -> Iterator[None]:
-    """Keep an error that is raised within, as one of what stands there."""
+def collecting(errors: list[ConfigError], at: str) -> Iterator[None]:
+    """Add an error that is raised within to ``errors``, as one of the field ``at``."""
     try:
         yield
     except PlacementError as error:
-        said = error.object in ("", at.rpartition(".")[2])
-        message = error.message if said else f"{error.object}: {error.message}"
+        is_named = error.object in ("", at.rpartition(".")[2])
+        message = error.message if is_named else f"{error.object}: {error.message}"
         errors.append(ConfigError(at, message, error.fix))
 
 
-def _wanted(kind: Any) -> str:
+def _description(kind: Any) -> str:
     if get_origin(kind) is Annotated:
         return str(kind.__metadata__[0])
     if get_origin(kind) is Literal:
-        return " or ".join(repr(each) for each in get_args(kind) if each)
-    return _WORDS[kind]
+        return " or ".join(repr(choice) for choice in get_args(kind) if choice)
+    return _DESCRIPTIONS[kind]
 
 
 def _finite(value: object) -> object:
-    """The value with its numbers as msgspec knows them: numpy's floats are none to it.
+    """The value with numpy's floats as Python's, which alone msgspec takes.
 
     Raises:
         ValueError: one is infinite, or larger than a float can be, as TOML writes whole ones.
     """
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(item) for item in value]
     if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
         raise ValueError
     return float(value) if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""Gathers what rules look at: placements, and what running programs gives."""
+"""Gathers the evidence that rules judge: placements, and what running programs gives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_ASKING_NOTHING = VARIABLE_READS | INITIALISATION_TESTS | {NO_OP}
+_REQUESTS_NO_DEVICE = VARIABLE_READS | INITIALISATION_TESTS | {NO_OP}
 
 
 def place(
@@ -59,7 +59,7 @@ def place(
             ``real`` asks no other, ``simulated`` never does.
 
     Raises:
-        UsageError: the target or machine is none, or ``gpus`` is below 1 or above 256.
+        UsageError: the target or machine is not valid, or ``gpus`` is below 1 or above 256.
         InputError: the target cannot be built, read or placed.
         PlacerError: the placer process died or hung.
     """
@@ -68,10 +68,10 @@ def place(
 
 @dataclass(frozen=True)
 class Request:
-    """What the placer is asked: a program, what it asks for, and the machine.
+    """What is sent to the placer: a program, what it asks for, and the machine.
 
     Attributes:
-        evidence: what is known of the program so far.
+        evidence: what is known of the program before it is placed.
         graph_def: its ``GraphDef``.
         machine: the devices.
     """
@@ -96,7 +96,7 @@ def request(
     machine: Machine | str | None = None,
     soft: bool | None = None,
 ) -> Request:
-    """What `place` asks the placer; the arguments are its."""
+    """What `place` sends to the placer; the arguments are the same."""
     checked_gpus(gpus)
     _check(target)
     if isinstance(machine, str):
@@ -104,14 +104,14 @@ def request(
     elif not isinstance(machine, Machine | None):
         raise UsageError(
             f"machine {machine!r:.60}",
-            "is no machine",
+            "is not a machine",
             "write it like 'gpu*4' or 'worker*8: gpu*4'",
         )
     _start_placer()
     if machine is not None:
         gpus = machine.towers
     built = _load(target, gpus)
-    evidence = _of_built(built)
+    evidence = _evidence_of(built)
     if soft is not None:
         evidence = replace(evidence, placement=replace(evidence.placement, soft=soft))
     machine = machine or Machine.smallest(_devices(evidence.placement), gpus)
@@ -131,7 +131,7 @@ def requested(target: Target, *, gpus: int = 2) -> Evidence:
     """
     checked_gpus(gpus)
     _check(target)
-    return _of_built(_load(target, gpus))
+    return _evidence_of(_load(target, gpus))
 
 
 def _load(target: Target, gpus: int) -> BuiltProgram:
@@ -140,7 +140,7 @@ def _load(target: Target, gpus: int) -> BuiltProgram:
     return load(target, gpus)
 
 
-def _of_built(built: BuiltProgram) -> Evidence:
+def _evidence_of(built: BuiltProgram) -> Evidence:
     single = _single_gpu(built)
     return Evidence(
         built.requested,
@@ -157,7 +157,7 @@ def _single_gpu(built: BuiltProgram) -> BuiltProgram | Missing:
 
 
 def _check(target: Target) -> None:
-    """See that nothing is known to be wrong with a target; TensorFlow is not loaded for that.
+    """Check a target as far as that needs no TensorFlow.
 
     Raises:
         InputError: it names nothing that can be loaded.
@@ -177,14 +177,14 @@ def _devices(placement: Placement) -> set[Device]:
     """
     return {
         replace(op.requested, type=None, index=None)
-        if op.requested.job and op.type in _ASKING_NOTHING
+        if op.requested.job and op.type in _REQUESTS_NO_DEVICE
         else op.requested
         for op in placement.ops.values()
     }
 
 
 def prepare(*, placer: bool = True) -> None:
-    """Load TensorFlow, without its noise; ``placer`` starts the placer process beside it.
+    """Load TensorFlow, without its log lines; ``placer`` starts the placer process beside it.
 
     Raises:
         InputError: TensorFlow is not installed, or does not load.
@@ -214,21 +214,21 @@ def with_numbers(
     only: Collection[str] = (),
     without: Collection[str] = (),
 ) -> Evidence:
-    """What is known of a program, with its reference and what running the two gives.
+    """The evidence, with the reference of the program and what running the two gives.
 
     Args:
-        evidence: what `place` found out of the program.
+        evidence: of the program, as `place` gives it.
         reference: the same for one GPU, with the same names of variables.
-        batch: ``batch(rng, n)`` gives arrays of n rows by the names of the inputs, those of rank 0
-            whole; a target that names such a function; the file of a saved case; or None for rows
-            that are made up.
+        batch: ``batch(rng, n)`` gives arrays of n rows by the names of the inputs, and scalars
+            for those of rank 0; a target that names such a function; the file of a saved case; or
+            None for rows that are made up.
         devices: ``auto`` takes real GPUs where there are enough, ``simulated`` never does.
-        policies: parameters of the rules, the policy that counts most first.
+        policies: parameters of the rules; where two name the same one, the first counts.
         only: the rules to check, if not all; nothing is run if they are static.
         without: the rules to leave out.
 
     Raises:
-        UsageError: there is no such rule.
+        UsageError: a rule does not exist.
         ConfigError: a policy is wrong.
         InputError: a program or the batch function is at fault.
     """
@@ -243,8 +243,8 @@ def with_numbers(
     towers = evidence.program
     single = load_reference(reference, towers) if towers else _load(reference, 1)
     evidence = replace(evidence, reference=single.requested)
-    wanted = set(only or rules) - set(without)
-    if wanted.isdisjoint({GradientsEqual.name, WeightsEqual.name, TowersOverlap.name}):
+    selected = set(only or rules) - set(without)
+    if selected.isdisjoint({GradientsEqual.name, WeightsEqual.name, TowersOverlap.name}):
         return evidence
     rows = batch_of(batch)
     if not towers:
@@ -252,10 +252,10 @@ def with_numbers(
     pair = _or_missing(lambda: ProgramPair.of(towers, single, devices))
     if not pair:
         return replace(evidence, measurement=pair, trace=pair)
-    if TowersOverlap.name in wanted:
+    if TowersOverlap.name in selected:
         trace = _or_missing(lambda: _traced(pair, rows, conditions))
         evidence = replace(evidence, trace=trace)
-    if wanted & {GradientsEqual.name, WeightsEqual.name}:
+    if selected & {GradientsEqual.name, WeightsEqual.name}:
         measurement = _or_missing(lambda: measure(pair, rows, conditions))
         evidence = replace(evidence, measurement=measurement)
     return evidence

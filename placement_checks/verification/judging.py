@@ -14,7 +14,7 @@ from placement_checks.verification.policy import Policy, policy_errors, rules_fo
 
 
 def verify(
-    known: Evidence | Placement,
+    evidence: Evidence | Placement,
     policies: Sequence[Policy] = (),
     *,
     only: Collection[str] = (),
@@ -23,34 +23,34 @@ def verify(
     """Judge a program.
 
     Args:
-        known: what `place` found out, or a placement alone.
-        policies: parameters of rules, the policy that counts most first; the program's own comes
-            last and is added here.
+        evidence: what `place` gives, or a placement alone.
+        policies: parameters of rules; where two name the same one, the first counts. The
+            program's own policy comes after them.
         only: names of rules; empty for all.
         without: names of rules to leave out.
 
     Raises:
-        UsageError: there is no such rule.
-        ConfigError: a policy names a rule or field that does not exist, or a value is unfit.
+        UsageError: a rule does not exist.
+        ConfigError: a policy names a rule or field that does not exist, or a value is not valid.
     """
-    evidence = Evidence.of(known)
+    evidence = Evidence.of(evidence)
     rules = rules_of(evidence, policies, only, without)
     with gc_paused():
         return Report(evidence, [_judged(rule, evidence) for rule in rules])
 
 
 def _judged(rule: Rule, evidence: Evidence) -> Verdict:
-    """The verdict of a rule; what was read in part keeps none, nor breaks one by what it lacks."""
+    """The verdict of a rule; a placement read in part keeps none, nor breaks one by absence."""
     verdict = _verdict(rule, evidence)
-    unproved = ("kept", "broken") if rule.by_absence else ("kept",)
+    unproven = ("kept", "broken") if rule.by_absence else ("kept",)
     complete = evidence.placement.complete
-    if not complete and verdict.state in unproved:
+    if not complete and verdict.state in unproven:
         return rule.not_checked(complete.reason, verdict.note)
     return verdict
 
 
 def _verdict(rule: Rule, evidence: Evidence) -> Verdict:
-    """What a rule says; one that fails has checked nothing, and the others are judged."""
+    """What a rule says; one that raises is not checked, and the others are judged."""
     try:
         return rule.judge(evidence)
     except Exception as fault:

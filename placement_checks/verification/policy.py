@@ -10,7 +10,7 @@ from placement_checks.core.errors import ConfigError, UsageError
 from placement_checks.rules.base import Rule
 from placement_checks.rules.registry import RULES
 from placement_checks.util.text import did_you_mean
-from placement_checks.verification.fields import collected, fitted
+from placement_checks.verification.fields import collecting, converted
 
 Policy = Mapping[str, Mapping[str, Any]]
 
@@ -24,63 +24,63 @@ def rules_for(
     """The rules to check, each with the parameters of the first policy that has them.
 
     Args:
-        policies: ``{rule: {field: value}}``, the one that counts most first.
+        policies: ``{rule: {field: value}}``; where two name the same field, the first counts.
         only: names of rules; empty for all.
         without: names of rules to leave out.
 
     Raises:
-        UsageError: there is no such rule.
+        UsageError: a rule does not exist, or none is left.
     """
     for name in [*only, *without]:
-        known_rule(name)
-    chosen = [name for name in RULES if (not only or name in only) and name not in without]
-    if not chosen:
+        rule_named(name)
+    names = [name for name in RULES if (not only or name in only) and name not in without]
+    if not names:
         raise UsageError("", "no rule is left to check", "take away a --without")
     return [
-        made(
+        make_rule(
             name, {k: v for policy in reversed(policies) for k, v in policy.get(name, {}).items()}
         )
-        for name in chosen
+        for name in names
     ]
 
 
-def known_rule(name: str) -> type[Rule]:
+def rule_named(name: str) -> type[Rule]:
     """The rule of that name.
 
     Raises:
-        UsageError: there is none; the message offers the nearest.
+        UsageError: it does not exist; the message offers the nearest.
     """
     if name in RULES:
         return RULES[name]
     fix = did_you_mean(name, RULES) or f"the rules are {', '.join(RULES)}"
-    raise UsageError(f"rule '{name}'", "there is no such rule", fix)
+    raise UsageError(f"rule '{name}'", "is not a known rule", fix)
 
 
-def made(name: str, values: Mapping[str, Any]) -> Rule:
+def make_rule(name: str, values: Mapping[str, Any]) -> Rule:
     """A rule with parameters; for a list of names a single one will do.
 
     Raises:
-        PlacementError: a field that the rule does not have, or a value that makes no sense.
+        PlacementError: a field that the rule does not have, or a value that is not valid.
     """
     rule = RULES[name]
-    return rule(**{field: fitted(rule, field, value) for field, value in values.items()})
+    return rule(**{field: converted(rule, field, value) for field, value in values.items()})
 
 
 def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
-    """Everything that is wrong with a policy, one error a field; ``at`` says where it stands."""
+    """All errors of a policy, one a field; ``at`` is the prefix of their objects."""
     errors: list[ConfigError] = []
     for name, values in policy.items():
         try:
-            known_rule(name)
+            rule_named(name)
         except UsageError as error:
             errors.append(ConfigError(f"{at}{name}", error.message, error.fix))
             continue
         if not isinstance(values, Mapping):
-            errors.append(ConfigError(f"{at}{name}", "is no table of fields"))
+            errors.append(ConfigError(f"{at}{name}", "is not a table of fields"))
             continue
         for field, value in values.items():
-            with collected(errors, f"{at}{name}.{field}"):
-                made(name, {field: value})
+            with collecting(errors, f"{at}{name}.{field}"):
+                make_rule(name, {field: value})
     return errors
 
 
@@ -100,6 +100,6 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
         )
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):  # no TOML, or such as nobody means
+    except (ValueError, RecursionError):  # not TOML, or nested too deep
         parsed = value.strip()
     return rule, field, parsed

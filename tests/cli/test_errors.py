@@ -120,7 +120,7 @@ OPTIONS = {
     "A job of that name is 'gpuu*4: cpu*1'",
     "--machine worker*2:tpu": f"machine 'worker*2:tpu': 'tpu' is no list of cpu*N and gpu*N; "
     f"{MACHINE}",
-    "--rule variables-on-hots": "rule 'variables-on-hots': there is no such rule; "
+    "--rule variables-on-hots": "rule 'variables-on-hots': is not a known rule; "
     "did you mean 'variables-on-host'?",
     "--set device=/gpu:0": "--set device=/gpu:0: is not of the form RULE.FIELD=VALUE; write it "
     "like --set variables-on-host.device=/gpu:0",
@@ -190,7 +190,7 @@ def test_errors_obey_the_format_and_take_one_line_on_stderr(run: Run) -> None:
     ran = run("verify", "builders.py:raises", "--format", "json")
 
     assert json.loads(ran.out) == {
-        "schema": 1,
+        "schema": 2,
         "error": {
             "kind": "input",
             "object": "builders.py:raises",

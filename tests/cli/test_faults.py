@@ -36,7 +36,7 @@ def towers(num_gpus=2):
             gradients.append(optimizer.compute_gradients(tf.reduce_mean(x @ w)))
     with tf.device("/cpu:0"):
         average = [
-            (tf.add_n([g for g, _ in each]) / num_gpus, each[0][1]) for each in zip(*gradients)
+            (tf.add_n([g for g, _ in pairs]) / num_gpus, pairs[0][1]) for pairs in zip(*gradients)
         ]
         return {"train_op": optimizer.apply_gradients(average), "inputs": inputs}
 
@@ -145,7 +145,7 @@ def test_a_stage_that_fails_is_told_and_the_rest_is_reported(
     assert any(line.endswith(f": {said(fault)}; {FIX}") for line in told(ran))
     assert document["error"]["kind"] == "internal"
     assert document["error"]["message"] == said(fault)
-    programs = {each["program"]: each["rules"] for each in document["programs"]}
+    programs = {program["program"]: program["rules"] for program in document["programs"]}
     assert list(programs) == ["train.py:towers"] * bool(STAGES[stage]) + ["outputlog"]
     states = {rule["rule"]: rule["state"] for rule in programs.get("train.py:towers", ())}
     if STAGES[stage]:
@@ -234,7 +234,7 @@ def test_a_report_that_cannot_be_made(
         ("place outputlog", "placement_checks.cli.place.text_of"),
         ("diff outputlog outputlog", "placement_checks.cli.diff.compare"),
         ("diff outputlog outputlog", "placement_checks.cli.diff.render_text"),
-        ("explain placeable", "placement_checks.cli.explain.known_rule"),
+        ("explain placeable", "placement_checks.cli.explain.rule_named"),
     ],
 )
 def test_a_part_of_a_command_that_fails(

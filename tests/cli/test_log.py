@@ -44,7 +44,7 @@ def test_json_is_the_contract(run: Run, session: Path) -> None:
 
     assert ran.status == 0
     assert (document["schema"], document["records"], document["reason"]) == (1, 602, None)
-    ops = [[each["node"], each["op"], each["device"], each["count"]] for each in document["ops"]]
+    ops = [[op["node"], op["op"], op["device"], op["count"]] for op in document["ops"]]
     assert sorted(ops) == sorted(truth["ops"])
 
 
@@ -59,7 +59,9 @@ def test_lines_are_a_log_again(run: Run, session: Path, tmp_path: Path) -> None:
 
 
 def test_several_files_are_one_run(run: Run, fixtures: Path) -> None:
-    apart = [fixtures / "logs" / "2.20.0" / f"session.{each}.log" for each in ("stdout", "stderr")]
+    apart = [
+        fixtures / "logs" / "2.20.0" / f"session.{stream}.log" for stream in ("stdout", "stderr")
+    ]
 
     assert "750 records, 375 placements of 222 ops" in run("log", *apart).out
 
@@ -212,7 +214,8 @@ def test_a_graph_is_for_logs(run: Run, fixtures: Path) -> None:
 
     assert ran.status == 2
     assert ran.err == (
-        f"placement-checks: --graph: is for placement logs, and {target} is none; leave it out\n"
+        f"placement-checks: --graph: is for placement logs, and {target} is not one; "
+        "leave it out\n"
     )
 
 

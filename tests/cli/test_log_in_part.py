@@ -38,7 +38,7 @@ def cut(log: Path, text: str) -> str:
 
 def states(ran: Ran) -> dict[str, tuple[str, str | None]]:
     (program,) = json.loads(ran.out)["programs"]
-    return {each["rule"]: (each["state"], each["reason"]) for each in program["rules"]}
+    return {rule["rule"]: (rule["state"], rule["reason"]) for rule in program["rules"]}
 
 
 def test_what_was_read_in_full_is_kept(run: Run, log: Path) -> None:

@@ -51,8 +51,8 @@ def test_the_digits_train_alike_on_one_gpu_and_on_several(
     assert [rule["state"] for rule in (gradients, weights)] == ["kept", "kept"]
     assert [rule["evidence"] for rule in (gradients, weights)] == ["executed", "executed"]
     assert len(gradients["figures"]) == 10
-    assert {each["state"] for each in gradients["figures"]} == {"equal"}
-    assert all(each["error"] <= each["limit"] for each in gradients["figures"])
+    assert {figure["state"] for figure in gradients["figures"]} == {"equal"}
+    assert all(figure["error"] <= figure["limit"] for figure in gradients["figures"])
     assert len(weights["figures"]) == 32
 
 

@@ -242,7 +242,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_run(
     Path("kept").touch()
     monkeypatch.setattr(os, "access", lambda file, _mode: Path(file).name != "kept")
     monkeypatch.setattr(
-        "placement_checks.cli.verify.captured", lambda *_, **__: pytest.fail("too late")
+        "placement_checks.cli.verify.gather", lambda *_, **__: pytest.fail("too late")
     )
 
     ran = run("verify", "session.log", "--output", path)

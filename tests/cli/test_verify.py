@@ -248,7 +248,7 @@ def test_every_target_that_failed_is_in_the_json(run: Run) -> None:
     ran = run("verify", "nowhere.py:a", "elsewhere.py:b", "--format", "json")
 
     document = json.loads(ran.out)
-    assert [each["object"] for each in document["errors"]] == ["nowhere.py", "elsewhere.py"]
+    assert [error["object"] for error in document["errors"]] == ["nowhere.py", "elsewhere.py"]
     assert document["error"] == document["errors"][0]
 
 
@@ -297,7 +297,7 @@ def test_rules_and_explain(run: Run) -> None:
     assert explained.startswith("Every variable sits on the device named")
     assert "variables-on-host.device = '/cpu:0'" in explained
     assert run("explain", "variables-on-hosts").err == (
-        "placement-checks: rule 'variables-on-hosts': there is no such rule; "
+        "placement-checks: rule 'variables-on-hosts': is not a known rule; "
         "did you mean 'variables-on-host'?\n"
     )
 

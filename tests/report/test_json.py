@@ -57,7 +57,7 @@ def test_keys_are_those_of_the_schema(report: Report) -> None:
 
 def test_a_program_has_its_verdicts(report: Report) -> None:
     (program,) = json.loads(render([report], []))["programs"]
-    rules = {each.pop("rule"): each for each in program.pop("rules")}
+    rules = {rule.pop("rule"): rule for rule in program.pop("rules")}
     assert program == {
         "program": "train.py:build",
         "machine": "gpu*1",

@@ -121,8 +121,8 @@ def test_a_device_that_is_none_is_refused(sound: Placement) -> None:
 def test_rules_are_all_told_of_at_once(unsound: Placement) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_rules(unsound)
-    headlines = [each.splitlines()[0] for each in str(caught.value).split("\n\n")]
-    assert [each.split()[0] for each in headlines] == [
+    headlines = [text.splitlines()[0] for text in str(caught.value).split("\n\n")]
+    assert [text.split()[0] for text in headlines] == [
         "placeable",
         "no-fallback",
         "variables-on-host",
@@ -207,7 +207,7 @@ def test_fails_where_the_placer_refused() -> None:
     [
         (assert_no_fallback, ["no-fallback"]),
         (
-            lambda each: assert_rules(each, "placeable", "no-fallback"),
+            lambda placement: assert_rules(placement, "placeable", "no-fallback"),
             ["placeable", "no-fallback"],
         ),
     ],
@@ -223,10 +223,10 @@ def test_observers_are_told_of_every_verdict(
     told = []
     asserted = request.getfixturevalue(case)
     with monkeypatch.context() as patch:
-        patch.setattr(checking, "observers", [lambda *each: told.append(each)])
+        patch.setattr(checking, "observers", [lambda *call: told.append(call)])
         with nullcontext() if case == "sound" else pytest.raises(AssertionError):
             assertion(asserted)
-    assert [(each, verdict.rule) for each, verdict in told] == [
+    assert [(evidence, verdict.rule) for evidence, verdict in told] == [
         (Evidence(asserted), rule) for rule in rules
     ]
 

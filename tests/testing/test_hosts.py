@@ -76,7 +76,7 @@ def test_results_of_two_environments_come_together(
     ran.assert_outcomes(passed=6)
     ran.stdout.fnmatch_lines(["rules: 6 kept, 0 broken, 0 not checked, on gpu[*]2 (phantom)"])
     document = ElementTree.parse(pytester.path / "all.xml")
-    properties = (each.attrib for each in document.iter("property"))
-    where = [each["value"] for each in properties if each["name"] == "environment"]
+    properties = (element.attrib for element in document.iter("property"))
+    where = [entry["value"] for entry in properties if entry["name"] == "environment"]
     assert len(where) == 6
     assert set(where) == {"one", "other"}

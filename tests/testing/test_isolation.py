@@ -122,13 +122,13 @@ def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
 def test_a_version_that_cannot_be_asked_is_a_warning_and_breaks_no_test(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    again = functools.cache(isolation._is_known.__wrapped__)
-    monkeypatch.setattr(isolation, "_is_known", again)
+    again = functools.cache(isolation._is_supported.__wrapped__)
+    monkeypatch.setattr(isolation, "_is_supported", again)
     monkeypatch.delattr(sys.modules["tensorflow.python.eager.context"], "global_seed")
 
     gone = r"not undone: tensorflow: version .* has no tensorflow\.[\w.]+\.global_seed"
     with pytest.warns(UserWarning, match=gone):
         assert isolation.before_test() is None
     with warnings.catch_warnings(action="error"):
-        assert isolation.turned_off() == ""
-        assert list(isolation.undone(None)) == []
+        assert isolation.global_change() == ""
+        assert list(isolation.restored(None)) == []

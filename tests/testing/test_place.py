@@ -21,7 +21,7 @@ def build_towers(num_gpus=2):
                 w = tf1.get_variable("w", [8, 1])
             gradients.append(optimizer.compute_gradients(tf.reduce_sum(x @ w)))
     with tf.device("/cpu:0"):
-        average = [(tf.add_n([g for g, _ in each]), each[0][1]) for each in zip(*gradients)]
+        average = [(tf.add_n([g for g, _ in pairs]), pairs[0][1]) for pairs in zip(*gradients)]
         return optimizer.apply_gradients(average)
 """
 DEFECTIVE = """
@@ -40,7 +40,7 @@ def build_towers(num_gpus=2):
             w = tf1.get_variable(f"w_{i}", [8, 1])
             gradients.append(optimizer.compute_gradients(tf.reduce_sum(x @ w), [w]))
     with tf.device("/cpu:0"):
-        average = [(tf.add_n([g for g, _ in each]), each[0][1]) for each in zip(*gradients)]
+        average = [(tf.add_n([g for g, _ in pairs]), pairs[0][1]) for pairs in zip(*gradients)]
         return optimizer.apply_gradients(average)
 """
 TESTS = """

@@ -58,7 +58,7 @@ def test_what_cannot_be_traced_can_still_be_compared() -> None:
 
     placement = with_numbers(requested(towers), partial(towers, 1), pairs.batch)
 
-    states = {each.rule: each for each in verify(placement).verdicts}
+    states = {verdict.rule: verdict for verdict in verify(placement).verdicts}
     assert states["gradients-equal"].state == "kept"
     assert states["towers-overlap"].state == "not-checked"
     assert "which op is one step of" in str(states["towers-overlap"].reason)
@@ -91,7 +91,7 @@ def test_a_difference_is_told_with_ratio_cause_line_cure_and_case() -> None:
     ) in finding
     assert likewise == "      and likewise b"
     assert fix.startswith("    fix: divide the sum by the number of towers")
-    assert kept == "  the rows and first values are kept: batch='.placement_checks/hidden.npz'"
+    assert kept == "  the rows and first values are saved: batch='.placement_checks/hidden.npz'"
     with pytest.raises(AssertionError, match="is 2 times the reference's"):
         assert_gradients_equal(hidden, adam, ".placement_checks/hidden.npz")
 

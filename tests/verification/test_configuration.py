@@ -156,24 +156,24 @@ def test_malformed_toml_names_the_file(project: Callable[..., Path], text: str) 
     folder = project(text)
     error = error_of(folder)
     assert error.object == str(folder / "pyproject.toml")
-    assert error.message.startswith("is no TOML: ")
+    assert error.message.startswith("is not valid TOML: ")
 
 
 def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
     folder = project("")
     (folder / "pyproject.toml").write_bytes(b"\xff\xfe")
-    assert error_of(folder).message.startswith("is no TOML: ")
+    assert error_of(folder).message.startswith("is not valid TOML: ")
 
 
 @pytest.mark.parametrize(
     ("text", "at", "message", "fix"),
     [
-        ("gpu = 2", ".gpu", "there is no such field", "did you mean 'gpus'?"),
-        ("program = []", ".program", "there is no such field", "did you mean 'programs'?"),
+        ("gpu = 2", ".gpu", "is not a known field", "did you mean 'gpus'?"),
+        ("program = []", ".program", "is not a known field", "did you mean 'programs'?"),
         (
             "zzz = 1",
             ".zzz",
-            "there is no such field",
+            "is not a known field",
             f"its fields are {FIELDS}, programs",
         ),
         ("gpus = '2'", ".gpus", "'2' does not fit", "give a whole number"),
@@ -184,7 +184,7 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
         ("without = [1]", ".without", "[1] does not fit", "give a list of rules"),
         ("machine = 8", ".machine", "8 does not fit", "give a machine such as 'worker*8: gpu*4'"),
         ("policy = []", ".policy", "[] does not fit", "give a table of rules"),
-        ("policy.placeable = 3", ".policy.placeable", "is no table of fields", ""),
+        ("policy.placeable = 3", ".policy.placeable", "is not a table of fields", ""),
         (
             "reference = ['a.py:f']",
             ".reference",
@@ -212,13 +212,13 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
         (
             "without = ['idle-device']",
             ".without",
-            "rule 'idle-device': there is no such rule",
+            "rule 'idle-device': is not a known rule",
             "did you mean 'no-idle-device'?",
         ),
         (
             "policy.no-fallback.allows = []",
             ".policy.no-fallback.allows",
-            "there is no such field",
+            "is not a known field",
             "did you mean 'allow'?",
         ),
         (
@@ -243,7 +243,7 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
         (
             "programs = [{ target = 'a.py:f', programs = [] }]",
             ".programs[0].programs",
-            "there is no such field",
+            "is not a known field",
             f"its fields are {FIELDS}, target",
         ),
         (
@@ -255,7 +255,7 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
         (
             "programs = [{ target = 'a.py:f', policy.placeable.a = 1 }]",
             ".programs[0].policy.placeable.a",
-            "there is no such field",
+            "is not a known field",
             "it has no fields",
         ),
     ],
@@ -272,7 +272,7 @@ def test_a_wrong_field_is_named_with_its_fix(
 def test_section_that_is_no_table(project: Callable[..., Path]) -> None:
     error = error_of(project("[tool]\nplacement_checks = 3", bare=True))
     assert error.object.endswith(f"pyproject.toml: {AT}")
-    assert error.message == "is no table"
+    assert error.message == "is not a table"
 
 
 def test_all_wrong_fields_are_named_at_once(project: Callable[..., Path]) -> None:
@@ -318,7 +318,7 @@ def test_gpus_and_machine_say_the_same(project: Callable[..., Path]) -> None:
 )
 def test_no_text_of_a_pyproject_is_a_traceback(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
-    with pytest.raises(ConfigError, match=r"is no (TOML|table)"):
+    with pytest.raises(ConfigError, match=r"is not (valid TOML|a table)"):
         load(tmp_path)
 
 
@@ -378,7 +378,7 @@ def written(value: object) -> str:
         case None:
             return "1979-05-27T07:32:00Z"
         case dict():
-            return f"{{{', '.join(f'{key} = {written(each)}' for key, each in value.items())}}}"
+            return f"{{{', '.join(f'{key} = {written(item)}' for key, item in value.items())}}}"
         case list():
             return f"[{', '.join(map(written, value))}]"
         case str():

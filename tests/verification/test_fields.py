@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from placement_checks import RULES
 from placement_checks.core.errors import ConfigError, InputError
-from placement_checks.verification.fields import collected, fitted
+from placement_checks.verification.fields import collecting, converted
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Fields:
     ],
 )
 def test_a_value_that_fits(name: str, value: object, found: object) -> None:
-    fit = fitted(Fields, name, value)
+    fit = converted(Fields, name, value)
 
     assert (fit, type(fit)) == (found, type(found))
 
@@ -89,7 +89,7 @@ NO_WAYS: Sequence[Any] = ("Fast", 1, [])
 )
 def test_a_value_that_does_not_fit(name: str, value: object, fix: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        fitted(Fields, name, value)
+        converted(Fields, name, value)
 
     assert (refused.value.message, refused.value.fix) == (f"{value!r} does not fit", fix)
 
@@ -104,23 +104,23 @@ def test_a_value_that_does_not_fit(name: str, value: object, fix: str) -> None:
 )
 def test_a_field_that_there_is_not(rule: str, name: str, fix: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        fitted(RULES[rule], name, 1)
+        converted(RULES[rule], name, 1)
 
-    assert (refused.value.message, refused.value.fix) == ("there is no such field", fix)
+    assert (refused.value.message, refused.value.fix) == ("is not a known field", fix)
 
 
 @pytest.mark.parametrize(
     ("rule", "name"),
-    [(rule, each.name) for rule in RULES.values() for each in dataclasses.fields(rule)],
+    [(rule, field.name) for rule in RULES.values() for field in dataclasses.fields(rule)],
 )
 def test_each_field_of_a_rule_takes_its_default_and_says_what_it_takes(
     rule: type[Any], name: str
 ) -> None:
     default = getattr(rule(), name)
-    assert fitted(rule, name, default) == default
+    assert converted(rule, name, default) == default
 
     with pytest.raises(ConfigError, match=r"does not fit; give (a|')"):
-        fitted(rule, name, object)
+        converted(rule, name, object)
 
 
 anything = st.recursive(
@@ -129,10 +129,10 @@ anything = st.recursive(
 )
 
 
-@given(st.sampled_from([each.name for each in dataclasses.fields(Fields)]), anything)
+@given(st.sampled_from([field.name for field in dataclasses.fields(Fields)]), anything)
 def test_any_value_fits_or_is_a_configuration_error(name: str, value: object) -> None:
     try:
-        found = fitted(Fields, name, value)
+        found = converted(Fields, name, value)
     except ConfigError:
         return
     assert found in (value, (value,), tuple(value) if isinstance(value, list) else value)
@@ -149,7 +149,7 @@ def test_any_value_fits_or_is_a_configuration_error(name: str, value: object) ->
 def test_errors_are_collected_where_they_stand(error: ConfigError, text: str) -> None:
     errors: list[ConfigError] = []
 
-    with collected(errors, "a.b"):
+    with collecting(errors, "a.b"):
         raise error
 
     assert list(map(str, errors)) == [text]

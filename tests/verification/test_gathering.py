@@ -129,7 +129,7 @@ def test_no_gradients_and_no_trace_each_have_their_own_reason(
 
     evidence = with_numbers(requested(pairs.towers), pairs.single, pairs.batch)
 
-    reasons = {each.rule: each.reason for each in verify(evidence).verdicts}
+    reasons = {verdict.rule: verdict.reason for verdict in verify(evidence).verdicts}
     assert reasons["gradients-equal"] == reasons["weights-equal"] == "no numbers"
     assert reasons["towers-overlap"] == "no trace"
 

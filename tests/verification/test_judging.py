@@ -125,7 +125,7 @@ def test_verify_says_which_program_has_a_wrong_policy() -> None:
     with pytest.raises(ConfigError) as caught:
         verify(wrong)
     assert str(caught.value) == (
-        "policy of train.py:build: no-fallback.alow: there is no such field; did you mean 'allow'?"
+        "policy of train.py:build: no-fallback.alow: is not a known field; did you mean 'allow'?"
     )
 
 

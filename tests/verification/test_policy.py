@@ -16,10 +16,10 @@ from placement_checks.rules.devices.session_memory import SessionMemory
 from placement_checks.rules.devices.variables_on_host import VariablesOnHost
 from placement_checks.rules.towers.variables_shared import VariablesShared
 from placement_checks.verification.policy import (
-    known_rule,
-    made,
+    make_rule,
     parse_setting,
     policy_errors,
+    rule_named,
     rules_for,
 )
 
@@ -54,7 +54,7 @@ def test_rules_for_takes_each_field_from_the_first_policy_that_has_it() -> None:
 
 @pytest.mark.parametrize("choice", ["only", "without"])
 def test_rules_for_refuses_a_rule_that_does_not_exist(choice: str) -> None:
-    with pytest.raises(UsageError, match="rule 'fallback': there is no such rule"):
+    with pytest.raises(UsageError, match="rule 'fallback': is not a known rule"):
         rules_for([], **{choice: ["placeable", "fallback"]})
 
 
@@ -75,17 +75,17 @@ def test_rules_for_refuses_to_check_nothing() -> None:
 )
 def test_unknown_rule_is_offered_the_nearest(name: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
-        known_rule(name)
-    assert str(caught.value) == f"rule '{name}': there is no such rule; {fix}"
+        rule_named(name)
+    assert str(caught.value) == f"rule '{name}': is not a known rule; {fix}"
 
 
 def test_known_rules_are_found_by_their_names() -> None:
-    assert [known_rule(name).name for name in NAMES] == NAMES
+    assert [rule_named(name).name for name in NAMES] == NAMES
 
 
 def test_made_takes_lists_for_tuples() -> None:
-    assert made("variables-shared", {"allow": ["bn/*"]}) == VariablesShared(("bn/*",))
-    assert made("variables-on-host", {"device": "/gpu:0"}) == VariablesOnHost("/gpu:0")
+    assert make_rule("variables-shared", {"allow": ["bn/*"]}) == VariablesShared(("bn/*",))
+    assert make_rule("variables-on-host", {"device": "/gpu:0"}) == VariablesOnHost("/gpu:0")
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,19 @@ def test_made_takes_lists_for_tuples() -> None:
         ({"no-fallback": {"allow": ["Print"]}, "no-idle-device": {"allow": ("/gpu:1",)}}, []),
         ({"variables-on-host": {"device": ["/job:ps", "/cpu:0"], "allow": []}}, []),
         ({"placeable": {}}, []),
-        ({"no-falback": {}}, ["no-falback: there is no such rule; did you mean 'no-fallback'?"]),
-        ({"no-fallback": ["Print"]}, ["no-fallback: is no table of fields"]),
+        ({"no-falback": {}}, ["no-falback: is not a known rule; did you mean 'no-fallback'?"]),
+        ({"no-fallback": ["Print"]}, ["no-fallback: is not a table of fields"]),
         (
             {"variables-on-host": {"devices": "/gpu:0"}},
-            ["variables-on-host.devices: there is no such field; did you mean 'device'?"],
+            ["variables-on-host.devices: is not a known field; did you mean 'device'?"],
         ),
         (
             {"variables-on-host": {"zzz": 1}},
-            ["variables-on-host.zzz: there is no such field; its fields are device, allow"],
+            ["variables-on-host.zzz: is not a known field; its fields are device, allow"],
         ),
         (
             {"placeable": {"soft": True}},
-            ["placeable.soft: there is no such field; it has no fields"],
+            ["placeable.soft: is not a known field; it has no fields"],
         ),
         (
             {"no-fallback": {"allow": 3}},
@@ -167,7 +167,7 @@ def test_made_takes_lists_for_tuples() -> None:
 def test_policy_errors_name_the_wrong_fields(
     policy: Mapping[str, Any], errors: Sequence[str]
 ) -> None:
-    assert [str(each) for each in policy_errors(policy)] == errors
+    assert [str(error) for error in policy_errors(policy)] == errors
 
 
 @pytest.mark.parametrize("device", ["/host:0", ["/cpu:0", "/host:0"]])
@@ -181,8 +181,8 @@ def test_policy_errors_find_what_is_no_device(device: str | Sequence[str]) -> No
 def test_policy_errors_are_all_found_and_say_where_the_policy_stands() -> None:
     policy: Mapping[str, Any] = {"placeable": {"a": 1, "b": 2}, "zzz": {}, "no-fallback": 3}
     errors = policy_errors(policy, "--set ")
-    assert all(isinstance(each, ConfigError) for each in errors)
-    assert [each.object for each in errors] == [
+    assert all(isinstance(error, ConfigError) for error in errors)
+    assert [error.object for error in errors] == [
         "--set placeable.a",
         "--set placeable.b",
         "--set zzz",
