@@ -90,7 +90,7 @@ TARGETS = {
     f"device '//cpu:0', which TensorFlow cannot read; {DEVICES}",
     "builders.py:no_device": "builders.py:no_device: op 'x' (builders.py:39) asks for the device "
     f"'bogus', and 'bogus' is no part of a device name; {DEVICES}",
-    "builders.py:policy": "policy of builders.py:policy: variables-on-hosts: there is no such "
+    "builders.py:policy": "policy of builders.py:policy: variables-on-hosts: is not a known "
     "rule; did you mean 'variables-on-host'?",
     "broken.py:f": "broken.py: loading it raised SyntaxError: invalid syntax (broken.py, line 1)",
     "no.such.module:f": "no.such.module:f: there is no module 'no.such.module'; run it from the "
@@ -124,7 +124,7 @@ OPTIONS = {
     "did you mean 'variables-on-host'?",
     "--set device=/gpu:0": "--set device=/gpu:0: is not of the form RULE.FIELD=VALUE; write it "
     "like --set variables-on-host.device=/gpu:0",
-    "--set variables-on-host.devise=/gpu:0": "--set variables-on-host.devise: there is no such "
+    "--set variables-on-host.devise=/gpu:0": "--set variables-on-host.devise: is not a known "
     "field; did you mean 'device'?",
     "--set variables-on-host.device=/gqu:0": "--set variables-on-host.device: '/gqu:0': 'gqu:0' "
     f"is no part of a device name; {DEVICES}",
