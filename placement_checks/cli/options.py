@@ -27,7 +27,8 @@ def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--soft/--strict",
             "soft",
             default=None,
-            help="Whether the placer may go elsewhere than asked; default: as the program says.",
+            help="Whether the placer may use other devices than requested; default: as the program "
+            "says.",
         ),
     ):
         command = option(command)

@@ -45,16 +45,16 @@ def place(
     soft: bool | None = None,
     devices: str = "auto",
 ) -> Evidence:
-    """Where the ops of a program or graph are asked to be, and where the placer puts them.
+    """The device that each op of a program or graph requests, and the one the placer assigns.
 
     Args:
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or any of them
             as the command line names it (``train.py:build_towers``).
-        gpus: how many GPUs the builder is asked for, and a host or worker has.
+        gpus: the number of GPUs that the builder gets, and that a host or worker has.
         machine: the devices, or their written form such as ``"worker*8: gpu*4"``; by default the
             smallest machine that the graph's device names need.
-        soft: whether the placer may go elsewhere than asked; by default what the program's
-            session configuration says, else not (TensorFlow 1's default).
+        soft: whether the placer may use other devices than requested; by default what the
+            program's session configuration says, else not (TensorFlow 1's default).
         devices: ``auto`` asks the placer of this machine's GPUs where these are the devices,
             ``real`` asks no other, ``simulated`` never does.
 
@@ -119,11 +119,11 @@ def request(
 
 
 def requested(target: Target, *, gpus: int = 2) -> Evidence:
-    """Where the ops of a program or graph are asked to be; no placer is asked.
+    """The device that each op of a program or graph requests; no placer is asked.
 
     Args:
         target: as for `place`.
-        gpus: how many GPUs the builder is asked for.
+        gpus: the number of GPUs that the builder gets.
 
     Raises:
         UsageError: ``gpus`` is below 1 or above 256.
