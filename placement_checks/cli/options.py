@@ -27,8 +27,7 @@ def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--soft/--strict",
             "soft",
             default=None,
-            help="Whether the placer may use other devices than requested; default: as the program "
-            "says.",
+            help="Whether ops may go elsewhere than requested; default: as the program says.",
         ),
     ):
         command = option(command)
