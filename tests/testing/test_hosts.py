@@ -24,7 +24,7 @@ def test_placed(number, record_property):
     variable = Op("v", "VarHandleOp", Device.parse("/cpu:0"), assigned=put)
     assert_variables_on_host(
         Placement("train.py", {"v": variable}, [Variable("v", "float32", ())],
-                  machine=Machine.local(2), placer="phantom")
+                  machine=Machine.local(2), placer="phantom", assigned=True)
     )
 """
 
