@@ -35,18 +35,18 @@ STEP = timeline(
 
 
 def timing(
-    control: Loop | float = 1.0,
+    baseline: Loop | float = 1.0,
     *,
     single: Loop | None = None,
     towers: Loop | None = None,
-    company: Loop | None = None,
+    contention: Loop | None = None,
     rows: int = 128,
     devices: str = "simulated",
     gpus: int = 2,
     cores: int = 2,
     **more: Any,
 ) -> Timing:
-    """One GPU takes a second a step, and towers half of that; of a control the ratio will do."""
+    """One GPU takes a second a step, and towers half of that; of a baseline the ratio will do."""
     at = Circumstances(
         "towers", "single", gpus, devices, "CPU devices of one core each", cores, "2.21.0", "1"
     )
@@ -55,8 +55,8 @@ def timing(
         rows,
         single=single or loop(1.0),
         towers=towers or loop(0.5),
-        control=control if isinstance(control, Loop) else loop(control, cpu=[1.0]),
-        company=company,
+        baseline=baseline if isinstance(baseline, Loop) else loop(baseline, cpu=[1.0]),
+        contention=contention,
         trace=Trace(rows, [STEP], []),
         **more,
     )

@@ -140,26 +140,26 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
         pair = ProgramPair.of(towers, load_reference(settings.reference, towers), "auto")
         made = batch_of(settings.batch)
         with _progress() as progress:
-            return [_race(pair, made, each, rounds, progress) for each in rows or [0]]
+            return [_time_pair(pair, made, size, rounds, progress) for size in rows or [0]]
     except CannotRun as reason:
         raise InputError(target, f"cannot be timed: {reason}") from None
 
 
-def _race(
+def _time_pair(
     pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds: int, progress: Progress
 ) -> Timing:
     from placement_checks.run.timing import MOST_TRACED, TimedPair
 
-    with TimedPair(pair, batch, rows=rows) as race:
-        task = progress.add_task(plural(race.rows, "row"), total=rounds + MOST_TRACED)
+    with TimedPair(pair, batch, rows=rows) as timed:
+        task = progress.add_task(plural(timed.rows, "row"), total=rounds + MOST_TRACED)
         for _ in range(rounds):
-            race.others()
-            race.towers()
+            timed.others()
+            timed.towers()
             progress.advance(task)
-        for _ in race.traced():
+        for _ in timed.traced():
             progress.advance(task)
         progress.update(task, completed=rounds + MOST_TRACED)
-        return race.timing()
+        return timed.timing()
 
 
 def _progress() -> Progress:
@@ -185,7 +185,7 @@ def _write(
     if form == "json":
         stream.write(timing_report.render(timings) + "\n")
     elif form == "html":
-        pictures = [picture(each.trace, each.at.program) for each in timings]
+        pictures = [picture(timing.trace, timing.at.program) for timing in timings]
         stream.write(page(f"{timings[0].at.program}, timed", write, pictures))
     else:
         write(Console(file=stream))
@@ -205,25 +205,35 @@ def _saved(file: str) -> Sequence[Mapping[str, Any]]:
     """The timings of a saved run.
 
     Raises:
-        InputError: the file is none.
+        InputError: the file is not a saved run, or one of another schema.
     """
     fix = "save a run with placement-checks time … --format json --output FILE"
     try:
-        timings = json.loads(Path(file).read_text(encoding="utf-8"))["timings"]
-        return [timing_report.checked(each) for each in timings]
+        document = json.loads(Path(file).read_text(encoding="utf-8"))
+        timings, schema = document["timings"], document["schema"]
+        if schema == timing_report.SCHEMA:
+            return [timing_report.checked(timing) for timing in timings]
     except OSError as reason:
         raise InputError(file, reason.strerror or "cannot be read", fix) from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(file, "is no saved run", fix) from None
+        raise InputError(file, "is not a saved run", fix) from None
+    raise InputError(
+        file,
+        f"is a run of schema {schema}, and this version reads {timing_report.SCHEMA}",
+        "run it again: placement-checks time … --format json --output FILE",
+    )
 
 
 def _status(timings: Sequence[Timing], most: float) -> int:
     """The exit status where a ratio is set; a figure that was not measured is no pass."""
-    over = [each for each in timings if each.ratio is not None and each.ratio.median > most]
-    for each in over:
-        assert each.ratio is not None
-        said = f"{each.ratio.median:.3f} is over {most:g}"
-        tell(f"placement-checks: {plural(each.rows, 'row')}: the measured ratio {said}")
+    over = [
+        (timing.rows, timing.ratio.median)
+        for timing in timings
+        if timing.ratio is not None and timing.ratio.median > most
+    ]
+    for rows, ratio in over:
+        text = f"the measured ratio {ratio:.3f} is over {most:g}"
+        tell(f"placement-checks: {plural(rows, 'row')}: {text}")
     if over:
         return 1
-    return FAILED if any(each.unmeasured for each in timings) else 0
+    return FAILED if any(timing.unmeasured for timing in timings) else 0

@@ -1,4 +1,4 @@
-"""StepOps loops timed side by side, and what may be said of them."""
+"""Training loops timed side by side, and what may be said of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from placement_checks.core.trace import Trace
 from placement_checks.util.text import plural
 
-QUIET = 0.1  # how far from 1 the control may be
-CROWDED = 0.25  # how far above 1 the time of several programs at once may be
+BASELINE_TOLERANCE = 0.1  # how far from 1 the ratio of the baseline may be
+CONTENTION_TOLERANCE = 0.25  # how far above 1 the time of several programs at once may be
 
 
 class Loop(NamedTuple):
@@ -49,7 +49,7 @@ class Spread(NamedTuple):
 
 
 class Simulated(NamedTuple):
-    """How long a step of each program takes when it is replayed (`timing.replay`), in seconds."""
+    """How long a step of each program takes, in seconds, in a schedule of its ops as measured."""
 
     single: float
     towers: float
@@ -93,66 +93,68 @@ class Timing:
         rows: of the global batch.
         single: the program for one GPU.
         towers: the program with towers.
-        control: what shows whether the machine was quiet: the towers on one thread, as the single
+        baseline: what shows whether the machine was quiet: the towers on one thread, as the single
             program is; on GPUs the single program once more.
-        company: as many single programs at once as there are towers, which shows whether each had
-            a core to itself; None on GPUs, and where there are fewer cores.
+        contention: as many single programs at once as there are towers, which shows whether each
+            had a core to itself; None on GPUs, and where there are fewer cores.
         trace: what the step statistics of the towers tell.
-        replayed: a schedule of both programs' ops; None where there is none.
-        at_once: the share of time for which all towers computed at once (`Trace.did`).
+        simulated: a schedule of both programs' ops; None where there is none.
+        overlap: the share of time for which all towers computed at once, in the traced steps.
     """
 
     at: Circumstances
     rows: int
     single: Loop
     towers: Loop
-    control: Loop
-    company: Loop | None
+    baseline: Loop
+    contention: Loop | None
     trace: Trace = field(repr=False)
-    replayed: Simulated | None = None
-    at_once: float | None = None
+    simulated: Simulated | None = None
+    overlap: float | None = None
 
     @property
-    def quiet(self) -> Spread:
-        """The control against the single program, round by round: about 1 on a quiet machine."""
-        return Spread.of(_ratios(self.control.wall, self.single.wall))
+    def baseline_ratio(self) -> Spread:
+        """The baseline against the single program, round by round: about 1 on a quiet machine."""
+        return Spread.of(_ratios(self.baseline.wall, self.single.wall))
 
     @property
-    def crowded(self) -> Spread | None:
+    def contention_ratio(self) -> Spread | None:
         """Several single programs at once against one alone: about 1 if each had its core."""
-        return self.company and Spread.of(_ratios(self.company.wall, self.single.wall))
+        return self.contention and Spread.of(_ratios(self.contention.wall, self.single.wall))
 
     @property
     def work(self) -> float:
-        """Processor time of the control over that of the single program: what towers cost.
+        """Processor time of the baseline over that of the single program: what towers cost.
 
         Of each the step that took the least, which a busy machine hardly changes.
         """
-        return min(self.control.cpu) / min(self.single.cpu)
+        return min(self.baseline.cpu) / min(self.single.cpu)
 
     @property
     def unmeasured(self) -> str:
-        """Why no ratio is given; ``""`` where it is. The ratio itself plays no part in it."""
+        """Why no ratio is given; ``""`` where it is. The ratio itself is not looked at."""
         where = self.at
         if where.devices == "simulated" and where.cores < where.gpus:
             return (
                 f"{plural(where.gpus, 'device')} of one core each need as many cores, and this "
                 f"process has {where.cores}"
             )
-        control = self.quiet.median
-        said = f"the control is {control:.3f}, not within 1 ± {QUIET}"
-        if control > 1 + QUIET and where.devices == "simulated" and self.work > 1 + QUIET:
+        baseline, tolerance = self.baseline_ratio.median, BASELINE_TOLERANCE
+        outside = f"the baseline is {baseline:.3f}, not within 1 ± {tolerance}"
+        is_slower = baseline > 1 + tolerance and where.devices == "simulated"
+        if is_slower and self.work > 1 + tolerance:
             return (
-                f"{said}, and so is its processor time ({self.work:.2f}): towers cost that much "
-                "more than one program; take more rows"
+                f"{outside}, and so is its processor time ({self.work:.2f}): towers cost that "
+                "much more than one program; take more rows"
             )
-        if abs(control - 1) > QUIET:
-            return f"{said}: the machine was busy; time it again when it is quiet"
-        if self.crowded and self.crowded.median > 1 + CROWDED:
+        if abs(baseline - 1) > tolerance:
+            return f"{outside}: the machine was busy; time it again when it is quiet"
+        contention = self.contention_ratio
+        if contention and contention.median > 1 + CONTENTION_TOLERANCE:
             return (
-                f"{where.gpus} programs at once took {self.crowded.median:.2f} times as long as "
-                f"one alone, more than {1 + CROWDED}: something else was using the cores; time "
-                "it again when it is quiet"
+                f"{where.gpus} programs at once took {contention.median:.2f} times as long as "
+                f"one alone, more than {1 + CONTENTION_TOLERANCE}: something else was using the "
+                "cores; time it again when it is quiet"
             )
         return ""
 
@@ -188,28 +190,28 @@ class Timing:
                 }
                 for name, loop in (("single", self.single), ("towers", self.towers))
             },
-            "control_ratio": self.quiet.median,
-            "company_ratio": self.crowded and self.crowded.median,
+            "baseline_ratio": self.baseline_ratio.median,
+            "contention_ratio": self.contention_ratio and self.contention_ratio.median,
             "work_ratio": self.work,
             "measured_ratio": None if ratio is None else ratio.median,
             "measured_spread": None if ratio is None else ratio[1:],
             "not_measured": self.unmeasured or None,
             "efficiency": self.efficiency,
-            "replayed_ratio": None if self.replayed is None else self.replayed.ratio,
-            "replayed_seconds": None if self.replayed is None else self.replayed._asdict(),
-            "at_once": self.at_once,
+            "simulated_ratio": None if self.simulated is None else self.simulated.ratio,
+            "simulated_seconds": None if self.simulated is None else self.simulated._asdict(),
+            "overlap": self.overlap,
         }
 
 
-def _ratios(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    return [mine / its for mine, its in zip(one, other, strict=True)]
+def _ratios(seconds: Sequence[float], reference: Sequence[float]) -> list[float]:
+    return [mine / its for mine, its in zip(seconds, reference, strict=True)]
 
 
 def summary(document: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a `Timing.document` that a benchmark keeps beside its own."""
-    kept = (
-        "replayed_ratio", "measured_ratio", "not_measured", "control_ratio", "company_ratio",
-        "work_ratio",
-        "efficiency", "at_once", "rows", "gpus", "devices", "kind", "tensorflow", "onednn",
+    names = (
+        "simulated_ratio", "measured_ratio", "not_measured", "baseline_ratio", "contention_ratio",
+        "work_ratio", "efficiency", "overlap", "rows", "gpus", "devices", "kind", "tensorflow",
+        "onednn",
     )  # fmt: skip
-    return {name: document[name] for name in kept if document[name] is not None}
+    return {name: document[name] for name in names if document[name] is not None}

@@ -13,28 +13,28 @@ from placement_checks.report.console import show
 from placement_checks.report.json import versions, written
 from placement_checks.util.text import plural
 
-_SCHEMA = 1
+SCHEMA = 2
 
 _COMPARED = ("rows", "gpus", "devices", "kind", "tensorflow", "onednn", "measured_ratio",
-             "replayed_ratio")  # fmt: skip
+             "simulated_ratio")  # fmt: skip
 _UNMEASURED = "not measured"
 _LEGEND = {
     "measured": "time of the towers over that of one GPU on the same rows: the median of {rounds} "
     "taken in turn, and its quartiles",
     "efficiency": "speed-up over the number of GPUs",
-    "replayed": "the same ratio if every device did one op at a time, each as short as it ever "
+    "simulated": "the same ratio if every device did one op at a time, each as short as it ever "
     "was, without any delay; it stays the same on a busy machine, and a real step takes longer",
-    "at once": "the share of time for which the towers computed together, at best",
+    "overlap": "the share of time for which the towers computed together, at best",
 }
-_CONTROLS = {
+_QUIET_CHECKS = {
     "simulated": {
-        "control": "the towers on one thread over one GPU's program on one thread; no ratio is "
+        "baseline": "the towers on one thread over one GPU's program on one thread; no ratio is "
         "given outside 1 ± 0.1",
-        "company": "as many of one GPU's program at once as there are towers, over one alone: 1 "
-        "if each has a core to itself; no ratio is given above 1.25",
+        "contention": "as many of one GPU's program at once as there are towers, over one alone: "
+        "1 if each has a core to itself; no ratio is given above 1.25",
     },
     "real": {
-        "control": "one GPU's program over itself; no ratio is given outside 1 ± 0.1",
+        "baseline": "one GPU's program over itself; no ratio is given outside 1 ± 0.1",
     },
 }
 
@@ -54,7 +54,8 @@ def write_table(timings: Sequence[Timing], console: Console) -> None:
     show(console, Text(f"on {on}, TensorFlow {at.tensorflow}"))
     show(console, Text())
     columns = [["", *_CELLS]] + [
-        [plural(each.rows, "row"), *(cell(each) for cell in _CELLS.values())] for each in timings
+        [plural(timing.rows, "row"), *(cell(timing) for cell in _CELLS.values())]
+        for timing in timings
     ]
     widths = [max(map(len, column)) for column in columns]
     for name, *cells in zip(*columns, strict=True):
@@ -63,17 +64,17 @@ def write_table(timings: Sequence[Timing], console: Console) -> None:
         line.rstrip()
         show(console, line)
     show(console, Text())
-    for each in timings:
-        if each.unmeasured:
-            said = f"{plural(each.rows, 'row')}: no ratio is measured, {each.unmeasured}"
-            show(console, Text(said, "yellow"))
+    for timing in timings:
+        if timing.unmeasured:
+            reason = f"{plural(timing.rows, 'row')}: no ratio is measured, {timing.unmeasured}"
+            show(console, Text(reason, "yellow"))
             show(console, Text())
 
 
 def write_legend(timing: Timing, console: Console) -> None:
     """Print what the lines of the table mean."""
     rounds = plural(len(timing.single.wall), "round")
-    for name, meaning in {**_CONTROLS[timing.at.devices], **_LEGEND}.items():
+    for name, meaning in {**_QUIET_CHECKS[timing.at.devices], **_LEGEND}.items():
         line = Text.assemble((f"{name:<12}", "bold"), meaning.format(rounds=rounds), style="dim")
         show(console, line)
 
@@ -85,12 +86,14 @@ def _loop(timing: Timing, loop: Loop) -> str:
 _CELLS: Mapping[str, Callable[[Timing], str]] = {
     "one GPU": lambda timing: _loop(timing, timing.single),
     "towers": lambda timing: _loop(timing, timing.towers),
-    "control": lambda timing: f"{timing.quiet.median:.2f}",
-    "company": lambda timing: "-" if timing.crowded is None else f"{timing.crowded.median:.2f}",
+    "baseline": lambda timing: f"{timing.baseline_ratio.median:.2f}",
+    "contention": lambda timing: (
+        "-" if timing.contention_ratio is None else f"{timing.contention_ratio.median:.2f}"
+    ),
     "measured": lambda timing: str(timing.ratio or _UNMEASURED),
     "efficiency": lambda timing: _share(timing.efficiency),
-    "replayed": lambda timing: _ratio(timing.replayed and timing.replayed.ratio, "-"),
-    "at once": lambda timing: _share(timing.at_once),
+    "simulated": lambda timing: _ratio(timing.simulated and timing.simulated.ratio, "-"),
+    "overlap": lambda timing: _share(timing.overlap),
 }
 
 
@@ -104,15 +107,15 @@ def _duration(seconds: float) -> str:
 
 def render(timings: Sequence[Timing]) -> str:
     """The JSON document; `placement-checks time --against` reads it again."""
-    timed = [each.document() for each in timings]
-    return written({"schema": _SCHEMA, "versions": versions(), "timings": timed})
+    documents = [timing.document() for timing in timings]
+    return written({"schema": SCHEMA, "versions": versions(), "timings": documents})
 
 
 def checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a saved timing is compared by.
 
     Raises:
-        KeyError: it is none.
+        KeyError: it is not a timing.
     """
     return {key: document[key] for key in _COMPARED}
 
@@ -121,14 +124,14 @@ def write_against(
     timings: Sequence[Timing], before: Sequence[Mapping[str, Any]], file: str, console: Console
 ) -> None:
     """Print what a saved run had for the same batches."""
-    for each in timings:
-        rows = plural(each.rows, "row")
-        show(console, Text(f"{rows} against {file}: {_against(each.document(), before)}"))
+    for timing in timings:
+        rows = plural(timing.rows, "row")
+        show(console, Text(f"{rows} against {file}: {_against(timing.document(), before)}"))
 
 
 def _against(now: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str:
     alike = ("rows", "gpus", "devices")
-    then = next((each for each in before if all(each[key] == now[key] for key in alike)), None)
+    then = next((old for old in before if all(old[key] == now[key] for key in alike)), None)
     if then is None:
         return f"it has no run of them with {plural(now['gpus'], 'tower')} on {now['kind']}"
     changed = [
@@ -140,7 +143,7 @@ def _against(now: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str
         f"{name} {_ratio(now[key], none)}, was {_ratio(then[key], none)}"
         for name, key, none in (
             ("measured", "measured_ratio", _UNMEASURED),
-            ("replayed", "replayed_ratio", "-"),
+            ("simulated", "simulated_ratio", "-"),
         )
     )
     return "; ".join([*ratios, *changed])

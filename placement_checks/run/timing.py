@@ -34,7 +34,7 @@ _SECONDS = 600.0  # that one step may take
 _ONE_CORE = 1.3  # cores that a loop on one thread may take
 
 
-class _Arm:
+class TimedLoop:
     """One loop, and what its steps took."""
 
     def __init__(self, step: Callable[[], object]) -> None:
@@ -67,8 +67,8 @@ class TimedPair:
 
     On CPU devices each device has one core: an op computes on one thread, the towers have as many
     threads as devices, and the single program one. Two loops tell whether the machine was quiet:
-    the towers on one thread, as `Timing.control`, and as many single programs at once as there
-    are towers, as `Timing.company`. On GPUs the single program once more is the control.
+    the towers on one thread, as `Timing.baseline`, and as many single programs at once as there
+    are towers, as `Timing.contention`. On GPUs the single program once more is the baseline.
     """
 
     def __init__(self, pair: ProgramPair, batch: BatchFunction | None, *, rows: int = 0) -> None:
@@ -101,27 +101,28 @@ class TimedPair:
                 running = ProgramSession(program, _SECONDS, threads=threads, timed=True)
                 stack.enter_context(running)
                 running.begin({})
-                running.step(feeds)  # its errors are told
+                running.step(feeds)  # `prepared` steps do not explain errors
                 return running
 
             single = opened(pair.reference, to_single, 1)
             towers = opened(pair.towers, to_towers, gpus)
-            control = opened(pair.towers, to_towers, 1) if simulated else single
-            alone = single.prepared(to_single)
-            self._single, self._towers = _Arm(alone), _Arm(towers.prepared(to_towers))
-            self._control = _Arm(control.prepared(to_towers) if simulated else alone)
-            self._company: _Arm | None = None
+            baseline = opened(pair.towers, to_towers, 1) if simulated else single
+            single_step = single.prepared(to_single)
+            self._single = TimedLoop(single_step)
+            self._towers = TimedLoop(towers.prepared(to_towers))
+            self._baseline = TimedLoop(baseline.prepared(to_towers) if simulated else single_step)
+            self._contention: TimedLoop | None = None
             if simulated and gpus <= len(os.sched_getaffinity(0)):
                 others = [opened(pair.reference, to_single, 1) for _ in range(gpus - 1)]
-                steps = [alone, *(each.prepared(to_single) for each in others)]
+                steps = [single_step, *(session.prepared(to_single) for session in others)]
                 self._pool = stack.enter_context(ThreadPoolExecutor(gpus))
-                self._company = _Arm(partial(self.at_once, steps))
+                self._contention = TimedLoop(partial(self.in_parallel, steps))
             self._tracers = [
                 Tracer(running, feeds, self.rows)
                 for running, feeds in (
                     (towers, to_towers),
                     (single, to_single),
-                    (control, to_towers if simulated else to_single),
+                    (baseline, to_towers if simulated else to_single),
                 )
             ]
             self._warm_up()
@@ -139,24 +140,24 @@ class TimedPair:
         self._stack.close()
 
     def _warm_up(self) -> None:
-        others = [arm for arm in (self._control, self._company) if arm]
+        others = [timed for timed in (self._baseline, self._contention) if timed]
         self._orders = cycle([(self._single, *others), (*reversed(others), self._single)])
         self._towers.warm_up()
-        for arm in others:
-            arm.warm_up()
-        loop = self._single.warm_up()
+        for timed in others:
+            timed.warm_up()
+        single = self._single.warm_up()
         if self._pair.towers.simulated:
-            _check_one_core(loop)
+            _check_one_core(single)
 
-    def at_once(self, steps: Sequence[Callable[[], object]]) -> None:
+    def in_parallel(self, steps: Sequence[Callable[[], object]]) -> None:
         """Take several steps, each in a thread of its own."""
         for _ in self._pool.map(lambda step: step(), steps):
             pass
 
     def others(self) -> None:
         """Let all loops but the towers take a step, in another order each time."""
-        for arm in next(self._orders):
-            arm.run()
+        for timed in next(self._orders):
+            timed.run()
 
     def towers(self) -> None:
         """Let the towers take a step."""
@@ -174,19 +175,21 @@ class TimedPair:
 
     def timing(self) -> Timing:
         """What was timed and traced so far."""
-        towers, single, control = (tracer.trace() for tracer in self._tracers)
+        towers, single, baseline = (tracer.trace() for tracer in self._tracers)
         simulated = self._pair.towers.simulated
-        alone = schedule.simulated(single.ops)
-        together = schedule.simulated((control if simulated else towers).ops)
+        single_step = schedule.simulated(single.ops)
+        towers_step = schedule.simulated((baseline if simulated else towers).ops)
         return Timing(
             circumstances(self._pair),
             self.rows,
             self._single.loop,
             self._towers.loop,
-            self._control.loop,
-            self._company.loop if self._company else None,
+            self._baseline.loop,
+            self._contention.loop if self._contention else None,
             towers,
-            Simulated(alone.seconds, together.seconds) if alone and together else None,
+            Simulated(single_step.seconds, towers_step.seconds)
+            if single_step and towers_step
+            else None,
             schedule.observed_overlap(towers, tower_devices(self._pair.towers)),
         )
 
@@ -209,8 +212,8 @@ def circumstances(pair: ProgramPair) -> Circumstances:
 def _gpus() -> str:
     """What the GPUs here are."""
     gpus = tf.config.list_physical_devices("GPU")
-    details = (tf.config.experimental.get_device_details(each) for each in gpus)
-    names = dict.fromkeys(str(each.get("device_name", "GPU")) for each in details)
+    details = (tf.config.experimental.get_device_details(gpu) for gpu in gpus)
+    names = dict.fromkeys(str(detail.get("device_name", "GPU")) for detail in details)
     return f"{len(gpus)} x {', '.join(names)}"
 
 
@@ -218,7 +221,7 @@ def _check_one_core(loop: Loop) -> None:
     """See that an op computes on one thread.
 
     Raises:
-        UsageError: TensorFlow settled how many threads ops have before a race could.
+        UsageError: TensorFlow settled how many threads ops have before a session here could.
     """
     cores = sum(loop.cpu) / sum(loop.wall)
     if cores > _ONE_CORE:

@@ -66,12 +66,12 @@ class TowerBenchmark:
         try:
             built = load(towers, gpus or self._gpus)
             pair = ProgramPair.of(built, load_reference(single, built), self._devices)
-            with TimedPair(pair, batch_of(batch), rows=rows) as race:
-                self._benchmark.pedantic(race.towers, setup=race.others, rounds=rounds)
-                for _ in race.traced():
+            with TimedPair(pair, batch_of(batch), rows=rows) as timed:
+                self._benchmark.pedantic(timed.towers, setup=timed.others, rounds=rounds)
+                for _ in timed.traced():
                     if disabled:
                         break
-                timing = race.timing()
+                timing = timed.timing()
         except CannotRun as reason:
             raise InputError("tower_benchmark", f"cannot time this: {reason}") from None
         self._benchmark.extra_info |= summary(timing.document())
@@ -111,16 +111,16 @@ class Timings:
         plugins = config.pluginmanager
         if not plugins.hasplugin(Timings.name):
             plugins.register(Timings(), Timings.name)
-        found: Timings = plugins.getplugin(Timings.name)
-        return found
+        registered: Timings = plugins.getplugin(Timings.name)
+        return registered
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._timings:
             return
         terminalreporter.section("towers beside one GPU")
-        written = StringIO()
-        console = Console(file=written)
+        text = StringIO()
+        console = Console(file=text)
         for at in dict.fromkeys(timing.at for timing in self._timings):
             write_table([timing for timing in self._timings if timing.at == at], console)
         write_legend(self._timings[0], console)
-        terminalreporter.write(written.getvalue())
+        terminalreporter.write(text.getvalue())

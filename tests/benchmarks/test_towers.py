@@ -1,4 +1,4 @@
-"""StepOps on towers against training on one GPU: the loops of MNIST and of CIFAR-10.
+"""Training on towers against training on one GPU: the loops of MNIST and of CIFAR-10.
 
 Beside the towers of MNIST stand the strategies of TensorFlow, with the same network on the same
 devices. On CPU devices the measured ratio says how far the towers run side by side, and nothing
@@ -29,9 +29,9 @@ def check(
     )
 
     assert timing.rows == rows
-    assert timing.replayed is not None
+    assert timing.simulated is not None
     if len(timing.trace.steps) > 1:  # the times of a single step are no least times
-        assert 0.7 / gpus < timing.replayed.ratio < 1.3 / gpus
+        assert 0.7 / gpus < timing.simulated.ratio < 1.3 / gpus
 
 
 @pytest.mark.parametrize("rows", [128, 512])

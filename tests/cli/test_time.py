@@ -48,7 +48,7 @@ def test_each_size_of_batch_is_timed(run: Run) -> None:
     assert [each["rows"] for each in timings] == [64, 256]
     assert {each["devices"] for each in timings} == {"simulated"}
     assert all(len(each["towers"]["wall"]) == 3 for each in timings)
-    assert all(each["replayed_ratio"] > 0 for each in timings)
+    assert all(each["simulated_ratio"] > 0 for each in timings)
 
 
 def test_by_default_a_batch_has_about_128_rows(run: Run) -> None:
@@ -86,7 +86,7 @@ def test_a_page_and_a_trace_of_a_step_are_written(run: Run, project: Path) -> No
     assert (ran.status, ran.out) == (0, "")
     assert page.startswith("<!DOCTYPE html>")
     assert page.count("<svg") == 1
-    assert "replayed" in page
+    assert "simulated" in page
     assert {each["ph"] for each in events} == {"M", "X"}
 
 
@@ -104,14 +104,15 @@ def test_without_a_reference_there_is_nothing_to_time_beside(run: Run) -> None:
     ("text", "reason"),
     [
         (None, "No such file or directory"),
-        ("", "is no saved run"),
-        ("[]", "is no saved run"),
-        ('{"timings": [{"rows": 1}]}', "is no saved run"),
-        ('{"timings": 1}', "is no saved run"),
-        ("[" * 100_000, "is no saved run"),
+        ("", "is not a saved run"),
+        ("[]", "is not a saved run"),
+        ('{"schema": 2, "timings": [{"rows": 1}]}', "is not a saved run"),
+        ('{"schema": 2, "timings": 1}', "is not a saved run"),
+        ('{"timings": []}', "is not a saved run"),
+        ("[" * 100_000, "is not a saved run"),
     ],
 )
-def test_what_is_no_saved_run_is_told_before_anything_is_timed(
+def test_what_is_not_a_saved_run_is_told_before_anything_is_timed(
     run: Run, project: Path, text: str | None, reason: str
 ) -> None:
     if text is not None:
@@ -123,6 +124,18 @@ def test_what_is_no_saved_run_is_told_before_anything_is_timed(
     assert ran.err == (
         f"placement-checks: base.json: {reason}; save a run with placement-checks time … "
         "--format json --output FILE\n"
+    )
+
+
+def test_a_run_saved_with_another_schema_is_to_be_run_again(run: Run, project: Path) -> None:
+    (project / "base.json").write_text('{"schema": 1, "timings": [{"replayed_ratio": 0.5}]}')
+
+    ran = run(*FIT, *PAIR, "--against", "base.json")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        "placement-checks: base.json: is a run of schema 1, and this version reads 2; run it "
+        "again: placement-checks time … --format json --output FILE\n"
     )
 
 
@@ -201,7 +214,7 @@ def test_a_saved_run_is_compared_with(
 
     assert ran.status == 0
     assert ran.out.splitlines()[-1] == (
-        "128 rows against base.json: measured 0.500, was 0.400; replayed -, was -"
+        "128 rows against base.json: measured 0.500, was 0.400; simulated -, was -"
     )
 
 
@@ -219,5 +232,5 @@ def test_as_a_user_runs_it(project: Path) -> None:
     (timed,) = json.loads(ran.stdout)["timings"]
     assert timed["onednn"] == "1"
     assert sum(timed["single"]["cpu"]) < 1.3 * sum(timed["single"]["wall"])
-    assert 0.35 < timed["replayed_ratio"] < 0.75
+    assert 0.35 < timed["simulated_ratio"] < 0.75
     assert ran.stderr == ""

@@ -20,9 +20,9 @@ seconds = st.floats(0.001, 1000)
 rounds = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=9)
 
 
-@pytest.mark.parametrize("control", [0.91, 1.0, 1.09])
-def test_a_quiet_run_has_a_ratio(control: float) -> None:
-    timed = timing(control)
+@pytest.mark.parametrize("baseline", [0.91, 1.0, 1.09])
+def test_a_quiet_run_has_a_ratio(baseline: float) -> None:
+    timed = timing(baseline)
 
     assert timed.unmeasured == ""
     assert timed.ratio == (0.5, 0.5, 0.5)
@@ -30,11 +30,11 @@ def test_a_quiet_run_has_a_ratio(control: float) -> None:
 
 
 @pytest.mark.parametrize("devices", ["simulated", "real"])
-@pytest.mark.parametrize("control", [1.11, 0.89])
-def test_a_busy_machine_has_none(devices: str, control: float) -> None:
-    timed = timing(control, devices=devices)
+@pytest.mark.parametrize("baseline", [1.11, 0.89])
+def test_a_busy_machine_has_none(devices: str, baseline: float) -> None:
+    timed = timing(baseline, devices=devices)
 
-    assert timed.unmeasured == f"the control is {control:.3f}, not within 1 ± 0.1{BUSY}"
+    assert timed.unmeasured == f"the baseline is {baseline:.3f}, not within 1 ± 0.1{BUSY}"
     assert timed.ratio is None
     assert timed.efficiency is None
 
@@ -43,23 +43,23 @@ def test_towers_that_cost_more_than_one_program_are_told_from_a_busy_machine() -
     timed = timing(loop(1.3, cpu=[1.25]))
 
     assert timed.unmeasured == (
-        "the control is 1.300, not within 1 ± 0.1, and so is its processor time (1.25): towers "
+        "the baseline is 1.300, not within 1 ± 0.1, and so is its processor time (1.25): towers "
         "cost that much more than one program; take more rows"
     )
     assert timed.ratio is None
 
 
-def test_what_towers_cost_is_no_reason_where_the_control_is_quiet() -> None:
+def test_what_towers_cost_is_no_reason_where_the_baseline_is_quiet() -> None:
     assert timing(loop(1.0, cpu=[1.25])).ratio
 
 
-def test_a_control_that_takes_less_time_of_processors_costs_nothing() -> None:
+def test_a_baseline_that_takes_less_time_of_processors_costs_nothing() -> None:
     assert timing(loop(1.3, cpu=[0.8])).unmeasured.endswith(BUSY)
 
 
 @pytest.mark.parametrize("gpus", [2, 3])
 def test_programs_that_hold_each_other_up_have_no_cores_to_themselves(gpus: int) -> None:
-    timed = timing(company=loop(1.3), gpus=gpus, cores=3)
+    timed = timing(contention=loop(1.3), gpus=gpus, cores=3)
 
     assert timed.unmeasured == (
         f"{gpus} programs at once took 1.30 times as long as one alone, more than 1.25: something "
@@ -68,13 +68,13 @@ def test_programs_that_hold_each_other_up_have_no_cores_to_themselves(gpus: int)
     assert timed.ratio is None
 
 
-@pytest.mark.parametrize("company", [0.5, 1.0, 1.24])
-def test_programs_that_each_have_a_core_are_no_crowd(company: float) -> None:
-    assert timing(company=loop(company)).ratio
+@pytest.mark.parametrize("contention", [0.5, 1.0, 1.24])
+def test_programs_that_each_have_a_core_show_no_contention(contention: float) -> None:
+    assert timing(contention=loop(contention)).ratio
 
 
-def test_a_control_that_is_not_quiet_is_told_before_a_crowd() -> None:
-    assert timing(1.3, company=loop(1.3)).unmeasured == timing(1.3).unmeasured
+def test_a_baseline_that_is_not_quiet_is_told_before_contention() -> None:
+    assert timing(1.3, contention=loop(1.3)).unmeasured == timing(1.3).unmeasured
 
 
 def test_devices_of_one_core_each_need_as_many_cores() -> None:
@@ -94,14 +94,14 @@ def test_real_devices_need_no_cores_and_their_processor_time_tells_nothing() -> 
 
 @given(st.lists(seconds, min_size=3, max_size=3), st.sampled_from([1.0, 1.11, 0.89]))
 def test_the_ratio_plays_no_part_in_whether_it_is_given(
-    towers: Sequence[float], control: float
+    towers: Sequence[float], baseline: float
 ) -> None:
     one = loop(1.0, 2.0, 4.0)
-    quiet = loop(*(control * each for each in one.wall), cpu=one.cpu)
+    quiet = loop(*(baseline * seconds for seconds in one.wall), cpu=one.cpu)
     timed = timing(quiet, single=one, towers=loop(*towers))
 
-    assert timed.unmeasured == timing(control).unmeasured
-    assert (timed.ratio is None) == (control != 1)
+    assert timed.unmeasured == timing(baseline).unmeasured
+    assert (timed.ratio is None) == (baseline != 1)
 
 
 @given(rounds)
@@ -116,22 +116,22 @@ def test_ratios_are_taken_round_by_round(pairs: Sequence[tuple[float, float]]) -
 
 
 @given(rounds)
-def test_control_and_company_are_compared_with_one_gpu_round_by_round(
+def test_baseline_and_contention_are_compared_with_one_gpu_round_by_round(
     pairs: Sequence[tuple[float, float]],
 ) -> None:
     single, other = (loop(*each) for each in zip(*pairs, strict=True))
-    timed = timing(other, single=single, company=other)
+    timed = timing(other, single=single, contention=other)
 
-    assert timed.crowded is not None
-    assert timed.quiet.median == median(mine / its for its, mine in pairs)
-    assert timed.quiet == timed.crowded
+    assert timed.contention_ratio is not None
+    assert timed.baseline_ratio.median == median(mine / its for its, mine in pairs)
+    assert timed.baseline_ratio == timed.contention_ratio
 
 
 def test_what_towers_cost_is_told_by_the_steps_that_took_the_least() -> None:
     """A busy machine lets single steps take more."""
-    one, control = loop(1, 1, 1, cpu=[1, 9, 2]), loop(1, 1, 1, cpu=[5, 3, 9])
+    one, baseline = loop(1, 1, 1, cpu=[1, 9, 2]), loop(1, 1, 1, cpu=[5, 3, 9])
 
-    assert timing(control, single=one).work == 3
+    assert timing(baseline, single=one).work == 3
 
 
 @given(st.lists(seconds, min_size=1, max_size=9))
@@ -146,7 +146,7 @@ def test_a_spread_reads_as_a_figure_with_bounds() -> None:
 
 
 def test_examples_are_those_of_the_global_batch() -> None:
-    timed = timing(towers=loop(0.5, 0.25, 4.0), single=loop(1, 1, 1), control=loop(1, 1, 1))
+    timed = timing(towers=loop(0.5, 0.25, 4.0), single=loop(1, 1, 1), baseline=loop(1, 1, 1))
 
     assert timed.examples(timed.towers) == 256
     assert timed.examples(timed.single) == 128
@@ -157,9 +157,9 @@ def test_a_document_has_all_figures_as_plain_values() -> None:
         loop(1.0, 2.0, cpu=[0.5, 1.0]),
         single=loop(1.0, 2.0),
         towers=loop(0.5, 2.0, cpu=[1.0, 3.0]),
-        company=loop(1.0, 2.4),
-        replayed=Simulated(single=4.0, towers=2.0),
-        at_once=0.75,
+        contention=loop(1.0, 2.4),
+        simulated=Simulated(single=4.0, towers=2.0),
+        overlap=0.75,
     ).document()
 
     assert json.loads(json.dumps(document)) == {
@@ -186,16 +186,16 @@ def test_a_document_has_all_figures_as_plain_values() -> None:
             "wall": [0.5, 2.0],
             "cpu": [1.0, 3.0],
         },
-        "control_ratio": 1.0,
-        "company_ratio": 1.1,
+        "baseline_ratio": 1.0,
+        "contention_ratio": 1.1,
         "work_ratio": 0.5,
         "measured_ratio": 0.75,
         "measured_spread": [0.625, 0.875],
         "not_measured": None,
         "efficiency": 1 / 1.5,
-        "replayed_ratio": 0.5,
-        "replayed_seconds": {"single": 4.0, "towers": 2.0},
-        "at_once": 0.75,
+        "simulated_ratio": 0.5,
+        "simulated_seconds": {"single": 4.0, "towers": 2.0},
+        "overlap": 0.75,
     }
 
 
@@ -206,22 +206,22 @@ def test_a_document_without_a_ratio_has_the_reason() -> None:
     assert document["not_measured"] == timed.unmeasured
     assert {name for name, value in document.items() if value is None} == {
         *("measured_ratio", "measured_spread", "efficiency"),
-        *("company_ratio", "replayed_ratio", "replayed_seconds", "at_once"),
+        *("contention_ratio", "simulated_ratio", "simulated_seconds", "overlap"),
     }
 
 
 def test_a_summary_keeps_the_figures_that_are_known() -> None:
-    known = timing(company=loop(1.2), replayed=Simulated(1.0, 0.5), at_once=0.0).document()
+    known = timing(contention=loop(1.2), simulated=Simulated(1.0, 0.5), overlap=0.0).document()
     unknown = timing(1.11).document()
 
     assert summary(known) == {
-        "replayed_ratio": 0.5,
+        "simulated_ratio": 0.5,
         "measured_ratio": 0.5,
-        "control_ratio": 1.0,
-        "company_ratio": 1.2,
+        "baseline_ratio": 1.0,
+        "contention_ratio": 1.2,
         "work_ratio": 1.0,
         "efficiency": 1.0,
-        "at_once": 0.0,
+        "overlap": 0.0,
         "rows": 128,
         "gpus": 2,
         "devices": "simulated",
@@ -231,7 +231,7 @@ def test_a_summary_keeps_the_figures_that_are_known() -> None:
     }
     assert summary(unknown) == {
         "not_measured": unknown["not_measured"],
-        "control_ratio": 1.11,
+        "baseline_ratio": 1.11,
         "work_ratio": 1.0,
         **{
             name: unknown[name]

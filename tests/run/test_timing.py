@@ -53,20 +53,20 @@ def pair(towers: Callable[..., Any] = pairs.towers, gpus: int = 2) -> ProgramPai
 
 
 def test_every_loop_takes_a_step_a_round_and_what_warms_up_does_not_count() -> None:
-    with TimedPair(pair(), pairs.batch, rows=32) as race:
+    with TimedPair(pair(), pairs.batch, rows=32) as timed_pair:
         for _ in range(4):
-            race.others()
-            race.towers()
-        assert list(race.traced()) == [1, 2, 3]
-        timed = race.timing()
+            timed_pair.others()
+            timed_pair.towers()
+        assert list(timed_pair.traced()) == [1, 2, 3]
+        timed = timed_pair.timing()
 
     assert timed.rows == 32
-    assert timed.company is not None
-    loops = (timed.single, timed.towers, timed.control, timed.company)
+    assert timed.contention is not None
+    loops = (timed.single, timed.towers, timed.baseline, timed.contention)
     assert [len(loop.wall) for loop in loops] == [4, 4, 4, 4]
     assert [len(loop.cpu) for loop in loops] == [4, 4, 4, 4]
     assert all(seconds > 0 for loop in loops for seconds in loop.wall)
-    assert timed.replayed is not None
+    assert timed.simulated is not None
     assert {str(device)[-5:] for device in timed.trace.shortest.lanes} == {
         "CPU:0", "GPU:0", "GPU:1",
     }  # fmt: skip
@@ -83,18 +83,18 @@ def test_each_loop_has_the_threads_that_make_it_comparable(
     assert opened == [("single", 1), ("towers", 3), ("towers", 1), ("single", 1), ("single", 1)]
 
 
-def test_no_company_where_there_are_fewer_cores_than_towers(
+def test_no_contention_is_timed_where_there_are_fewer_cores_than_towers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
 
-    with TimedPair(pair(gpus=4), pairs.batch) as race:
-        race.others()
-        race.towers()
-        next(race.traced())
-        timed = race.timing()
+    with TimedPair(pair(gpus=4), pairs.batch) as timed_pair:
+        timed_pair.others()
+        timed_pair.towers()
+        next(timed_pair.traced())
+        timed = timed_pair.timing()
 
-    assert timed.company is None
+    assert timed.contention is None
     assert timed.ratio is None
     assert timed.unmeasured == (
         "4 devices of one core each need as many cores, and this process has 2"
@@ -104,17 +104,17 @@ def test_no_company_where_there_are_fewer_cores_than_towers(
 def test_the_loops_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that none of them always runs after the same one."""
     order: list[str] = []
-    with TimedPair(pair(), pairs.batch) as race:
-        for name in ("single", "towers", "control", "company"):
-            arm = getattr(race, f"_{name}")
-            monkeypatch.setattr(arm, "_step", partial(order.append, name))
+    with TimedPair(pair(), pairs.batch) as timed_pair:
+        for name in ("single", "towers", "baseline", "contention"):
+            loop = getattr(timed_pair, f"_{name}")
+            monkeypatch.setattr(loop, "_step", partial(order.append, name))
         for _ in range(2):
-            race.others()
-            race.towers()
+            timed_pair.others()
+            timed_pair.towers()
 
     assert order == [
-        "single", "control", "company", "towers",
-        "company", "control", "single", "towers",
+        "single", "baseline", "contention", "towers",
+        "contention", "baseline", "single", "towers",
     ]  # fmt: skip
 
 
@@ -146,12 +146,12 @@ def test_ops_on_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     timing._check_one_core(Loop([0.1, 0.1], [0.12, 0.1]))
 
 
-def test_company_are_several_steps_at_once() -> None:
+def test_contention_is_several_steps_at_once() -> None:
     """Each sleeps, so that as many of them take no longer than one."""
-    with TimedPair(pair(), pairs.batch) as race:
+    with TimedPair(pair(), pairs.batch) as timed_pair:
         steps = [partial(time.sleep, 0.3)] * 2
         begin = time.perf_counter()
-        race.at_once(steps)
+        timed_pair.in_parallel(steps)
         taken = time.perf_counter() - begin
 
     assert 0.3 <= taken < 0.55

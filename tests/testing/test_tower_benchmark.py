@@ -20,7 +20,7 @@ from tail_dropped import batch, build_single, build_towers
 def test_towers(tower_benchmark):
     timing = tower_benchmark(build_towers, build_single, batch, rows=64, rounds=4{more})
     assert timing.rows == 64
-    assert timing.replayed.ratio > 0
+    assert timing.simulated.ratio > 0
 """
 
 
@@ -33,8 +33,8 @@ def project(
     monkeypatch.setenv(POOL, "1")
     monkeypatch.setattr(timing, "_ONE_CORE", math.inf)
     monkeypatch.setattr(timing, "MOST_TRACED", 3)
-    monkeypatch.setattr(loops, "QUIET", math.inf)
-    monkeypatch.setattr(loops, "CROWDED", math.inf)
+    monkeypatch.setattr(loops, "BASELINE_TOLERANCE", math.inf)
+    monkeypatch.setattr(loops, "CONTENTION_TOLERANCE", math.inf)
     pytester.makeini(f"[pytest]\npythonpath = {fixtures / 'defects'}")
     return pytester
 
@@ -61,7 +61,7 @@ def test_the_towers_are_timed_and_the_ratios_kept(project: pytest.Pytester) -> N
     (kept,) = json.loads((project.path / "run.json").read_text())["benchmarks"]
     assert kept["stats"]["rounds"] == 4
     assert kept["extra_info"].keys() >= {
-        "replayed_ratio", "measured_ratio", "control_ratio", "kind", "tensorflow", "onednn",
+        "simulated_ratio", "measured_ratio", "baseline_ratio", "kind", "tensorflow", "onednn",
     }  # fmt: skip
     assert kept["extra_info"]["kind"] == "CPU devices of one core each"
     assert "not_measured" not in kept["extra_info"]
@@ -81,19 +81,19 @@ def test_a_ratio_over_the_limit_fails(project: pytest.Pytester) -> None:
     )
 
 
-def test_a_busy_machine_skips_a_test_with_a_limit_and_keeps_the_replayed_ratio(
+def test_a_busy_machine_skips_a_test_with_a_limit_and_keeps_the_simulated_ratio(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loops, "QUIET", -1.0)
+    monkeypatch.setattr(loops, "BASELINE_TOLERANCE", -1.0)
     write(project, ", fail_over=1000")
 
     result = project.runpytest("--benchmark-json=run.json", "-p", "no:xdist", "-rs")
 
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED * no ratio is measured: the control is *"])
+    result.stdout.fnmatch_lines(["SKIPPED * no ratio is measured: the baseline is *"])
     (kept,) = json.loads((project.path / "run.json").read_text())["benchmarks"]
-    assert kept["extra_info"]["replayed_ratio"] > 0
-    assert kept["extra_info"]["not_measured"].startswith("the control is")
+    assert kept["extra_info"]["simulated_ratio"] > 0
+    assert kept["extra_info"]["not_measured"].startswith("the baseline is")
     assert "measured_ratio" not in kept["extra_info"]
 
 
