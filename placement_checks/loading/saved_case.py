@@ -42,6 +42,10 @@ class Case:
                 return self._left.pop(number)
         raise IndexError(f"the case has no more batch of {rows} rows")
 
+    def rewound(self) -> Case:
+        """The same case, with all of its batches to be given again."""
+        return Case(self.batches, self.start, self.name)
+
     @property
     def rows(self) -> int:
         """Of the first batch; 0 if it has none."""

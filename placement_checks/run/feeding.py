@@ -61,7 +61,8 @@ class Feeding:
             )
         self._towers = towers
         self._reference = reference or towers
-        self._make = make
+        # A case is fed more than once: to be traced, measured, and timed for other rows.
+        self._make = make.rewound() if isinstance(make, Case) else make
         self.made_up = make is None
         known_as = make.name if isinstance(make, Case) else getattr(make, "__qualname__", "")
         self._name = known_as or "the batch function"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pairs
 import pytest
 import tensorflow as tf
@@ -132,6 +133,23 @@ def test_no_gradients_and_no_trace_each_have_their_own_reason(
     reasons = {verdict.rule: verdict.reason for verdict in verify(evidence).verdicts}
     assert reasons["gradients-equal"] == reasons["weights-equal"] == "no numbers"
     assert reasons["towers-overlap"] == "no trace"
+
+
+def test_a_saved_case_is_traced_and_measured_on_the_same_batches() -> None:
+    def sum_of_losses(num_gpus: int = 2) -> dict[str, Any]:
+        return pairs.towers(num_gpus, loss=lambda x, y: num_gpus * pairs.squared_error(x, y))
+
+    first = with_numbers(requested(sum_of_losses), pairs.single, pairs.batch)
+    assert first.measurement
+    assert first.measurement.saved
+
+    again = with_numbers(requested(sum_of_losses), pairs.single, first.measurement.saved)
+
+    assert again.trace
+    assert again.measurement
+    ours, theirs = again.measurement.trials[0].found, first.measurement.trials[0].found
+    assert ours.keys() == theirs.keys() == {"w", "b"}
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_a_graph_that_is_there_cannot_be_run() -> None:
