@@ -64,8 +64,8 @@ _CHANGED = Diagnosis(
 )
 _UNKNOWN = Diagnosis(
     "no mistake that is known explains it",
-    "compare the two programs on this batch; if the difference is meant, leave the variable out: "
-    "gradients-equal.leave_out",
+    "compare the two programs on this batch; if the difference is meant, allow it for the "
+    "variable: gradients-equal.allow",
 )
 
 

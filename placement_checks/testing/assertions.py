@@ -601,7 +601,7 @@ def assert_gradients_equal(
     scale: float | None = None,
     shares: Sequence[int] | None = None,
     statistics: Literal["batch", "tower"] | None = None,
-    leave_out: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
     rows: int | None = None,
     seconds: float | None = None,
 ) -> None:
@@ -629,8 +629,8 @@ def assert_gradients_equal(
     with a rate that is divided by the towers; a loss scale); `shares` if towers have parts of
     different size, such as [3, 1]; `statistics` = "tower" if batch normalisation or clipping
     looks at the rows of each tower alone; `rows`, the size of the global batch, if batches are
-    always divided evenly (0: a few, and one more). `leave_out` lists variables, or patterns, and
-    `seconds` is what one run may take.
+    always divided evenly (0: a few, and one more). `allow` lists variables that may differ, or
+    patterns such as bn/*, and `seconds` is what one run may take.
 
     Parameters and their defaults:
       gradients-equal.tolerance = 32.0
@@ -638,7 +638,7 @@ def assert_gradients_equal(
       gradients-equal.scale = 1.0
       gradients-equal.shares = ()
       gradients-equal.statistics = 'batch'
-      gradients-equal.leave_out = ()
+      gradients-equal.allow = ()
       gradients-equal.rows = 0
       gradients-equal.seconds = 60.0
 
@@ -656,7 +656,7 @@ def assert_gradients_equal(
         scale=scale,
         shares=shares,
         statistics=statistics,
-        leave_out=leave_out,
+        allow=allow,
         rows=rows,
         seconds=seconds,
     )
@@ -671,7 +671,7 @@ def assert_weights_equal(
     steps: int | None = None,
     tolerance: float | None = None,
     noise: float | None = None,
-    leave_out: str | Sequence[str] | None = None,
+    allow: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `weights-equal` by running a program beside the same for one GPU.
 
@@ -695,14 +695,14 @@ def assert_weights_equal(
 
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
 
-    `steps` is how many are taken, at least 3; `leave_out` lists variables, or patterns. What is
-    declared for gradients-equal holds here too.
+    `steps` is how many are taken, at least 3; `allow` lists variables that may differ, or patterns
+    such as bn/*. What is declared for gradients-equal holds here too.
 
     Parameters and their defaults:
       weights-equal.steps = 3
       weights-equal.tolerance = 32.0
       weights-equal.noise = 8.0
-      weights-equal.leave_out = ()
+      weights-equal.allow = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
@@ -716,7 +716,7 @@ def assert_weights_equal(
         steps=steps,
         tolerance=tolerance,
         noise=noise,
-        leave_out=leave_out,
+        allow=allow,
     )
 
 

@@ -42,14 +42,14 @@ def assert_training_equal(
     scale: float | None = None,
     shares: Sequence[int] | None = None,
     statistics: str | None = None,
-    leave_out: Sequence[str] | str | None = None,
+    allow: Sequence[str] | str | None = None,
     rows: int | None = None,
     seconds: float | None = None,
 ) -> None:
     """Assert that towers get the gradients of one GPU, and after some steps its variables.
 
     The first four arguments are those of `assert_gradients_equal`, the last eight the fields of
-    the rule `gradients-equal`; `tolerance` and `leave_out` hold for `weights-equal` too, and
+    the rule `gradients-equal`; `tolerance` and `allow` hold for `weights-equal` too, and
     `steps` is how many are taken.
 
     Raises:
@@ -59,7 +59,7 @@ def assert_training_equal(
         InputError: a program or the batch function is at fault.
     """
     __tracebackhide__ = True
-    shared = checking.without_none({"tolerance": tolerance, "leave_out": leave_out})
+    shared = checking.without_none({"tolerance": tolerance, "allow": allow})
     own = {
         "noise": noise,
         "scale": scale,

@@ -1048,8 +1048,8 @@ def test_what_nothing_explains_has_no_cause(seed: int, split: list[tuple[int, ..
 
     assert common(given.trial(found, split, shifted=ways), len(split)) == Diagnosis(
         UNKNOWN,
-        "compare the two programs on this batch; if the difference is meant, leave the variable "
-        "out: gradients-equal.leave_out",
+        "compare the two programs on this batch; if the difference is meant, allow it for the "
+        "variable: gradients-equal.allow",
     )
 
 

@@ -38,8 +38,8 @@ class GradientsEqual(Rule):
     with a rate that is divided by the towers; a loss scale); `shares` if towers have parts of
     different size, such as [3, 1]; `statistics` = "tower" if batch normalisation or clipping
     looks at the rows of each tower alone; `rows`, the size of the global batch, if batches are
-    always divided evenly (0: a few, and one more). `leave_out` lists variables, or patterns, and
-    `seconds` is what one run may take.
+    always divided evenly (0: a few, and one more). `allow` lists variables that may differ, or
+    patterns such as bn/*, and `seconds` is what one run may take.
     """
 
     name = "gradients-equal"
@@ -51,7 +51,7 @@ class GradientsEqual(Rule):
     scale: float = 1.0
     shares: tuple[int, ...] = ()
     statistics: Literal["batch", "tower"] = "batch"
-    leave_out: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
     rows: int = 0
     seconds: float = 60.0
 
@@ -73,7 +73,7 @@ class GradientsEqual(Rule):
         findings = [
             _missing(placement, measured, name, in_reference=in_reference)
             for name, in_reference in measured.missing.items()
-            if not is_among(name, self.leave_out)
+            if not is_among(name, self.allow)
         ]
         notes = list(measured.notes)
         factor = compensated_factor(measured)
@@ -108,7 +108,7 @@ class GradientsEqual(Rule):
         differences = gradients(
             trial, measured.precisions, tolerance=self.tolerance, times_noise=self.noise
         )
-        return [each for each in differences if not is_among(each.variable, self.leave_out)]
+        return [each for each in differences if not is_among(each.variable, self.allow)]
 
     def _verdict(
         self,

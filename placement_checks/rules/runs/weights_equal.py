@@ -44,8 +44,8 @@ class WeightsEqual(Rule):
 
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
 
-    `steps` is how many are taken, at least 3; `leave_out` lists variables, or patterns. What is
-    declared for gradients-equal holds here too.
+    `steps` is how many are taken, at least 3; `allow` lists variables that may differ, or patterns
+    such as bn/*. What is declared for gradients-equal holds here too.
     """
 
     name = "weights-equal"
@@ -55,7 +55,7 @@ class WeightsEqual(Rule):
     steps: int = 3
     tolerance: float = 32.0
     noise: float = 8.0
-    leave_out: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps < 3:
@@ -84,7 +84,7 @@ class WeightsEqual(Rule):
             times_noise=self.noise,
             scale=measured.scale * compensated_factor(measured),
         )
-        apart = [each for each in apart if not is_among(each.difference.variable, self.leave_out)]
+        apart = [each for each in apart if not is_among(each.difference.variable, self.allow)]
         findings = [
             _finding(placement, measured, measured.trajectory, each, apart) for each in apart
         ]
@@ -94,9 +94,9 @@ class WeightsEqual(Rule):
                 variables_with_stale_copies(measured)
                 - {each.difference.variable for each in apart}
             )
-            if not is_among(name, self.leave_out)
+            if not is_among(name, self.allow)
         ]
-        equal = [each for each in equal if not is_among(each.variable, self.leave_out)]
+        equal = [each for each in equal if not is_among(each.variable, self.allow)]
         too_coarse = [each.variable for each in equal if each.state == "too-coarse"]
         figures = [each.figures() for each in (*(each.difference for each in apart), *equal)]
         steps = plural(len(measured.trajectory.found), "step")

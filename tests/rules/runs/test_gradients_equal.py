@@ -276,7 +276,7 @@ def test_some_are_too_coarse_and_others_differ() -> None:
     numbers = measurement(trial, dtypes={**dict.fromkeys("acd", "float32"), "b": "bfloat16"})
 
     assert objects(checked(numbers)) == ["a"]
-    assert checked(numbers, leave_out=("a",)).reason == (
+    assert checked(numbers, allow=("a",)).reason == (
         "the gradients of b are computed in bfloat16, too coarse to tell a hundredth"
     )
 
@@ -410,8 +410,8 @@ def test_missing_ones_are_found_beside_what_differs() -> None:
 def test_missing_ones_may_be_left_out() -> None:
     numbers = measurement(batch({}), missing={"b": True, "c": False})
 
-    assert objects(checked(numbers, leave_out=("b",))) == ["c"]
-    assert objects(checked(numbers, leave_out=("b", "c"))) == []
+    assert objects(checked(numbers, allow=("b",))) == ["c"]
+    assert objects(checked(numbers, allow=("b", "c"))) == []
 
 
 # No numbers.
@@ -552,7 +552,7 @@ def test_tolerance_and_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leave_out", "left", "looked_at"),
+    ("allow", "left", "looked_at"),
     [
         ((), "ac", "abcd"),
         (("a",), "c", "bcd"),
@@ -560,20 +560,18 @@ def test_tolerance_and_noise() -> None:
         (("[ac]",), "", "bd"),
     ],
 )
-def test_variables_that_are_left_out(
-    leave_out: tuple[str, ...], left: str, looked_at: str
-) -> None:
+def test_variables_that_are_left_out(allow: tuple[str, ...], left: str, looked_at: str) -> None:
     wrong = problem().times(spread([1, 0], SPLIT))
     numbers = measurement(batch({name: wrong[name] for name in "ac"}))
 
-    verdict = checked(numbers, leave_out=leave_out)
+    verdict = checked(numbers, allow=allow)
 
     assert objects(verdict) == [*left]
     assert [each["variable"] for each in verdict.figures] == [*looked_at]
 
 
 def test_all_are_left_out() -> None:
-    verdict = checked(measurement(batch({})), leave_out=("?",))
+    verdict = checked(measurement(batch({})), allow=("?",))
 
     assert (verdict.state, verdict.reason) == ("not-checked", "no variable is left to compare")
 
@@ -582,7 +580,7 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share() -> No
     given = problem()
     found = {**given.times(TWICE), "d": given.of(range(12))["d"]}
 
-    verdict = checked(measurement(batch(found)), leave_out=("d",))
+    verdict = checked(measurement(batch(found)), allow=("d",))
 
     assert {each.message.partition(": ")[2][:30] for each in verdict.findings} == {
         "the gradients of 2 towers are "
@@ -594,7 +592,7 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share() -> No
     [
         ({}, []),
         ({"tolerance": 0.5, "noise": 1, "seconds": 600, "scale": -2.0, "rows": 0}, []),
-        ({"shares": [3, 1], "statistics": "tower", "leave_out": "bn/*", "rows": 64}, []),
+        ({"shares": [3, 1], "statistics": "tower", "allow": "bn/*", "rows": 64}, []),
         ({"tolerance": 0}, ["tolerance: 0 is not above 0; give more"]),
         ({"noise": -1.5}, ["noise: -1.5 is not above 0; give more"]),
         ({"seconds": 0}, ["seconds: 0 is not above 0; give more"]),

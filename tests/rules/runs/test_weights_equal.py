@@ -393,7 +393,7 @@ def test_copies_whose_weights_do_not_show_it() -> None:
             fix=NO_COPIES,
         )
     ]
-    assert checked(taken, fields={"leave_out": "v"}).state == "kept"
+    assert checked(taken, fields={"allow": "v"}).state == "kept"
 
 
 def test_copies_are_told_once() -> None:
@@ -465,13 +465,13 @@ def test_a_statistic_is_no_trained_variable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leave_out", "left"),
+    ("allow", "left"),
     [((), ["w", "v"]), (("w",), ["v"]), (("?",), []), (("w*", "V"), ["v"])],
 )
-def test_variables_that_are_left_out(leave_out: tuple[str, ...], left: list[str]) -> None:
+def test_variables_that_are_left_out(allow: tuple[str, ...], left: list[str]) -> None:
     taken = steps({"w": [[2, 1]] * 3, "v": [[2, 1]] * 3})
 
-    verdict = checked(taken, fields={"leave_out": leave_out})
+    verdict = checked(taken, fields={"allow": allow})
 
     assert [each.object for each in verdict.findings] == left
     assert verdict.state == ("broken" if left else "kept")
@@ -480,7 +480,7 @@ def test_variables_that_are_left_out(leave_out: tuple[str, ...], left: list[str]
 def test_nothing_follows_what_is_left_out() -> None:
     taken = steps({"v": [[9, 1]] * 3, "w": [[1, 2], [9, 9], [9, 9]]})
 
-    assert "v" not in messages(taken, fields={"leave_out": ("v",)})["w"]
+    assert "v" not in messages(taken, fields={"allow": ("v",)})["w"]
 
 
 def test_tolerance_and_noise() -> None:
@@ -529,7 +529,7 @@ def test_elements_whose_way_is_rounding(optimizer: str) -> None:
     ("values", "errors"),
     [
         ({}, []),
-        ({"steps": 3, "tolerance": 0.5, "noise": 1, "leave_out": ["v"]}, []),
+        ({"steps": 3, "tolerance": 0.5, "noise": 1, "allow": ["v"]}, []),
         ({"steps": 100}, []),
         ({"steps": 2}, ["steps: 2 steps do not show what goes wrong late; give 3 or more"]),
         ({"steps": 0}, ["steps: 0 steps do not show what goes wrong late; give 3 or more"]),
@@ -565,7 +565,7 @@ def test_equal_constants_are_no_pass() -> None:
         {"w": START, "v": START}, {"w": [START] * 3, "v": [START] * 3}, {"w": [START] * 3}
     )
 
-    for verdict in (checked(taken, fields={"leave_out": ("*",)}), checked(still)):
+    for verdict in (checked(taken, fields={"allow": ("*",)}), checked(still)):
         assert (verdict.state, verdict.reason) == (
             "not-checked",
             "no variable that the steps move is left to compare",
