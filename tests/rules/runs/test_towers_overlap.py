@@ -4,9 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from graphs import placement
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
 from towers import gradient, host, on, program, without_two_towers
 
 from placement_checks import Device, Finding, Op, Placement, Verdict
@@ -20,10 +23,6 @@ from placement_checks.verification.policy import policy_errors
 
 HOST, *GPUS = (
     Device.parse(name).over(LOCALHOST) for name in ("/cpu:0", *(f"/gpu:{i}" for i in range(4)))
-)
-FIX = (
-    "take away what makes it wait: a control dependency, or a value of the other tower that it "
-    "reads"
 )
 CIRCLE = [
     TimedOp("tower_0/w/MatMul", GPUS[0], 1, [1]),
@@ -78,26 +77,20 @@ def in_turn(towers: int, **more: Any) -> Placement:
 TURNS = [works(0), works(1, 0)]
 
 
-def test_kept() -> None:
-    assert checked(program(), works(0), works(1)) == Verdict(
-        "towers-overlap",
-        "kept",
-        "executed",
-        findings=[],
-        note="2 towers, which can compute at once for 100% of the time",
-    )
+def test_kept(snapshot: SnapshotAssertion) -> None:
+    verdict = checked(program(), works(0), works(1))
+
+    assert verdict == Verdict("towers-overlap", "kept", "executed", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_broken() -> None:
+def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = in_turn(2, lines={"tower_1/w/MatMul": "main.py:12 net.py:3"})
 
     verdict = checked(graph, *TURNS)
 
-    assert (verdict.state, verdict.evidence, verdict.note) == (
-        "broken",
-        "executed",
-        "2 towers, which can compute at once for 0% of the time",
-    )
+    assert (verdict.state, verdict.evidence) == ("broken", "executed")
+    assert messages(verdict) == snapshot
     assert verdict.findings == [
         Finding(
             object="/device:GPU:1",
@@ -105,10 +98,8 @@ def test_broken() -> None:
             evidence="executed",
             expected="company for at least 50% of the time",
             found="0%",
-            message="the tower on /device:GPU:1 computes at once with the one on /device:GPU:0 "
-            "for 0% of the time: tower_1/w/MatMul waits for "
-            "gradients/tower_0/w/MatMul_grad/MatMul",
-            fix=FIX,
+            message=ANY,
+            fix=ANY,
             where="main.py:12",
             path=(
                 "tower_1/w/MatMul (MatMul) main.py:12",
@@ -127,7 +118,6 @@ def test_the_way_may_lead_over_the_host_and_along_values() -> None:
 
     (finding,) = checked(graph, *TURNS).findings
 
-    assert finding.message.endswith(": tower_1/w/MatMul waits for tower_0/loss")
     assert finding.path == (
         "tower_1/w/MatMul (MatMul)",
         "scaled (Mul)",
@@ -143,9 +133,7 @@ def test_the_op_that_waits_is_named_not_what_ran_before_it() -> None:
 
     (finding,) = checked(graph, works(0), read, works(1, 0)).findings
 
-    assert finding.message.endswith(
-        ": tower_1/w/MatMul waits for gradients/tower_0/w/MatMul_grad/MatMul"
-    )
+    assert finding.path == ("tower_1/w/MatMul (MatMul)", f"{gradient(0)} (MatMul)")
 
 
 def test_what_the_step_does_not_run_is_not_named() -> None:
@@ -161,7 +149,7 @@ def test_what_the_step_does_not_run_is_not_named() -> None:
     assert finding.path == ("tower_1/w/MatMul (MatMul)", f"{gradient(0)} (MatMul)")
 
 
-def test_the_tower_on_the_first_gpu_may_be_the_one_that_waits() -> None:
+def test_the_tower_on_the_first_gpu_may_be_the_one_that_waits(snapshot: SnapshotAssertion) -> None:
     """Where the loop goes down, or gives GPUs to towers in another order."""
     late = on(0, "tower_1/w/MatMul", "MatMul", *own(1), f"^{gradient(0)}")
     graph = program(late, gpus=[1, 0])
@@ -173,14 +161,13 @@ def test_the_tower_on_the_first_gpu_may_be_the_one_that_waits() -> None:
     (finding,) = checked(graph, *tasks).findings
 
     assert finding.object == "/device:GPU:0"
-    assert finding.message == (
-        "the tower on /device:GPU:0 computes at once with the one on /device:GPU:1 for 0% of the "
-        "time: tower_1/w/MatMul waits for gradients/tower_0/w/MatMul_grad/MatMul"
-    )
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize("towers", [3, 4])
-def test_of_towers_in_a_row_each_is_told_with_the_one_it_waits_for(towers: int) -> None:
+def test_of_towers_in_a_row_each_is_found_with_the_one_it_waits_for(
+    towers: int, snapshot: SnapshotAssertion
+) -> None:
     row = [works(0), *(works(i, i - 1) for i in range(1, towers))]
 
     verdict = checked(in_turn(towers), *row)
@@ -189,26 +176,23 @@ def test_of_towers_in_a_row_each_is_told_with_the_one_it_waits_for(towers: int) 
         f"/device:GPU:{i}" for i in range(1, towers)
     ]
     for i, finding in enumerate(verdict.findings, start=1):
-        assert finding.message == (
-            f"the tower on /device:GPU:{i} computes at once with the one on /device:GPU:{i - 1} "
-            f"for 0% of the time: tower_{i}/w/MatMul waits for {gradient(i - 1)}"
-        )
-    assert verdict.note == f"{towers} towers, which can compute at once for 0% of the time"
+        assert finding.path == (f"tower_{i}/w/MatMul (MatMul)", f"{gradient(i - 1)} (MatMul)")
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("early", [0, 1])
-def test_only_the_tower_that_waits_is_told_with_the_one_it_waits_for(early: int) -> None:
+def test_only_the_tower_that_waits_is_found_with_the_one_it_waits_for(
+    early: int, snapshot: SnapshotAssertion
+) -> None:
     """It does not compute at once with the other either, and has nothing to do with that."""
     graph = program(waiting(2, f"^{gradient(early)}"), gpus=range(3))
 
     verdict = checked(graph, works(0), works(1), works(2, early))
 
     (finding,) = verdict.findings
-    assert finding.message == (
-        f"the tower on /device:GPU:2 computes at once with the one on /device:GPU:{early} for 0% "
-        f"of the time: tower_2/w/MatMul waits for {gradient(early)}"
-    )
-    assert verdict.note == "3 towers, which can compute at once for 0% of the time"
+    assert finding.object == "/device:GPU:2"
+    assert finding.path == ("tower_2/w/MatMul (MatMul)", f"{gradient(early)} (MatMul)")
+    assert messages(verdict) == snapshot
 
 
 def test_towers_in_turn_two_at_a_time() -> None:
@@ -216,12 +200,12 @@ def test_towers_in_turn_two_at_a_time() -> None:
 
     verdict = checked(graph, works(0), works(1), works(2, 0), works(3, 1))
 
-    assert [each.message.rpartition(": ")[2] for each in verdict.findings] == [
-        f"tower_{i}/w/MatMul waits for {gradient(i - 2)}" for i in (2, 3)
+    assert [finding.path for finding in verdict.findings] == [
+        (f"tower_{i}/w/MatMul (MatMul)", f"{gradient(i - 2)} (MatMul)") for i in (2, 3)
     ]
 
 
-def test_of_several_that_a_tower_waits_for_the_nearest_is_told() -> None:
+def test_of_several_that_a_tower_waits_for_the_nearest_is_found() -> None:
     graph = program(
         host("scaled", "Mul", "tower_1/loss", "share"),
         waiting(2, f"^{gradient(0)}", "^scaled"),
@@ -230,10 +214,10 @@ def test_of_several_that_a_tower_waits_for_the_nearest_is_told() -> None:
 
     (finding,) = checked(graph, works(0), works(1), works(2, 0, 1)).findings
 
-    assert finding.message.endswith(f": tower_2/w/MatMul waits for {gradient(0)}")
+    assert finding.path == ("tower_2/w/MatMul (MatMul)", f"{gradient(0)} (MatMul)")
 
 
-def test_of_two_that_wait_for_each_other_the_second_is_told() -> None:
+def test_of_two_that_wait_for_each_other_the_second_is_found() -> None:
     graph = program(
         waiting(1, "^tower_0/loss"),
         on(0, "tower_0/penalty", "Mul", "tower_1/loss"),
@@ -243,20 +227,20 @@ def test_of_two_that_wait_for_each_other_the_second_is_told() -> None:
     (finding,) = checked(graph, *TURNS, TimedOp("tower_0/penalty", GPUS[0], 0.001, [1])).findings
 
     assert finding.object == "/device:GPU:1"
-    assert finding.message.endswith(": tower_1/w/MatMul waits for tower_0/loss")
+    assert finding.path == ("tower_1/w/MatMul (MatMul)", "tower_0/loss (Mean)")
 
 
 # Correct, and unusual.
 
 
-@pytest.mark.parametrize("seconds", [(0.003, 0.001), (0.001, 0.003)])
-def test_silent_on_towers_of_which_one_has_more_to_do(seconds: tuple[float, float]) -> None:
+@pytest.mark.parametrize("seconds", [(0.003, 0.001), (0.001, 0.003)], ids=["first", "second"])
+def test_silent_on_towers_of_which_one_has_more_to_do(
+    seconds: tuple[float, float], snapshot: SnapshotAssertion
+) -> None:
     verdict = checked(program(), *(works(i, seconds=each) for i, each in enumerate(seconds)))
 
-    assert (verdict.state, verdict.note) == (
-        "kept",
-        "2 towers, which can compute at once for 100% of the time",
-    )
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize("seconds", [(1, 1), (1, 2), (2, 1)])
@@ -286,76 +270,62 @@ def model_parallel(*more: Op) -> Placement:
     return program(*layers, *more, variables=["w", "u"], machine="gpu*4")
 
 
-def test_silent_on_towers_of_which_none_waits_for_the_other() -> None:
+def test_silent_on_towers_of_which_none_waits_for_the_other(snapshot: SnapshotAssertion) -> None:
     """Whatever keeps them apart then, it is not their program."""
-    assert checked(program(), works(0), works(1, 0)) == Verdict(
-        "towers-overlap",
-        "kept",
-        "executed",
-        findings=[],
-        note="2 towers, which can compute at once for 0% of the time",
-    )
+    verdict = checked(program(), works(0), works(1, 0))
+
+    assert (verdict.state, list(verdict.findings)) == ("kept", [])
+    assert messages(verdict) == snapshot
 
 
-def test_silent_on_the_parts_of_a_tower_that_wait_for_each_other() -> None:
-    assert checked(model_parallel(), *parts_in_turn()) == Verdict(
-        "towers-overlap",
-        "kept",
-        "executed",
-        findings=[],
-        note="2 towers, which can compute at once for 100% of the time",
-    )
+def test_silent_on_the_parts_of_a_tower_that_wait_for_each_other(
+    snapshot: SnapshotAssertion,
+) -> None:
+    verdict = checked(model_parallel(), *parts_in_turn())
+
+    assert (verdict.state, list(verdict.findings)) == ("kept", [])
+    assert messages(verdict) == snapshot
 
 
-def test_a_tower_of_several_gpus_that_waits() -> None:
+def test_a_tower_of_several_gpus_that_waits(snapshot: SnapshotAssertion) -> None:
     graph = model_parallel(waiting(1, f"^{gradient(0, 'u')}"))
 
     (finding,) = checked(graph, *parts_in_turn(1)).findings
 
     assert finding.object == "/device:GPU:1"
-    assert finding.message == (
-        "the tower on /device:GPU:1 and /device:GPU:3 computes at once with the one on "
-        "/device:GPU:0 and /device:GPU:2 for 0% of the time: tower_1/w/MatMul waits for "
-        f"{gradient(0, 'u')}"
-    )
+    assert finding.path == ("tower_1/w/MatMul (MatMul)", f"{gradient(0, 'u')} (MatMul)")
+    assert messages(finding) == snapshot
 
 
-@pytest.mark.parametrize("tasks", [TURNS, CIRCLE])
-def test_silent_where_the_run_shows_that_towers_compute_at_once(tasks: Sequence[TimedOp]) -> None:
+@pytest.mark.parametrize("tasks", [TURNS, CIRCLE], ids=["in turn", "in a circle"])
+def test_silent_where_the_run_shows_that_towers_compute_at_once(
+    tasks: Sequence[TimedOp], snapshot: SnapshotAssertion
+) -> None:
     verdict = checked(program(), *tasks, steps=[step((0, 10), (9, 19)), step((0, 10), (2, 12))])
 
     assert verdict.state == "kept"
-    assert verdict.note is not None
-    assert verdict.note.endswith(", in the run of 16 rows they did for up to 80%")
+    assert messages(verdict) == snapshot
 
 
-def test_silent_where_a_busy_machine_kept_towers_apart() -> None:
+def test_silent_where_a_busy_machine_kept_towers_apart(snapshot: SnapshotAssertion) -> None:
     verdict = checked(program(), works(0), works(1), steps=[step((0, 10), (10, 20))], rows=1)
 
     assert verdict.state == "kept"
-    assert verdict.note == (
-        "2 towers, which can compute at once for 100% of the time, in the run of 1 row they did "
-        "for up to 0%"
-    )
+    assert messages(verdict) == snapshot
 
 
-def test_silent_where_a_run_is_too_short_to_show_anything() -> None:
+def test_silent_where_a_run_is_too_short_to_show_anything(snapshot: SnapshotAssertion) -> None:
     verdict = checked(program(), works(0), works(1), steps=[step((0, 4), (4, 8))])
 
-    assert (verdict.state, verdict.note) == (
-        "kept",
-        "2 towers, which can compute at once for 100% of the time",
-    )
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
 
 
-def test_a_run_that_shows_too_little_is_no_excuse() -> None:
+def test_a_run_that_shows_too_little_is_no_excuse(snapshot: SnapshotAssertion) -> None:
     verdict = checked(in_turn(2), *TURNS, steps=[step((0, 10), (6, 16))])
 
     assert verdict.state == "broken"
-    assert verdict.note == (
-        "2 towers, which can compute at once for 0% of the time, in the run of 16 rows they did "
-        "for up to 40%"
-    )
+    assert messages(verdict) == snapshot
 
 
 # All on one GPU.
@@ -372,7 +342,7 @@ def one_gpu(towers: int = 2, gpus: int = 2, **more: Any) -> Placement:
 
 
 @pytest.mark.parametrize("towers", [2, 3])
-def test_towers_that_share_a_gpu(towers: int) -> None:
+def test_towers_that_share_a_gpu(towers: int, snapshot: SnapshotAssertion) -> None:
     verdict = checked(one_gpu(towers), TimedOp("read", HOST, 1), works(0, 0))
 
     assert verdict == Verdict(
@@ -386,12 +356,12 @@ def test_towers_that_share_a_gpu(towers: int) -> None:
                 evidence="executed",
                 expected=f"{towers} towers, each on a GPU of its own",
                 found="all of them on /device:GPU:0",
-                message=f"there are inputs for {towers} towers, and /device:GPU:0 computes all of "
-                "them, one after the other",
-                fix="build tower i under tf.device(f'/gpu:{i}')",
+                message=ANY,
+                fix=ANY,
             )
         ],
     )
+    assert messages(verdict) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -423,9 +393,7 @@ def test_not_checked_without_a_run() -> None:
         assert TowersOverlap().judge(Evidence(graph, trace=Missing("it died"))) == Verdict(
             "towers-overlap", "not-checked", None, "it died"
         )
-    assert TowersOverlap().judge(program()).reason == (
-        "no reference is given (--reference TARGET --batch TARGET)"
-    )
+    assert TowersOverlap().judge(program()).state == "not-checked"
 
 
 @without_two_towers
@@ -439,23 +407,24 @@ INPUTS_OF_EACH = {"inputs": (("tower_0/x",), ("tower_1/x",))}
 
 
 @pytest.mark.parametrize("idle", [0, 1])
-@pytest.mark.parametrize("known", [{}, INPUTS_OF_EACH])
+@pytest.mark.parametrize("known", [{}, INPUTS_OF_EACH], ids=["no inputs", "inputs"])
 def test_a_tower_that_computes_nothing(
-    idle: int, known: Mapping[str, tuple[Sequence[str], Sequence[str]]]
+    idle: int,
+    known: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    snapshot: SnapshotAssertion,
 ) -> None:
     """Nothing depends on it; every-tower-counts says so."""
-    assert checked(program(step=known), works(1 - idle)) == Verdict(
-        "towers-overlap",
-        "not-checked",
-        None,
-        f"nothing of the tower on /device:GPU:{idle} is computed in a step",
-    )
+    verdict = checked(program(step=known), works(1 - idle))
+
+    assert verdict == Verdict("towers-overlap", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
 
 
-def test_one_tower_of_three_that_computes_nothing() -> None:
+def test_one_tower_of_three_that_computes_nothing(snapshot: SnapshotAssertion) -> None:
     verdict = checked(program(gpus=range(3)), works(0), works(1))
 
-    assert verdict.reason == "nothing of the tower on /device:GPU:2 is computed in a step"
+    assert verdict.state == "not-checked"
+    assert messages(verdict) == snapshot
 
 
 def test_what_is_fed_waits_for_nothing() -> None:
@@ -467,23 +436,20 @@ def test_what_is_fed_waits_for_nothing() -> None:
     assert (verdict.state, list(verdict.findings)) == ("kept", [])
 
 
-def test_ops_that_wait_for_each_other() -> None:
+def test_ops_that_wait_for_each_other(snapshot: SnapshotAssertion) -> None:
     verdict = checked(program(), *CIRCLE, steps=[step((0, 10), (10, 20))])
 
-    assert verdict == Verdict(
-        "towers-overlap",
-        "not-checked",
-        None,
-        "what the ops of a step wait for goes round in a circle",
-        note="2 towers, in the run of 16 rows they did for up to 0%",
-    )
+    assert verdict == Verdict("towers-overlap", "not-checked", None, ANY, note=ANY)
+    assert messages(verdict) == snapshot
 
 
 # What is declared.
 
 
 @pytest.mark.parametrize(("least", "state"), [(0.5, "kept"), (0.51, "broken"), (1, "broken")])
-def test_the_least_share_that_is_no_breach(least: float, state: str) -> None:
+def test_the_least_share_that_is_no_breach(
+    least: float, state: str, snapshot: SnapshotAssertion
+) -> None:
     """A half of the second tower waits for the first, and is alone when it computes."""
     half = TimedOp("tower_1/loss", GPUS[1], 0.002, [0])
 
@@ -491,17 +457,11 @@ def test_the_least_share_that_is_no_breach(least: float, state: str) -> None:
         in_turn(2), works(0, seconds=0.004), works(1, seconds=0.002), half, least=least
     )
 
-    assert (verdict.state, verdict.note) == (
-        state,
-        "2 towers, which can compute at once for 50% of the time",
-    )
+    assert verdict.state == state
+    assert messages(verdict) == snapshot
     for finding in verdict.findings:
         assert finding.expected == f"company for at least {least:.0%} of the time"
         assert finding.found == "50%"
-        assert finding.message == (
-            "the tower on /device:GPU:1 computes at once with the one on /device:GPU:0 for 50% of "
-            f"the time: tower_1/w/MatMul waits for {gradient(0)}"
-        )
 
 
 @pytest.mark.parametrize(("least", "state"), [(0.4, "kept"), (0.5, "kept"), (0.51, "broken")])
