@@ -60,8 +60,8 @@ class Problem:
                 for name, value in expected.items()
             },
             "start": self.start,
-            "parts": self.samples(split),
-            "each": self.samples([(row,) for row in range(self.rows)]),
+            "per_tower": self.samples(split),
+            "per_row": self.samples([(row,) for row in range(self.rows)]),
         }
         return Trial(self.rows, split, expected, {**expected, **found}, **{**values, **more})
 
@@ -119,27 +119,25 @@ def trajectory(
     found: Mapping[str, Sequence[Any]],
     *,
     noise: float = 0.0,
-    unsure: Mapping[str, Any] | None = None,
-    late: Trial | None = None,
+    uncertain: Mapping[str, Any] | None = None,
+    after: Trial | None = None,
 ) -> Trajectory:
     """Some steps; the values of each variable after each, all arrays as they are written.
 
-    What `found` does not have is as expected; those in `unsure` are trained.
+    What `found` does not have is as expected; those in `uncertain` are trained.
     """
     steps = range(len(next(iter(expected.values()))))
 
-    def after(values: Mapping[str, Sequence[Any]], step: int) -> dict[str, Array]:
-        return {
-            name: np.asarray(values_of[step], np.float64) for name, values_of in values.items()
-        }
+    def values_after(values: Mapping[str, Sequence[Any]], step: int) -> dict[str, Array]:
+        return {name: np.asarray(each[step], np.float64) for name, each in values.items()}
 
     return Trajectory(
         {name: np.asarray(value, np.float64) for name, value in start.items()},
-        [after(expected, step) for step in steps],
-        [after({**expected, **found}, step) for step in steps],
+        [values_after(expected, step) for step in steps],
+        [values_after({**expected, **found}, step) for step in steps],
         [dict.fromkeys(expected, noise) for _ in steps],
-        {name: np.asarray(value, np.bool_) for name, value in (unsure or {}).items()},
-        late,
+        {name: np.asarray(value, np.bool_) for name, value in (uncertain or {}).items()},
+        after,
     )
 
 

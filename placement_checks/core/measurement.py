@@ -38,11 +38,11 @@ class Trial:
         noise: how far the gradients of the reference move if the rows are put in another order,
             the largest absolute difference.
         start: the values of the variables.
-        parts: the reference's gradients on the rows of each tower.
-        each: those on every row by itself; looked at only where something differs.
+        per_tower: the reference's gradients on the rows of each tower.
+        per_row: those on every row by itself; looked at only where something differs.
         shifted: those with the rows of one input moved against the others, by what was done.
-        stray: what is no number in the program's gradients: the variable, and the first op that
-            yields it, with its source line.
+        not_finite: the variables of the program whose gradient is NaN or infinite, each with the
+            first op that yields such a value and its source line.
     """
 
     rows: int
@@ -51,10 +51,10 @@ class Trial:
     found: Arrays = field(repr=False)
     noise: Mapping[str, float]
     start: Arrays = field(default_factory=dict, repr=False)
-    parts: Sequence[Sample] = field(default=(), repr=False)
-    each: Sequence[Sample] = field(default=(), repr=False)
+    per_tower: Sequence[Sample] = field(default=(), repr=False)
+    per_row: Sequence[Sample] = field(default=(), repr=False)
     shifted: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
-    stray: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    not_finite: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
 
 
 NO_STEPS: Final = Missing("no step was taken")
@@ -69,16 +69,16 @@ class Trajectory:
         start: the values of the variables before the first step.
         expected, found: their values after each step, of the reference and of the program.
         noise: how far those of the reference move if the rows are put in another order.
-        unsure: the elements whose gradient is so near to zero that its sign may be noise.
-        late: one more batch after the last step, from the variables of the reference.
+        uncertain: the elements whose gradient is so near to zero that its sign may be noise.
+        after: one more batch after the last step, from the variables of the reference.
     """
 
     start: Arrays = field(repr=False)
     expected: Sequence[Arrays] = field(repr=False)
     found: Sequence[Arrays] = field(repr=False)
     noise: Sequence[Mapping[str, float]]
-    unsure: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
-    late: Trial | None = None
+    uncertain: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
+    after: Trial | None = None
 
 
 @final

@@ -28,7 +28,7 @@ class Difference(NamedTuple):
         variable: whose arrays they are.
         state: a difference of a hundredth could not be told from their noise (``noise``), or in
             their dtype (``too-coarse``).
-        ratio: of the found to the expected values, by least squares; None for no such number.
+        ratio: of the found to the expected values, by least squares; None if there is none.
         error: the largest difference, in eps of the largest expected value.
         limit: what it may be, in the same unit.
     """
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
     limit: float
 
     def figures(self) -> dict[str, Any]:
-        """For reports; None for what is no finite number."""
+        """For reports; None for what is NaN or infinite."""
         return {
             key: None if isinstance(value, float) and not np.isfinite(value) else value
             for key, value in self._asdict().items()

@@ -112,7 +112,7 @@ class _Case:
 
     def of_towers(self) -> Diagnosis | None:
         """The gradients are those of the towers' rows, each with a weight of its own."""
-        samples = self._trial.parts
+        samples = self._trial.per_tower
         weights = self._weights(samples, self._found)
         if weights is None:
             return None
@@ -132,7 +132,7 @@ class _Case:
         Rows that all have another weight explain nothing: where a loss is a function of one
         output, the gradients of any labels are made up of those of the rows.
         """
-        samples = self._trial.each
+        samples = self._trial.per_row
         weights = self._weights(samples, self._found)
         if weights is None:
             return None

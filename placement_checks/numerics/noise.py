@@ -11,7 +11,7 @@ from placement_checks.core.measurement import Array, Arrays, Sample, largest
 
 # An element whose gradient is not this many times its noise may take a step either way, under an
 # optimiser that divides the gradient by its size.
-_SURE = 100
+_CERTAIN = 100
 
 
 def noise_of(values: Arrays, others: Sequence[Arrays]) -> dict[str, float]:
@@ -22,21 +22,23 @@ def noise_of(values: Arrays, others: Sequence[Arrays]) -> dict[str, float]:
     }
 
 
-def unsure_in(ways: Sequence[Sequence[Arrays]]) -> dict[str, npt.NDArray[np.bool_]]:
+def uncertain_elements(ways: Sequence[Sequence[Arrays]]) -> dict[str, npt.NDArray[np.bool_]]:
     """The elements whose gradient, at some step, is not well above the noise of its variable."""
     first, *others = ways
-    unsure: dict[str, npt.NDArray[np.bool_]] = {}
+    uncertain: dict[str, npt.NDArray[np.bool_]] = {}
     for number, gradients in enumerate(first):
         noise = noise_of(gradients, [way[number] for way in others])
         for name, gradient in gradients.items():
-            faint = (np.abs(gradient) <= _SURE * noise[name]) & (noise[name] > 0)
-            unsure[name] = unsure.get(name, np.zeros_like(faint)) | faint
-    return unsure
+            is_small = (np.abs(gradient) <= _CERTAIN * noise[name]) & (noise[name] > 0)
+            uncertain[name] = uncertain.get(name, np.zeros_like(is_small)) | is_small
+    return uncertain
 
 
-def mean_over(parts: Sequence[Sample], rows: int) -> dict[str, Array]:
-    """The mean over the rows of gradients that are means over parts of them."""
+def mean_over(samples: Sequence[Sample], rows: int) -> dict[str, Array]:
+    """The mean over the rows of gradients that are means over some of them."""
     return {
-        name: np.sum([len(part.rows) / rows * part.gradients[name] for part in parts], axis=0)
-        for name in parts[0].gradients
+        name: np.sum(
+            [len(sample.rows) / rows * sample.gradients[name] for sample in samples], axis=0
+        )
+        for name in samples[0].gradients
     }

@@ -53,7 +53,7 @@ def by_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
             "tower_grads, weights=rows)",
             shown,
         )
-    split = [part.rows for part in trial.parts]
+    split = [part.rows for part in trial.per_tower]
     if len(split) == towers and all(np.ptp(times[list(rows)]) < CLOSE for rows in split):
         return _by_towers(times, split, shown)
     return Diagnosis(

@@ -102,7 +102,7 @@ def _after(
             dtype = next(kind for kind in EPS if EPS[kind] == coarsest)
         part = tolerance * coarsest if is_proportional(measured) else _DRIFT
         allowed = part * largest(expected - trajectory.start[name])
-        sure = ~trajectory.unsure[trained] if trained is not None else None
+        sure = ~trajectory.uncertain[trained] if trained is not None else None
         if not is_proportional(measured) and sure is not None and sure.shape == expected.shape:
             expected, found = expected[sure], found[sure]
     scales = {1.0, scale, scale**2} if trained not in (None, name) else {1.0}
@@ -139,10 +139,10 @@ def variables_with_stale_copies(measured: Measurement) -> set[str]:
 
     Then the program computes with something else than the variables that both have.
     """
-    if not measured.trajectory or measured.trajectory.late is None:
+    if not measured.trajectory or measured.trajectory.after is None:
         return set()
     before = differing(measured.trials[0], measured.precisions) | _noisy(measured)
-    return differing(measured.trajectory.late, measured.precisions) - before
+    return differing(measured.trajectory.after, measured.precisions) - before
 
 
 def compensated_factor(measured: Measurement) -> float:
@@ -170,7 +170,7 @@ def compensated_factor(measured: Measurement) -> float:
 def trained_variable_of(name: str, trajectory: Trajectory) -> str | None:
     """The trained variable that this is, or is a slot of: slots are named under their variable."""
     while name:
-        if name in trajectory.unsure:
+        if name in trajectory.uncertain:
             return name
         name = name.rpartition("/")[0]
     return None

@@ -1,8 +1,8 @@
 """Which tensor is the gradient that a variable receives, before the optimiser makes it an update.
 
 An apply op has it as an input. Optimisers that assign an update show it nowhere in the graph; it
-is what the program says, or what `apply_gradients` was called with while the program was built. An
-update is never taken for a gradient.
+is what the program declares, or what `apply_gradients` was called with while the program was
+built. An update is never taken for a gradient.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GradientTensors:
 def gradient_tensors_of(
     placement: Placement,
     graph: tf.Graph,
-    given: Sequence[tuple[Any, Any]],
+    pairs: Sequence[tuple[Any, Any]],
     applied: Sequence[AppliedGradient],
 ) -> GradientTensors:
     """The gradients that one step of a program applies.
@@ -57,18 +57,18 @@ def gradient_tensors_of(
     Args:
         placement: what the program asks for.
         graph: its live graph.
-        given: the pairs that the program itself says.
+        pairs: the gradients and variables that the program itself declares.
         applied: what its optimisers were called with.
 
     Raises:
-        InputError: what it says are no gradients with their variables.
+        InputError: what it declares are not pairs of a gradient and its variable.
     """
     found = GradientTensors()
-    known = analyse(placement)
-    said = _by_variable(given, placement.program)
-    heard = {each.variable: each for each in applied}
-    for variable, updates in known.updates.by_variable.items():
-        names = [known.flow.names[update.op] for update in updates]
+    analysis = analyse(placement)
+    declared = _by_variable(pairs, placement.program)
+    recorded = {gradient.variable: gradient for gradient in applied}
+    for variable, updates in analysis.updates.by_variable.items():
+        names = [analysis.flow.names[update.op] for update in updates]
         applies = [name for name in names if is_gradient_update(placement.ops[name].type)]
         found.updates[variable] = names[-1]
         if len(applies) == 1 and not placement.ops[applies[0]].caller:
@@ -76,15 +76,15 @@ def gradient_tensors_of(
             found.optimizers.add(placement.ops[applies[0]].type)
         elif len(applies) > 1:
             found.unread[variable] = f"{len(applies)} ops of one step apply gradients to it"
-        elif variable in said or variable in heard:
-            gradient = said[variable] if variable in said else heard[variable].gradient
+        elif variable in declared or variable in recorded:
+            gradient = declared[variable] if variable in declared else recorded[variable].gradient
             tensors = _tensors(gradient, graph)
             if tensors:
                 found.gradients[variable] = tensors
             elif gradient is not None:
                 found.unread[variable] = "it is applied inside a branch, loop or function"
-            if variable in heard:
-                found.optimizers.add(heard[variable].optimizer)
+            if variable in recorded:
+                found.optimizers.add(recorded[variable].optimizer)
         elif variable in gradient_flow(placement).trained:
             found.unread[variable] = (
                 f"{names[-1]} ({placement.ops[names[-1]].type}) changes it by an update; return "
@@ -93,20 +93,20 @@ def gradient_tensors_of(
     return found
 
 
-def _by_variable(given: Sequence[tuple[Any, Any]], program: str) -> dict[str, Any]:
+def _by_variable(pairs: Sequence[tuple[Any, Any]], program: str) -> dict[str, Any]:
     try:
-        return {op_name(variable): gradient for gradient, variable in given}
+        return {op_name(variable): gradient for gradient, variable in pairs}
     except (AttributeError, TypeError, ValueError):
         raise InputError(
             program,
-            f"its gradients are {given!r:.80}",
+            f"its gradients are {pairs!r:.80}",
             "return pairs of a gradient and its variable: [(gradient, variable), …]",
         ) from None
 
 
 def _input(op: tf.Operation) -> Gradient:
     """The gradient among the inputs of an apply op (the names of core/ops/training_ops.cc)."""
-    names = [each.name for each in op.op_def.input_arg]
+    names = [argument.name for argument in op.op_def.input_arg]
     values = op.inputs[names.index("delta" if "delta" in names else "grad")].name
     return Gradient(values, op.inputs[names.index("indices")].name if "indices" in names else "")
 

@@ -36,7 +36,7 @@ from placement_checks.run.preconditions import (
 from placement_checks.run.session import ProgramSession
 
 # Why no steps are taken.
-_BY_TOWER = (
+_STATISTICS_PER_TOWER = (
     "the statistics are those of each tower's rows, which the reference takes no step with; "
     "only the gradients are compared"
 )
@@ -50,7 +50,7 @@ class Conditions:
         rows: of the global batch; 0 for as many as the placeholders are made for, or a few.
         shares: the parts of the batch for each tower; empty for equal ones.
         scale: what the gradients of the program are multiplied by on purpose.
-        by_tower: whether the reference is to compute on the rows of each tower alone.
+        statistics_per_tower: whether the reference is to compute on the rows of each tower alone.
         steps: how many are taken.
         seconds: that one run may take.
         seed: of the batches.
@@ -59,7 +59,7 @@ class Conditions:
     rows: int = 0
     shares: Sequence[int] = ()
     scale: float = 1.0
-    by_tower: bool = False
+    statistics_per_tower: bool = False
     steps: int = 3
     seconds: float = 60.0
     seed: int = 0
@@ -81,11 +81,11 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     with (
         full_precision(),
-        ProgramSession(pair.towers, conditions.seconds) as running,
-        ProgramSession(pair.reference, conditions.seconds) as alone,
+        ProgramSession(pair.towers, conditions.seconds) as towers,
+        ProgramSession(pair.reference, conditions.seconds) as reference,
     ):
         sessions = PairedSessions(
-            running, alone, feeding, scale=conditions.scale, seed=conditions.seed
+            towers, reference, feeding, scale=conditions.scale, seed=conditions.seed
         )
         sessions.begin(batch if isinstance(batch, Case) else None)
         return _Comparison(sessions, conditions).measurement()
@@ -110,18 +110,18 @@ class _Comparison:
         program, single = self._towers.program, self._reference.program
         rows = self._feeding.rows
         batch = self._sessions.batch(rows)
-        for running, feeds in self._sessions.both(batch):
-            check_all_fed(running.program, feeds)
+        for session, feeds in self._sessions.both(batch):
+            check_all_fed(session.program, feeds)
         check_towers_ran_apart(self._towers, self._feeding.to_towers(batch))
         self._towers.begin(self._sessions.start)
-        for running, feeds in self._sessions.both(batch):
-            check_repeatable(running, feeds)
+        for session, feeds in self._sessions.both(batch):
+            check_repeatable(session, feeds)
         trials = [self._trial(batch, rows)]
-        if self._feeding.odd and not self._conditions.by_tower:
+        if self._feeding.odd and not self._conditions.statistics_per_tower:
             trials += self._odd_trial(program.name)
         trajectory = (
-            Missing(_BY_TOWER)
-            if self._conditions.by_tower
+            Missing(_STATISTICS_PER_TOWER)
+            if self._conditions.statistics_per_tower
             else stepping.trajectory(self._sessions, self._conditions.steps)
         )
         measured = Measurement(
@@ -164,25 +164,28 @@ class _Comparison:
     def _trial(self, batch: Batch, rows: int) -> Trial:
         """The gradients of both programs on one batch; if they differ, also what explains it."""
         trial = self._sessions.gradients(batch, rows)
-        self._no_number(trial.expected, batch)
-        parts = self._sessions.alone.per_tower(batch, rows)
-        expected = mean_over(parts, rows) if self._conditions.by_tower and parts else {}
+        self._refuse_not_finite(trial.expected, batch)
+        runs = self._sessions.reference_runs
+        per_tower = runs.per_tower(batch, rows)
+        by_tower = self._conditions.statistics_per_tower and bool(per_tower)
+        expected = mean_over(per_tower, rows) if by_tower else {}
         start = self._sessions.start
         trial = replace(
             trial,
             expected={name: expected.get(name, value) for name, value in trial.expected.items()},
             start={name: np.asarray(start[name], np.float64) for name in trial.expected},
-            parts=parts,
+            per_tower=per_tower,
         )
-        stray = [name for name, value in trial.found.items() if not np.all(np.isfinite(value))]
-        if stray:
-            return replace(trial, stray=dict(self._strays(stray, batch)))
+        if not_finite := _not_finite(trial.found):
+            feeds = self._feeding.to_towers(batch)
+            origins = {name: self._origin(self._towers, name, feeds) for name in not_finite}
+            return replace(trial, not_finite=origins)
         if not differing(trial, self._precisions):
             return trial
         return replace(
             trial,
-            each=self._sessions.alone.per_row(batch, rows),
-            shifted=dict(self._sessions.alone.shifted(batch, rows)),
+            per_row=runs.per_row(batch, rows),
+            shifted=dict(runs.shifted(batch, rows)),
         )
 
     def _missing(self) -> Iterator[tuple[str, bool]]:
@@ -196,39 +199,41 @@ class _Comparison:
             if untrained and name in single.variables:
                 yield name, False
 
-    def _no_number(self, expected: Arrays, batch: Batch) -> None:
-        """Refuse a reference whose gradient is no number.
+    def _refuse_not_finite(self, expected: Arrays, batch: Batch) -> None:
+        """Refuse a reference whose gradient is NaN or infinite.
 
         Raises:
             InputError: it is so, on rows of the user's.
             CannotRun: it is so, on rows that were made up.
         """
-        stray = next((name for name in expected if not np.all(np.isfinite(expected[name]))), None)
-        if stray is None:
+        name = next(iter(_not_finite(expected)), None)
+        if name is None:
             return
-        op, where = self._stray(self._reference, stray, self._feeding.to_reference(batch))
+        op, where = self._origin(self._reference, name, self._feeding.to_reference(batch))
         at = f", built at {where}" if where else ""
         message = (
-            f"its gradient of {stray} is no number; the first op that yields none is {op}{at}"
+            f"its gradient of {name} is NaN or infinite; the first op that yields such a value is "
+            f"{op}{at}"
         )
         fix = "give rows with --batch on which the reference can be trained"
         if self._feeding.made_up:
             raise CannotRun(f"{self._reference.program.name}: {message}; {fix}")
         raise InputError(self._reference.program.name, message, fix)
 
-    def _strays(
-        self, names: Sequence[str], batch: Batch
-    ) -> Iterator[tuple[str, tuple[str, str | None]]]:
-        for name in names:
-            yield name, self._stray(self._towers, name, self._feeding.to_towers(batch))
-
-    def _stray(
-        self, running: ProgramSession, variable: str, feeds: Batch
+    def _origin(
+        self, session: ProgramSession, variable: str, feeds: Batch
     ) -> tuple[str, str | None]:
-        gradient = running.program.gradient_tensors.gradients[variable].values
-        op = running.first_stray(ancestors(running.program, [gradient], feeds), feeds)
+        """The first op that makes a gradient NaN or infinite, and its source line."""
+        program = session.program
+        gradient = program.gradient_tensors.gradients[variable].values
+        op = session.first_not_finite(ancestors(program, [gradient], feeds), feeds)
         op = op or producer_of(gradient)
-        return op, running.program.placement.where(op)
+        return op, program.placement.where(op)
+
+
+def _not_finite(gradients: Arrays) -> list[str]:
+    """The variables whose gradient is NaN or infinite."""
+    return [name for name, value in gradients.items() if not np.all(np.isfinite(value))]
 
 
 def _coarser(some: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
@@ -243,11 +248,11 @@ def _differs(measured: Measurement) -> bool:
     """Whether a rule may find a difference."""
     if measured.missing or (
         compensated_factor(measured) == 1
-        and any(differing(each, measured.precisions) for each in measured.trials)
+        and any(differing(trial, measured.precisions) for trial in measured.trials)
     ):
         return True
     if not measured.trajectory:
         return False
     scale = measured.scale * compensated_factor(measured)
-    _, check_towers_ran_apart = compared(measured, measured.trajectory, scale=scale)
-    return bool(check_towers_ran_apart or variables_with_stale_copies(measured))
+    _, divergences = compared(measured, measured.trajectory, scale=scale)
+    return bool(divergences or variables_with_stale_copies(measured))

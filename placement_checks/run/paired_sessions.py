@@ -24,7 +24,7 @@ class PairedSessions:
     Attributes:
         towers: that of the program.
         reference: that of its reference.
-        alone: other runs of the reference.
+        reference_runs: what the reference gives for other rows.
         feeding: of both.
         start: the values of the variables that both begin with.
         batches: all rows that were drawn.
@@ -50,7 +50,7 @@ class PairedSessions:
         """
         self.towers = towers
         self.reference = reference
-        self.alone = ReferenceRuns(reference, feeding, towers.program.gpus)
+        self.reference_runs = ReferenceRuns(reference, feeding, towers.program.gpus)
         self.feeding = feeding
         self.start: Mapping[str, npt.NDArray[Any]] = {}
         self.batches: list[Batch] = []
@@ -72,14 +72,14 @@ class PairedSessions:
         else:
             trained = self.reference.program.gradient_tensors.gradients
             self.start = {
-                name: self._uneven(value) if name in trained else value
+                name: self._varied(value) if name in trained else value
                 for name, value in values.items()
             }
         self.reference.load(self.start)
         self.towers.begin(self.start)
 
     def batch(self, rows: int) -> Batch:
-        """Rows that were not yet fed, noted for the case that may be saved."""
+        """Rows that were not yet fed, kept for the case that may be saved."""
         batch = self.feeding.batch(self._rng, rows)
         self.batches.append(batch)
         return batch
@@ -91,7 +91,7 @@ class PairedSessions:
     def gradients(self, batch: Batch, rows: int) -> Trial:
         """The gradients of both programs on one batch."""
         fetched = self.towers.gradients(self.feeding.to_towers(batch))
-        expected = self.alone.gradients(batch)
+        expected = self.reference_runs.gradients(batch)
         common = [name for name in expected if name in fetched]
         return Trial(
             rows,
@@ -99,11 +99,12 @@ class PairedSessions:
             {name: expected[name] for name in common},
             {name: np.asarray(fetched[name], np.float64) / self._scale for name in common},
             noise_of(
-                expected, [self.alone.gradients(batch, order) for order in self.orders(rows)]
+                expected,
+                [self.reference_runs.gradients(batch, order) for order in self.orders(rows)],
             ),
         )
 
-    def _uneven(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _varied(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Values that differ, for those that are all alike: zeros hide what they multiply."""
         if value.size < 2 or np.any(value != value.flat[0]):
             return value

@@ -26,7 +26,7 @@ _AROUND = re.compile(
 )
 _OF_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
 _NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
-_MOST_FETCHED = 2000
+_MAX_FETCHED = 2000
 
 
 class ProgramSession:
@@ -60,7 +60,7 @@ class ProgramSession:
         """
         self.program = program
         self._seconds = seconds
-        self._fewer = (
+        self._timeout_fix = (
             "do all tasks of the cluster run? Else give it more seconds, or fewer rows"
             if target
             else "take fewer rows"
@@ -119,22 +119,22 @@ class ProgramSession:
             raise InputError(
                 name,
                 f"one run of it took longer than {self._seconds:g} s",
-                self._fewer,
+                self._timeout_fix,
             ) from None
         except (tf.errors.OpError, ValueError, TypeError) as error:
-            reason, where = self._told(error)
-            if self.program.simulated and any(sign in reason for sign in _NO_KERNEL):
+            reason, where = self._explained(error)
+            if self.program.simulated and any(text in reason for text in _NO_KERNEL):
                 raise CannotRun(f"{name} cannot run on CPU devices: {reason}{where}") from None
             raise InputError(name, f"running it failed: {reason}{where}") from None
 
-    def _told(self, error: Exception) -> tuple[str, str]:
-        """The sentence of an error that tells, and the op at fault with the user's line."""
+    def _explained(self, error: Exception) -> tuple[str, str]:
+        """The sentence of an error that says what is wrong, and the op at fault with its line."""
         message = str(getattr(error, "message", error)).strip()
         lines = message.splitlines() or [type(error).__name__]
-        told = [line for line in lines if not _AROUND.match(line)] or lines[:1]
-        reason = _NUMBERED.sub("", told[0]).strip()
-        if (task := _OF_TASK.match(reason)) and told[1:]:
-            reason = f"{task[1]}{task[2]}: {told[1]}"
+        sentences = [line for line in lines if not _AROUND.match(line)] or lines[:1]
+        reason = _NUMBERED.sub("", sentences[0]).strip()
+        if (task := _OF_TASK.match(reason)) and sentences[1:]:
+            reason = f"{task[1]}{task[2]}: {sentences[1]}"
         op = getattr(error, "op", None)
         if op is None:
             return reason, ""
@@ -148,7 +148,7 @@ class ProgramSession:
         What is made of other variables, such as a copy, is made of the values that are given; the
         copies that a strategy keeps start equal.
         """
-        values = self._everywhere(values)
+        values = self._with_copies(values)
         for kind in (
             self.program.built.initial.initializers,
             self.program.built.initial.local_initializers,
@@ -161,18 +161,18 @@ class ProgramSession:
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
         """The values of all variables, by name."""
-        found: dict[str, npt.NDArray[Any]] = self.run(dict(self._reads))
-        return found
+        values: dict[str, npt.NDArray[Any]] = self.run(dict(self._reads))
+        return values
 
     def load(self, values: Values) -> None:
         """Give variables values, and so their copies; what the program has not is left out."""
-        values = self._everywhere(values)
-        known = [name for name in values if name in self._assigns]
-        if known:
-            ops = [self._assigns[name][0] for name in known]
-            self.run(ops, {self._assigns[name][1]: values[name] for name in known})
+        values = self._with_copies(values)
+        names = [name for name in values if name in self._assigns]
+        if names:
+            ops = [self._assigns[name][0] for name in names]
+            self.run(ops, {self._assigns[name][1]: values[name] for name in names})
 
-    def _everywhere(self, values: Values) -> Values:
+    def _with_copies(self, values: Values) -> Values:
         """The values also for the copies that a strategy keeps of these variables."""
         copies = self.program.built.initial.mirrors.items()
         return {**values, **{copy: values[of] for copy, of in copies if of in values}}
@@ -217,7 +217,7 @@ class ProgramSession:
     def _dense(self, name: str, values: Any, indices: Any) -> npt.NDArray[Any]:
         """The sum of slices; of rows that are listed more than once, all count."""
         variables = self.program.placement.variables
-        shape: Any = next(each.shape for each in variables if each.name == name)
+        shape: Any = next(variable.shape for variable in variables if variable.name == name)
         if shape is None or None in shape:
             shape = self.run(self._reads[name]).shape
         dense = np.zeros(shape, np.float64)
@@ -257,12 +257,12 @@ class ProgramSession:
             for node in part.node
         }
 
-    def first_stray(self, ops: Iterable[str], feeds: Values) -> str | None:
-        """The first of these ops, in the order of building, that yields a number that is none."""
+    def first_not_finite(self, ops: Iterable[str], feeds: Values) -> str | None:
+        """The first of these ops, in the order of building, that yields a NaN or an infinity."""
         names = self._numeric(ops)
-        for start in range(0, len(names), _MOST_FETCHED):
-            some = names[start : start + _MOST_FETCHED]
-            for name, value in zip(some, self._fetched(some, feeds), strict=True):
+        for start in range(0, len(names), _MAX_FETCHED):
+            part = names[start : start + _MAX_FETCHED]
+            for name, value in zip(part, self._fetched(part, feeds), strict=True):
                 if value is not None and not np.all(np.isfinite(np.asarray(value, np.float64))):
                     return name.partition(":")[0]
         return None

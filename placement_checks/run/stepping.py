@@ -10,7 +10,7 @@ import numpy as np
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Array, Arrays, Trajectory, Trial
 from placement_checks.core.missing import Missing
-from placement_checks.numerics.noise import noise_of, unsure_in
+from placement_checks.numerics.noise import noise_of, uncertain_elements
 from placement_checks.run.feeding import Batch
 from placement_checks.run.paired_sessions import PairedSessions
 from placement_checks.run.preconditions import random_steps
@@ -37,15 +37,15 @@ def trajectory(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     batches = [sessions.batch(rows) for _ in range(steps)]
     orders = sessions.orders(rows)
     first = _of_reference(sessions, batches, list(range(rows)))
-    ends = reference.values()
+    end = reference.values()
     others = [_of_reference(sessions, batches, order) for order in orders]
-    begun = _also_of_copies(sessions, sessions.start)
-    start = {name: np.asarray(begun[name], np.float64) for name in first.values[0]}
+    initial = _with_copies(sessions, sessions.start)
+    start = {name: np.asarray(initial[name], np.float64) for name in first.values[0]}
     last = first.values[-1]
-    strange = [name for name in start if not np.all(np.isfinite(last[name]))]
-    if strange:
+    not_finite = [name for name in start if not np.all(np.isfinite(last[name]))]
+    if not_finite:
         return Missing(
-            f"after {plural(steps, 'step')} of the reference {strange[0]} holds what is no number"
+            f"after {plural(steps, 'step')} of the reference {not_finite[0]} is NaN or infinite"
         )
     if all(np.array_equal(last[name], start[name]) for name in start):
         raise InputError(
@@ -58,24 +58,24 @@ def trajectory(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
         noise_of(values, [other.values[number] for other in others])
         for number, values in enumerate(first.values)
     ]
-    unsure = unsure_in([each.gradients for each in (first, *others)])
-    return Trajectory(start, first.values, found, noise, unsure, _late(sessions, ends))
+    uncertain = uncertain_elements([taken.gradients for taken in (first, *others)])
+    return Trajectory(start, first.values, found, noise, uncertain, _after(sessions, end))
 
 
 def _no_steps(sessions: PairedSessions) -> Missing | None:
     """Why no step can be taken."""
     if not all(
-        running.program.placement.step.train_op
-        for running in (sessions.towers, sessions.reference)
+        session.program.placement.step.train_op
+        for session in (sessions.towers, sessions.reference)
     ):
         return Missing(
             "which op is one step is not said; return it from both builders: "
             "{'train_op': train_op}"
         )
-    for running, feeds in sessions.both(sessions.batches[0]):
-        name = random_steps(running.program, feeds)
+    for session, feeds in sessions.both(sessions.batches[0]):
+        name = random_steps(session.program, feeds)
         if name is not None:
-            return Missing(f"a step of {running.program.name} depends on the random op '{name}'")
+            return Missing(f"a step of {session.program.name} depends on the random op '{name}'")
     return None
 
 
@@ -87,9 +87,9 @@ def _of_reference(
     reference.load(sessions.start)
     steps = _Steps([], [])
     for batch in batches:
-        steps.gradients.append(sessions.alone.gradients(batch, order))
+        steps.gradients.append(sessions.reference_runs.gradients(batch, order))
         reference.step(sessions.feeding.to_reference(batch, order))
-        steps.values.append(_also_of_copies(sessions, _values(reference)))
+        steps.values.append(_with_copies(sessions, _values(reference)))
     return steps
 
 
@@ -104,31 +104,31 @@ def _of_towers(sessions: PairedSessions, batches: Sequence[Batch]) -> list[dict[
     return found
 
 
-def _values(running: ProgramSession) -> dict[str, Any]:
+def _values(session: ProgramSession) -> dict[str, Any]:
     """The variables that are numbers; local ones, such as a metric's, are not compared."""
     return {
         name: np.asarray(value, np.float64)
-        for name, value in running.values().items()
-        if name in running.program.built.initial.initializers
+        for name, value in session.values().items()
+        if name in session.program.built.initial.initializers
         and np.asarray(value).dtype.kind not in "OSU"
     }
 
 
-def _also_of_copies(sessions: PairedSessions, values: Arrays) -> dict[str, Array]:
+def _with_copies(sessions: PairedSessions, values: Arrays) -> dict[str, Array]:
     """The reference's values, also for the copies that a strategy keeps equal."""
     initial = sessions.towers.program.built.initial
-    kept = initial.mirrors.keys() - initial.unsynchronised
-    copies = {copy: initial.mirrors[copy] for copy in sorted(kept)}
+    synchronised = initial.mirrors.keys() - initial.unsynchronised
+    copies = {copy: initial.mirrors[copy] for copy in sorted(synchronised)}
     return {**values, **{copy: values[of] for copy, of in copies.items() if of in values}}
 
 
-def _late(sessions: PairedSessions, ends: Values) -> Trial:
+def _after(sessions: PairedSessions, end: Values) -> Trial:
     """The gradients after the last step, with the reference's variables in both programs.
 
     What else a program computes with, such as copies of its own that no step refreshes, is
     as its own steps have left it.
     """
-    sessions.reference.load(ends)
-    sessions.towers.load(ends)
+    sessions.reference.load(end)
+    sessions.towers.load(end)
     rows = sessions.feeding.rows
     return sessions.gradients(sessions.batch(rows), rows)

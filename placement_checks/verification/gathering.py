@@ -280,7 +280,7 @@ def _conditions(rules: Mapping[str, Rule]) -> Conditions:
         rows=gradients.rows,
         shares=gradients.shares,
         scale=gradients.scale,
-        by_tower=gradients.statistics == "tower",
+        statistics_per_tower=gradients.statistics == "tower",
         steps=weights.steps,
         seconds=gradients.seconds,
     )

@@ -202,13 +202,13 @@ def test_integers_are_equal_or_not(dtype: str) -> None:
     assert compare([1e7], [1e7 + 1]).state == "equal"
 
 
-@pytest.mark.parametrize("stray", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("more", [{}, {"noise": 100.0}, {"allowed": 100.0}, {"tolerance": 1e9}])
 @pytest.mark.parametrize("expected", [[1.0, 2.0], [0.0, 0.0]])
-def test_what_is_no_number_differs(
-    stray: float, more: dict[str, Any], expected: list[float]
+def test_what_is_not_finite_differs(
+    value: float, more: dict[str, Any], expected: list[float]
 ) -> None:
-    each = compare(expected, [expected[0], stray], **more)
+    each = compare(expected, [expected[0], value], **more)
 
     assert each.state == "differs"
     assert each.ratio is None

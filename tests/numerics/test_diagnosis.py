@@ -58,7 +58,7 @@ def tail(sizes: Sequence[int], times: Array, seed: int = 0, *, in_parts: bool = 
     """The same where the program splits the batch, as measured: what is left over comes last."""
     given = problem(seed, len(times))
     parts = given.samples(runs(*sizes)) if in_parts else []
-    return given.trial(given.times(times), parts=parts)
+    return given.trial(given.times(times), per_tower=parts)
 
 
 def test_no_variable_has_no_cause() -> None:
@@ -122,7 +122,7 @@ def test_all_gradients_are_multiplied_by_one_number(
     given = problem(seed, rows, is_sum=is_sum)
     trial = given.trial(given.times(np.full(rows, ratio)), split)
 
-    for each in (trial, replace(trial, parts=[], each=[])):
+    for each in (trial, replace(trial, per_tower=[], per_row=[])):
         cause = common(each, towers)
         assert cause.ratio == pytest.approx(ratio, rel=1e-5)
         assert cause.shown == ()
@@ -200,7 +200,7 @@ def test_two_numbers_are_enough_to_tell_a_factor() -> None:
 def test_what_is_clipped_by_a_factor_is_known_without_the_towers_rows() -> None:
     """The program splits the batch, and how is not known."""
     given = problem()
-    trial = replace(given.trial(given.times(np.full(12, 0.9))), parts=[], each=[])
+    trial = replace(given.trial(given.times(np.full(12, 0.9))), per_tower=[], per_row=[])
 
     assert common(trial, changed=frozenset("a")) == CHANGED
 
@@ -657,15 +657,17 @@ def test_rows_that_all_count_otherwise_explain_nothing() -> None:
     given = problem(rows=12)
     times = 1 + np.arange(12) / 4
 
-    assert common(given.trial(given.times(times), parts=[])).what == UNKNOWN
+    assert common(given.trial(given.times(times), per_tower=[])).what == UNKNOWN
 
 
 def test_more_parts_than_towers_and_a_tail_explain_nothing() -> None:
     given = problem(rows=12)
     times = spread([1, 2, 1, 2], runs(3, 3, 3, 3))
 
-    assert common(given.trial(given.times(times), parts=[])).what == UNKNOWN
-    assert common(given.trial(given.times(times), parts=[]), 3).what == "rows do not count alike"
+    assert common(given.trial(given.times(times), per_tower=[])).what == UNKNOWN
+    assert (
+        common(given.trial(given.times(times), per_tower=[]), 3).what == "rows do not count alike"
+    )
 
 
 def test_more_rows_than_elements_explain_nothing() -> None:
@@ -673,7 +675,7 @@ def test_more_rows_than_elements_explain_nothing() -> None:
     given = problem(rows=12, shapes={"a": (3, 2)})
     times = np.append(np.full(10, 1.2), np.zeros(2))
 
-    assert common(given.trial(given.times(times), parts=[])).what == UNKNOWN
+    assert common(given.trial(given.times(times), per_tower=[])).what == UNKNOWN
 
 
 def test_rows_that_are_alike_explain_nothing() -> None:
@@ -960,7 +962,7 @@ def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
     def on(samples: Sequence[Sample]) -> list[Sample]:
         return [Sample(each.rows, with_statistics(each.gradients)) for each in samples]
 
-    parts = on(whole.parts)
+    parts = on(whole.per_tower)
     found = {
         name: np.sum([len(part.rows) / given.rows * part.gradients[name] for part in parts], 0)
         for name in given.slopes
@@ -969,8 +971,8 @@ def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
         whole,
         expected=with_statistics(whole.expected),
         found=found,
-        parts=parts,
-        each=on(whole.each),
+        per_tower=parts,
+        per_row=on(whole.per_row),
     )
 
 

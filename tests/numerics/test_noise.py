@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from placement_checks.core.measurement import Sample
-from placement_checks.numerics.noise import mean_over, noise_of, unsure_in
+from placement_checks.numerics.noise import mean_over, noise_of, uncertain_elements
 
 
 def arrays(**values: object) -> dict[str, np.ndarray]:
@@ -18,22 +18,25 @@ def test_noise_is_the_largest_difference_in_any_other_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gradient", "unsure"),
+    ("gradient", "uncertain"),
     [([1.0, 0.25], [False, True]), ([-1.0, -0.25], [False, True]), ([0.5, 0.625], [True, False])],
 )
 def test_an_element_is_unsure_up_to_a_hundred_times_the_noise(
-    gradient: list[float], unsure: list[bool]
+    gradient: list[float], uncertain: list[bool]
 ) -> None:
     first = arrays(w=gradient)
     other = {"w": first["w"] + 0.5**200}  # none
     noisy = arrays(w=[gradient[0] + 0.005, gradient[1]])
 
-    assert unsure_in([[first], [noisy]])["w"].tolist() == unsure
-    assert unsure_in([[first], [other]])["w"].tolist() == [False, False]
+    assert uncertain_elements([[first], [noisy]])["w"].tolist() == uncertain
+    assert uncertain_elements([[first], [other]])["w"].tolist() == [False, False]
 
 
 def test_zero_without_noise_is_sure() -> None:
-    assert unsure_in([[arrays(w=[0.0, 1.0])], [arrays(w=[0.0, 1.0])]])["w"].tolist() == [False] * 2
+    assert (
+        uncertain_elements([[arrays(w=[0.0, 1.0])], [arrays(w=[0.0, 1.0])]])["w"].tolist()
+        == [False] * 2
+    )
 
 
 def test_an_element_is_unsure_if_it_is_at_any_step() -> None:
@@ -41,8 +44,8 @@ def test_an_element_is_unsure_if_it_is_at_any_step() -> None:
     first = [arrays(w=[9.0, 0.1]), arrays(w=[0.1, 9.0]), arrays(w=[9.0, 9.0])]
     other = [arrays(w=[9.01, 0.1]), arrays(w=[0.1, 9.01]), arrays(w=[9.0, 9.0])]
 
-    assert unsure_in([first, other])["w"].tolist() == [True, True]
-    assert unsure_in([first[:1], other[:1]])["w"].tolist() == [False, True]
+    assert uncertain_elements([first, other])["w"].tolist() == [True, True]
+    assert uncertain_elements([first[:1], other[:1]])["w"].tolist() == [False, True]
 
 
 def test_the_mean_over_parts_weights_them_by_their_rows() -> None:

@@ -51,7 +51,7 @@ def after(
 def trained(expected: Sequence[Any], found: Sequence[Any], start: Any = (1.0, 2.0)) -> Trajectory:
     """One variable w."""
     return trajectory(
-        {"w": start}, {"w": expected}, {"w": found}, unsure={"w": np.zeros_like(start)}
+        {"w": start}, {"w": expected}, {"w": found}, uncertain={"w": np.zeros_like(start)}
     )
 
 
@@ -90,7 +90,7 @@ def test_optimisers_whose_step_is_as_large_as_the_gradient(
     ],
 )
 def test_slots_are_named_under_their_variable(name: str, of: str | None) -> None:
-    steps = trajectory({"fc/w": [1]}, {"fc/w": [[1]]}, {}, unsure={"fc/w": [False]})
+    steps = trajectory({"fc/w": [1]}, {"fc/w": [[1]]}, {}, uncertain={"fc/w": [False]})
 
     assert trained_variable_of(name, steps) == of
 
@@ -217,9 +217,9 @@ def test_any_way_of_one_number_is_a_multiple(found: list[float], moved: float | 
 
 
 @pytest.mark.parametrize("optimizer", [SGD, ADAM])
-@pytest.mark.parametrize("stray", [math.nan, math.inf])
-def test_what_is_no_number_differs(optimizer: str, stray: float) -> None:
-    steps = trained([[2, 3], [4, 5]], [[2, 3], [4, stray]])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_differs(optimizer: str, value: float) -> None:
+    steps = trained([[2, 3], [4, 5]], [[2, 3], [4, value]])
 
     with np.errstate(invalid="ignore"):
         equal, apart = after(steps, optimizer=optimizer)
@@ -238,7 +238,7 @@ def slots(*factors: float, of: str = "w") -> Trajectory:
     expected = {"w": [[2.0, 3.0]] * 3, **{f"w/{n}": [[1.0, 5.0]] * 3 for n in range(len(factors))}}
     found = {f"w/{n}": [np.array([1.0, 5.0]) * each] * 3 for n, each in enumerate(factors)}
     start = {name: [0.0, 0.0] for name in expected}
-    return trajectory(start, expected, found, unsure={of: [False, False]})
+    return trajectory(start, expected, found, uncertain={of: [False, False]})
 
 
 @pytest.mark.parametrize("optimizer", [SGD, ADAM])
@@ -271,7 +271,7 @@ def test_the_noise_of_slots_is_scaled_as_they_are() -> None:
             {"w": [[1, 1]], "w/m": [[1, 1]]},
             {"w/m": [[128, 128 + off]]},
             noise=1e-5,
-            unsure={"w": [False, False]},
+            uncertain={"w": [False, False]},
         )
         assert (after(steps, scale=128.0)[1] == {}) == is_equal
 
@@ -295,7 +295,7 @@ def doubtful(found: Sequence[float], slot: Sequence[float] = (1, 1, 1)) -> Traje
         {"w": [0, 0, 0], "w/m": [0, 0, 0]},
         {"w": [[1, 1, 1]] * 3, "w/m": [[1, 1, 1]] * 3},
         {"w": [found] * 3, "w/m": [slot] * 3},
-        unsure={"w": [False, True, False]},
+        uncertain={"w": [False, True, False]},
     )
 
 
@@ -321,14 +321,16 @@ def test_a_slot_of_another_shape_is_compared_whole() -> None:
         {"w": [0, 0], "w/power": [1.0]},
         {"w": [[1, 1]], "w/power": [[0.9]]},
         {"w/power": [[0.5]]},
-        unsure={"w": [True, True]},
+        uncertain={"w": [True, True]},
     )
 
     assert after(steps, optimizer=ADAM)[1].keys() == {"w/power"}
 
 
 def test_where_all_elements_are_unsure_adam_may_differ() -> None:
-    steps = trajectory({"w": [0, 0]}, {"w": [[1, 1]]}, {"w": [[5, 5]]}, unsure={"w": [True, True]})
+    steps = trajectory(
+        {"w": [0, 0]}, {"w": [[1, 1]]}, {"w": [[5, 5]]}, uncertain={"w": [True, True]}
+    )
 
     assert after(steps, optimizer=ADAM) == ({"w": "equal"}, {})
     assert after(steps)[1].keys() == {"w"}
@@ -369,7 +371,7 @@ def test_a_slot_that_is_scaled_drifts_as_it_is_scaled() -> None:
             {"w": [0, 0], "w/m": [0, 0]},
             {"w": [[1, 1]], "w/m": [[1, 1]]},
             {"w/m": [[128, 128 + off]]},
-            unsure={"w": [False, False]},
+            uncertain={"w": [False, False]},
         )
         assert (after(steps, optimizer=ADAM, scale=128.0)[1] == {}) == is_equal
 
@@ -402,7 +404,7 @@ def test_descent_by_hand(seed: int, towers: int, rate: float) -> None:
     def apart(found: Sequence[Array]) -> dict[str, Divergence]:
         given = {"w": np.zeros(3)}
         return after(
-            trajectory({"w": start}, {"w": expected}, {"w": found}, noise=noise, unsure=given)
+            trajectory({"w": start}, {"w": expected}, {"w": found}, noise=noise, uncertain=given)
         )[1]
 
     assert apart(steps(parts, rate / 10)) == {}
@@ -441,15 +443,15 @@ def walked(*trials: Trial, trajectory: Trajectory | Missing, **more: Any) -> Mea
     )
 
 
-def both(found: Mapping[str, Sequence[Any]], late: Trial | None = None) -> Trajectory:
+def both(found: Mapping[str, Sequence[Any]], after: Trial | None = None) -> Trajectory:
     """w and v are trained, w has a slot; what is not in `found` is equal."""
     names = ("w", "v", "w/Momentum")
     return trajectory(
         {name: [0, 0] for name in names},
         {name: [[1, 2], [2, 4], [3, 6]] for name in names},
         found,
-        unsure={"w": [False, False], "v": [False, False]},
-        late=late,
+        uncertain={"w": [False, False], "v": [False, False]},
+        after=after,
     )
 
 
@@ -506,7 +508,7 @@ def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
         {"w": [1.0], "v": [1.0]},
         {"w": [[2.0]], "v": [[2.0]]},
         {"w": [[2.001]]},
-        unsure={"w": [False], "v": [False]},
+        uncertain={"w": [False], "v": [False]},
     )
     numbers = measurement(trajectory=steps, dtypes=dict.fromkeys("wv", "float32"))
 
@@ -524,7 +526,7 @@ def test_gradients_that_are_too_coarse_say_nothing_of_any_weight() -> None:
         {"w": [0, 0], "mean": 0, "step": 0},
         {"w": [[1, 1]], "mean": [1], "step": [1]},
         {},
-        unsure={"w": [False, False]},
+        uncertain={"w": [False, False]},
     )
     dtypes = {"w": "float32", "mean": "float32", "step": "int64"}
     numbers = walked(trajectory=steps, dtypes=dtypes, precisions={"w": "float16"})
@@ -553,7 +555,7 @@ def test_gradients_that_are_too_coarse_say_nothing_of_any_weight() -> None:
 def test_gradients_that_differ_after_the_steps_alone(
     first: Mapping[str, float], late: Mapping[str, float] | None, said: set[str]
 ) -> None:
-    steps = both({}, late=batch(late) if late else None)
+    steps = both({}, after=batch(late) if late else None)
 
     assert variables_with_stale_copies(walked(batch(first), trajectory=steps)) == said
 

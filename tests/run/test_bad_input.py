@@ -188,20 +188,20 @@ def test_a_random_op_that_is_fed_off_is_none(stateless: bool) -> None:
     assert measured.trials[0].found.keys() == {"w", "b"}
 
 
-def test_no_number_in_the_reference_names_the_op() -> None:
+def test_nan_in_the_reference_names_the_op() -> None:
     def loss(predicted: Any, y: Any) -> Any:
         return tf.reduce_mean(tf.sqrt(-tf.abs(predicted), name="root") * y)
 
     message = refused(with_loss(loss))
 
     assert message.startswith(
-        "InputError: single: its gradient of w is no number; the first op that yields none is "
-        "root, built at "
+        "InputError: single: its gradient of w is NaN or infinite; the first op that yields such "
+        "a value is root, built at "
     )
     assert message.endswith("; give rows with --batch on which the reference can be trained")
 
 
-def test_no_number_in_the_towers_alone_is_told_with_its_op() -> None:
+def test_nan_in_the_towers_alone_is_told_with_its_op() -> None:
     def loss(x: Any, y: Any) -> Any:
         small = tf.cast(tf.shape(x)[0] < 16, tf.float32)
         return tf.reduce_mean(tf.sqrt(tf.abs(pairs.predicted(x)) * (1 - 2 * small)) * y)
@@ -209,7 +209,7 @@ def test_no_number_in_the_towers_alone_is_told_with_its_op() -> None:
     towers = partial(pairs.towers, loss=loss)
     measured = pairs.measured(towers, partial(towers, 1))
 
-    op, where = measured.trials[0].stray["w"]
+    op, where = measured.trials[0].not_finite["w"]
     assert op == "Sqrt"
     assert where is not None
     assert Path(where.partition(":")[0]).name == Path(pairs.__file__).name
@@ -406,7 +406,7 @@ def test_rows_that_are_made_up_may_not_suit_a_sound_program() -> None:
         with_loss(lambda predicted, y: tf.reduce_mean(tf.math.sqrt(y) * predicted**2)), batch=None
     )
 
-    assert message.startswith("CannotRun: single: its gradient of w is no number; ")
+    assert message.startswith("CannotRun: single: its gradient of w is NaN or infinite; ")
     assert message.endswith("; give rows with --batch on which the reference can be trained")
 
 

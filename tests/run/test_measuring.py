@@ -418,7 +418,9 @@ def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> 
         return pairs.squared_error((x - mean) * tf.math.rsqrt(variance + 1e-3), y)
 
     towers = partial(pairs.towers, loss=loss)
-    whole, apart = (run(towers, partial(towers, 1), by_tower=each) for each in (False, True))
+    whole, apart = (
+        run(towers, partial(towers, 1), statistics_per_tower=each) for each in (False, True)
+    )
 
     assert differing(whole.trials[0], whole.precisions) == {"w"}
     assert not differing(apart.trials[0], apart.precisions)
@@ -428,7 +430,7 @@ def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> 
     )
 
 
-def test_what_is_no_number_after_some_steps_is_not_compared() -> None:
+def test_what_is_not_finite_after_some_steps_is_not_compared() -> None:
     towers = partial(
         pairs.towers,
         loss=lambda x, y: 1e20 * pairs.squared_error(x, y),
@@ -438,9 +440,7 @@ def test_what_is_no_number_after_some_steps_is_not_compared() -> None:
     measured = run(towers, partial(towers, 1))
 
     assert not differing(measured.trials[0], measured.precisions)
-    assert measured.trajectory == Missing(
-        "after 3 steps of the reference w holds what is no number"
-    )
+    assert measured.trajectory == Missing("after 3 steps of the reference w is NaN or infinite")
 
 
 def test_texts_of_a_case_are_kept() -> None:
@@ -502,7 +502,7 @@ def test_a_tower_that_no_gradient_needs_is_left_to_the_numbers() -> None:
 
     measured = run(towers)
 
-    (first, last), trial = measured.trials[0].parts, measured.trials[0]
+    (first, last), trial = measured.trials[0].per_tower, measured.trials[0]
     assert differing(trial, measured.precisions) == {"w", "b"}
     for name, gradient in trial.found.items():
         assert np.allclose(gradient, last.gradients[name], rtol=1e-5)

@@ -156,12 +156,12 @@ def _causes(measured: Measurement, trial: Trial, off: Collection[str]) -> dict[s
     from placement_checks.numerics.diagnosis import diagnoses
     from placement_checks.numerics.row_weights import Diagnosis
 
-    why = diagnoses(measured, trial, [name for name in off if name not in trial.stray])
-    for name in trial.stray.keys() & off:
-        op, where = trial.stray[name]
+    why = diagnoses(measured, trial, [name for name in off if name not in trial.not_finite])
+    for name in trial.not_finite.keys() & off:
+        op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""
         why[name] = Diagnosis(
-            f"it is no number; the first op that yields none is {op}{at}",
+            f"it is NaN or infinite; the first op that yields such a value is {op}{at}",
             "look at what that op is given, a logarithm or a division by zero",
             (op,),
         )
@@ -200,7 +200,7 @@ def _finding(
 
 def _found(each: Difference) -> str:
     if each.ratio is None:
-        return "no number" if isnan(each.error) else "not zero"
+        return "NaN or infinite" if isnan(each.error) else "not zero"
     return f"{each.ratio:.4g} times, off by {each.error:.2g} eps"
 
 

@@ -142,7 +142,9 @@ def _finding(
 def _off(each: Divergence) -> str:
     if isfinite(each.off):
         return f"off by {each.off:.2g} of what the reference moves it"
-    return "no number" if isnan(each.difference.error) else "moved, and the reference's is not"
+    return (
+        "NaN or infinite" if isnan(each.difference.error) else "moved, and the reference's is not"
+    )
 
 
 def _stale(

@@ -385,16 +385,16 @@ def test_missing_ones_may_be_left_out() -> None:
 # Gradients that are NaN or infinite.
 
 
-def strayed(where: str | None, *more: str, stray: float = math.nan) -> Measurement:
+def not_finite_in(where: str | None, *more: str, value: float = math.nan) -> Measurement:
     given = problem()
-    found = {"b": np.full(6, stray)}
+    found = {"b": np.full(6, value)}
     if more:
         found |= {name: given.times(TWICE)[name] for name in more}
-    return measurement(batch(found, stray={"b": ("tower_1/Log", where)}))
+    return measurement(batch(found, not_finite={"b": ("tower_1/Log", where)}))
 
 
 def test_broken_by_a_gradient_that_is_not_finite(snapshot: SnapshotAssertion) -> None:
-    verdict = checked(strayed("net.py:12"), {"b": "main.py:9"})
+    verdict = checked(not_finite_in("net.py:12"), {"b": "main.py:9"})
 
     assert verdict.findings == [
         Finding(
@@ -402,7 +402,7 @@ def test_broken_by_a_gradient_that_is_not_finite(snapshot: SnapshotAssertion) ->
             op="VarHandleOp",
             evidence="executed",
             expected="the reference's gradient",
-            found="no number",
+            found="NaN or infinite",
             where="main.py:9",
             path=("tower_1/Log",),
             message=ANY,
@@ -414,14 +414,14 @@ def test_broken_by_a_gradient_that_is_not_finite(snapshot: SnapshotAssertion) ->
 
 
 def test_not_finite_from_an_unknown_line(snapshot: SnapshotAssertion) -> None:
-    (finding,) = checked(strayed(None)).findings
+    (finding,) = checked(not_finite_in(None)).findings
 
     assert finding.path == ("tower_1/Log",)
     assert messages(finding) == snapshot
 
 
 def test_not_finite_beside_others(snapshot: SnapshotAssertion) -> None:
-    verdict = checked(strayed(None, "a"))
+    verdict = checked(not_finite_in(None, "a"))
 
     assert objects(verdict) == ["a", "b"]
     assert messages(verdict) == snapshot
@@ -433,7 +433,7 @@ def test_what_is_not_finite_hides_nothing_that_the_others_share(
     """Each of the others has fewer elements than there are rows; together they have enough."""
     trial = odd(DROPPED)
     found = {**trial.found, "b": np.full(6, math.nan)}
-    trial = replace(trial, found=found, parts=(), stray={"b": ("Log", None)})
+    trial = replace(trial, found=found, per_tower=(), not_finite={"b": ("Log", None)})
 
     verdict = checked(measurement(trial))
 
@@ -442,9 +442,9 @@ def test_what_is_not_finite_hides_nothing_that_the_others_share(
 
 
 def test_infinity_is_not_finite() -> None:
-    (finding,) = checked(strayed(None, stray=math.inf)).findings
+    (finding,) = checked(not_finite_in(None, value=math.inf)).findings
 
-    assert finding.found == "no number"
+    assert finding.found == "NaN or infinite"
 
 
 # Several batches.
@@ -453,7 +453,7 @@ def test_infinity_is_not_finite() -> None:
 def odd(times: Any, noise: float | None = None) -> Trial:
     """A batch of 13 rows."""
     given = problem(1, rows=13)
-    trial = given.trial(given.times(times), parts=given.samples(runs(6, 6, 1)))
+    trial = given.trial(given.times(times), per_tower=given.samples(runs(6, 6, 1)))
     return trial if noise is None else replace(trial, noise=dict.fromkeys(SHAPES, noise))
 
 
@@ -492,7 +492,7 @@ def test_the_figures_are_the_worst_of_all_batches() -> None:
 @pytest.mark.parametrize(
     "second",
     [
-        replace(of_one(1, math.nan), stray={"w": ("Log", None)}),
+        replace(of_one(1, math.nan), not_finite={"w": ("Log", None)}),
         of_one(1, 1 + 50 * ONE),
     ],
 )
@@ -619,7 +619,7 @@ def steps_of(*ends: float) -> Trajectory:
     expected = {name: [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]] for name in names}
     found = {name: [[1, 1], [2, 2], [end, end]] for name, end in zip("abcd", ends, strict=False)}
     trained = {name: [False, False] for name in names}
-    return trajectory({name: [0.0, 0.0] for name in names}, expected, found, unsure=trained)
+    return trajectory({name: [0.0, 0.0] for name in names}, expected, found, uncertain=trained)
 
 
 def test_the_rate_makes_up_for_it(snapshot: SnapshotAssertion) -> None:
@@ -769,7 +769,7 @@ def test_what_is_missing_is_found_all_the_same(snapshot: SnapshotAssertion) -> N
 
 
 def test_figures_are_plain() -> None:
-    trial = replace(batch({"b": np.full(6, math.nan)}), stray={"b": ("Log", None)})
+    trial = replace(batch({"b": np.full(6, math.nan)}), not_finite={"b": ("Log", None)})
 
     figures = checked(measurement(trial)).figures
 

@@ -33,7 +33,7 @@ def steps(found: Mapping[str, Sequence[Any]], **more: Any) -> Trajectory:
         {"w": START, "v": START, "w/Momentum": START, "step": 0},
         {"w": STEPS, "v": STEPS, "w/Momentum": slot, "step": [1, 2, 3]},
         found,
-        unsure={"w": [False, False], "v": [False, False]},
+        uncertain={"w": [False, False], "v": [False, False]},
         **more,
     )
 
@@ -318,7 +318,7 @@ def test_copies_that_are_not_updated(snapshot: SnapshotAssertion) -> None:
     """The gradients of the second step are computed with something else, as those of v are not."""
     taken = steps(
         {"w": [[1, 2], [2, 5], [3, 9]], "v": [[1, 2], [3, 4], [3, 8]], "w/Momentum": [[5, 1]] * 3},
-        late=batch("w"),
+        after=batch("w"),
     )
 
     verdict = checked(taken)
@@ -331,7 +331,7 @@ def test_copies_that_are_not_updated(snapshot: SnapshotAssertion) -> None:
 def test_what_is_not_seen_after_the_steps_is_no_copy(
     late: Trial | None, snapshot: SnapshotAssertion
 ) -> None:
-    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, late=late)
+    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=late)
 
     verdict = checked(taken)
 
@@ -340,7 +340,7 @@ def test_what_is_not_seen_after_the_steps_is_no_copy(
 
 
 def test_what_differs_from_the_first_is_no_copy(snapshot: SnapshotAssertion) -> None:
-    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, late=batch("wv"))
+    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=batch("wv"))
 
     verdict = checked(taken, ["w", "v"])
 
@@ -350,7 +350,7 @@ def test_what_differs_from_the_first_is_no_copy(snapshot: SnapshotAssertion) -> 
 
 def test_copies_whose_weights_do_not_show_it(snapshot: SnapshotAssertion) -> None:
     """They may be equal within what is allowed; the gradient after the steps is not."""
-    taken = steps({}, late=batch("v"))
+    taken = steps({}, after=batch("v"))
     graph = built(ran(taken, updates={"v": "update/v"}), {"update/v": "main.py:40 net.py:3"})
 
     verdict = WeightsEqual().judge(graph)
@@ -373,7 +373,7 @@ def test_copies_whose_weights_do_not_show_it(snapshot: SnapshotAssertion) -> Non
 
 def test_copies_are_found_once(snapshot: SnapshotAssertion) -> None:
     """Of those that depart, and of those that do not."""
-    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, late=batch("wv"))
+    taken = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=batch("wv"))
 
     verdict = checked(taken)
 
@@ -401,10 +401,10 @@ def test_broken_by_a_weight_that_is_not_finite(snapshot: SnapshotAssertion) -> N
 @pytest.mark.parametrize(
     ("taken", "said"),
     [
-        (steps({"w": [[math.nan, 2]] * 3}), "no number"),
+        (steps({"w": [[math.nan, 2]] * 3}), "NaN or infinite"),
         (
             trajectory(
-                {"w": START}, {"w": [START] * 3}, {"w": [[1, 1]] * 3}, unsure={"w": [False] * 2}
+                {"w": START}, {"w": [START] * 3}, {"w": [[1, 1]] * 3}, uncertain={"w": [False] * 2}
             ),
             "moved, and the reference's is not",
         ),
@@ -422,7 +422,7 @@ def test_a_statistic_is_no_trained_variable(snapshot: SnapshotAssertion) -> None
         {"w": START, "mean": START},
         {"w": STEPS, "mean": STEPS},
         {"mean": [[1.9, 3.8], [2, 4], [3, 6]]},
-        unsure={"w": [False, False]},
+        uncertain={"w": [False, False]},
     )
     for wrong in ([], ["w"]):
         numbers = ran(taken, wrong, dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
@@ -493,9 +493,9 @@ def test_a_factor_that_the_rate_makes_up_for_is_that_of_the_slots() -> None:
 @pytest.mark.parametrize("optimizer", ["ResourceApplyGradientDescent", "ResourceApplyAdam"])
 def test_elements_whose_way_is_rounding(optimizer: str) -> None:
     taken = steps({"w": [[1, -2], [2, -4], [3, -6]]})
-    unsure = replace(taken, unsure={**taken.unsure, "w": np.array([False, True])})
+    uncertain = replace(taken, uncertain={**taken.uncertain, "w": np.array([False, True])})
 
-    verdict = checked(unsure, optimizers=frozenset([optimizer]))
+    verdict = checked(uncertain, optimizers=frozenset([optimizer]))
 
     assert verdict.state == ("kept" if "Adam" in optimizer else "broken")
     assert checked(taken, optimizers=frozenset([optimizer])).state == "broken"
@@ -529,7 +529,7 @@ def test_policy_errors_name_the_wrong_fields(
 
 def test_the_note_has_the_number_of_steps(snapshot: SnapshotAssertion) -> None:
     taken = trajectory(
-        {"w": START}, {"w": [[n, n] for n in range(1, 8)]}, {}, unsure={"w": [False, False]}
+        {"w": START}, {"w": [[n, n] for n in range(1, 8)]}, {}, uncertain={"w": [False, False]}
     )
 
     assert messages(checked(taken)) == snapshot
@@ -561,7 +561,7 @@ def test_of_several_gradients_that_differ_a_statistic_may_follow_the_first(
         {"w": START, "v": START, "mean": START},
         {"w": STEPS, "v": STEPS, "mean": STEPS},
         {"mean": [[1.9, 3.8], [2, 4], [3, 6]]},
-        unsure={"w": [False, False], "v": [False, False]},
+        uncertain={"w": [False, False], "v": [False, False]},
     )
     numbers = ran(taken, ["w", "v"], dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
 
@@ -584,7 +584,7 @@ def test_of_several_gradients_that_differ_a_statistic_may_follow_the_first(
     ids=["in the last step", "one element", "there and back"],
 )
 def test_what_the_steps_move_in_the_end_is_compared(expected: Any, state: str) -> None:
-    taken = trajectory({"w": START}, {"w": expected}, {}, unsure={"w": [False, False]})
+    taken = trajectory({"w": START}, {"w": expected}, {}, uncertain={"w": [False, False]})
 
     assert WeightsEqual().judge(built(ran(taken))).state == state
 
@@ -603,7 +603,7 @@ def test_how_far_it_moves_where_one_element_should_stay(
     way = [1.0, 2.0, 0.0]
     start = [0.0, 0.0, 0.0]
     taken = trajectory(
-        {"w": start}, {"w": [way] * 3}, {"w": [found] * 3}, unsure={"w": [False] * 3}
+        {"w": start}, {"w": [way] * 3}, {"w": [found] * 3}, uncertain={"w": [False] * 3}
     )
 
     verdict = checked(taken)
@@ -614,7 +614,7 @@ def test_how_far_it_moves_where_one_element_should_stay(
 
 def test_copies_are_told_in_the_order_of_their_names() -> None:
     """Of several variables whose gradient differs after the steps alone."""
-    verdict = checked(steps({}, late=batch(["w", "v"])))
+    verdict = checked(steps({}, after=batch(["w", "v"])))
 
     assert [each.object for each in verdict.findings] == ["v", "w"]
 
