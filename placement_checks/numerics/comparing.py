@@ -14,8 +14,8 @@ import numpy as np
 
 from placement_checks.core.measurement import EPS, Array, Trial, largest
 
-# Where less than this can be told, nothing is said: towers of 64 and 63 rows that are averaged
-# without weights are wrong by 0.2 to 0.7 %.
+# Where a difference of this size would not show, nothing is said: towers of 64 and 63 rows that
+# are averaged without weights are wrong by 0.2 to 0.7 %.
 COARSEST = 0.01
 
 State = Literal["equal", "differs", "noise", "too-coarse"]
@@ -76,22 +76,28 @@ def difference(
     eps = EPS.get(dtype, 0.0)  # integers are equal or not
     size = largest(expected)
     unit = eps * size
-    off = largest(found - expected)
+    error = largest(found - expected)
     noisy = bool(eps) and (times_noise * noise >= COARSEST * size or size <= zero / 8)
-    sound = max(tolerance * unit, times_noise * noise, allowed, zero if noisy else 0.0)
+    limit = max(tolerance * unit, times_noise * noise, allowed, zero if noisy else 0.0)
     state: State
-    if off > sound or not np.isfinite(off):
+    if error > limit or not np.isfinite(error):
         state = "differs"
     elif size and tolerance * eps > COARSEST:
         state = "too-coarse"
-    elif noisy and max(size, off):
+    elif noisy and max(size, error):
         state = "noise"
     else:
         state = "equal"
-    error, limit = (off / unit, sound / unit) if unit else (np.inf if off else 0.0, 0.0)
-    if not np.isfinite(off):
-        error = np.nan
-    return Difference(variable, state, _ratio(expected, found), float(error), float(limit))
+    if not np.isfinite(error):
+        error_in_eps = np.nan
+    elif unit:
+        error_in_eps = error / unit
+    else:
+        error_in_eps = np.inf if error else 0.0
+    limit_in_eps = limit / unit if unit else 0.0
+    return Difference(
+        variable, state, _ratio(expected, found), float(error_in_eps), float(limit_in_eps)
+    )
 
 
 def gradients(
@@ -113,7 +119,7 @@ def gradients(
         tolerance: as for `difference`, and in eps of the largest gradient, for zeros.
         times_noise: as for `difference`.
     """
-    most = max(map(largest, trial.expected.values()), default=0.0)
+    largest_gradient = max(map(largest, trial.expected.values()), default=0.0)
     return [
         difference(
             name,
@@ -123,7 +129,7 @@ def gradients(
             noise=trial.noise[name],
             tolerance=tolerance,
             times_noise=times_noise,
-            zero=tolerance * EPS.get(precisions[name], 0.0) * most,
+            zero=tolerance * EPS.get(precisions[name], 0.0) * largest_gradient,
         )
         for name, expected in trial.expected.items()
     ]
@@ -131,7 +137,8 @@ def gradients(
 
 def differing(trial: Trial, precisions: Mapping[str, str]) -> set[str]:
     """The variables whose gradients differ on one batch."""
-    return {each.variable for each in gradients(trial, precisions) if each.state == "differs"}
+    compared = gradients(trial, precisions)
+    return {gradient.variable for gradient in compared if gradient.state == "differs"}
 
 
 def _ratio(expected: Array, found: Array) -> float | None:

@@ -21,7 +21,13 @@ from placement_checks.core.measurement import (
     Trial,
     largest,
 )
-from placement_checks.numerics.row_weights import CLOSE, Diagnosis, blocks_of, by_rows, number
+from placement_checks.numerics.row_weights import (
+    CLOSE,
+    Diagnosis,
+    blocks_of,
+    diagnose_rows,
+    four_digits,
+)
 
 _WORST_CONDITION = 1e5  # of a fit whose weights still mean something in float32
 
@@ -38,25 +44,30 @@ def diagnoses(
     """
     if not variables:
         return {}
-    together = _Case(measured, trial, variables)
-    common = together.scaled() or together.of_towers() or together.shifted() or together.of_rows()
+    all_variables = _GradientFit(measured, trial, variables)
+    common = (
+        all_variables.scaled()
+        or all_variables.weighted_towers()
+        or all_variables.shifted()
+        or all_variables.weighted_rows()
+    )
     if common:
         return dict.fromkeys(variables, common)
     found = {}
     for variable in variables:
-        alone = _Case(measured, trial, [variable])
+        own = _GradientFit(measured, trial, [variable])
         found[variable] = (
-            alone.paired()
-            or alone.penalised()
-            or alone.scaled()
-            or alone.of_towers()
-            or alone.of_rows()
+            own.swapped()
+            or own.penalised()
+            or own.scaled()
+            or own.weighted_towers()
+            or own.weighted_rows()
             or _UNKNOWN
         )
     return found
 
 
-_CHANGED = Diagnosis(
+_CHANGED_DIFFERENTLY = Diagnosis(
     "it is clipped, or else changed, otherwise than the reference's, so that rows or towers count "
     "by another factor",
     "do to the averaged gradients, once and last, what the reference does to its own; undo a loss "
@@ -69,7 +80,7 @@ _UNKNOWN = Diagnosis(
 )
 
 
-class _Case:
+class _GradientFit:
     """Some variables of one trial, their gradients joined into one vector, all of one size."""
 
     def __init__(self, measured: Measurement, trial: Trial, variables: Sequence[str]) -> None:
@@ -83,7 +94,7 @@ class _Case:
         noise = max(trial.noise.get(name, 0.0) / self._sizes[name] for name in variables)
         # A fit of sound gradients adds up as many roundings as there are terms, and an explanation
         # must be far nearer than the reference itself is.
-        self._near = min(
+        self._tolerance = min(
             max(200 * eps, 16 * noise) * max(1.0, largest(self._found)),
             0.1 * largest(self._found - self._expected),
         )
@@ -94,7 +105,7 @@ class _Case:
         )
 
     def _is_near(self, values: Array, others: Array) -> bool:
-        return largest(values - others) <= self._near
+        return largest(values - others) <= self._tolerance
 
     def scaled(self) -> Diagnosis | None:
         """All gradients are the reference's times one number."""
@@ -107,26 +118,28 @@ class _Case:
             return None
         meant = _whole(ratio) or _whole_part(ratio)
         if not meant and any(name in self._measured.changed for name in self._variables):
-            return _CHANGED
+            return _CHANGED_DIFFERENTLY
         return _scaled(ratio, self._measured)
 
-    def of_towers(self) -> Diagnosis | None:
+    def weighted_towers(self) -> Diagnosis | None:
         """The gradients are those of the towers' rows, each with a weight of its own."""
         samples = self._trial.per_tower
         weights = self._weights(samples, self._found)
         if weights is None:
             return None
         share = np.array([len(sample.rows) for sample in samples]) / self._trial.rows
-        right = self._due(samples, share)
-        if np.allclose(weights, right, rtol=CLOSE / 100):
-            return self._by_tower()
+        due = self._expected_weights(samples, share)
+        if np.allclose(weights, due, rtol=CLOSE / 100):
+            return self._statistics_per_tower()
         # What is clipped last is that of one tower alone, or it has no weights that mean anything.
         alone = np.isclose(max(weights), 1, rtol=CLOSE / 10) and np.isclose(sum(weights), 1)
         if not alone and any(name in self._measured.changed for name in self._variables):
-            return _CHANGED
-        return by_rows(self._times(samples, weights / right), self._trial, self._measured.towers)
+            return _CHANGED_DIFFERENTLY
+        return diagnose_rows(
+            self._row_factors(samples, weights / due), self._trial, self._measured.towers
+        )
 
-    def of_rows(self) -> Diagnosis | None:
+    def weighted_rows(self) -> Diagnosis | None:
         """The gradients are those of single rows, each with a weight of its own.
 
         Rows that all have another weight explain nothing: where a loss is a function of one
@@ -136,19 +149,19 @@ class _Case:
         weights = self._weights(samples, self._found)
         if weights is None:
             return None
-        right = self._due(samples, np.full(len(samples), 1 / self._trial.rows))
-        times = self._times(samples, weights / right)
+        due = self._expected_weights(samples, np.full(len(samples), 1 / self._trial.rows))
+        times = self._row_factors(samples, weights / due)
         if len(list(blocks_of(times))) > self._measured.towers + 1:
             return None
-        return by_rows(times, self._trial, self._measured.towers)
+        return diagnose_rows(times, self._trial, self._measured.towers)
 
-    def _due(self, samples: Sequence[Sample], share: Array) -> Array:
+    def _expected_weights(self, samples: Sequence[Sample], share: Array) -> Array:
         """The weights that make up the reference's gradients: those of a mean, or of a sum."""
         weights = self._weights(samples, self._expected)
         is_sum = weights is not None and np.allclose(weights, 1, rtol=CLOSE)
         return np.ones(len(samples)) if is_sum else share
 
-    def _times(self, samples: Sequence[Sample], weights: Array) -> Array:
+    def _row_factors(self, samples: Sequence[Sample], weights: Array) -> Array:
         """The weights of the samples, for each row."""
         times = np.zeros(self._trial.rows)
         for sample, weight in zip(samples, weights, strict=True):
@@ -165,7 +178,7 @@ class _Case:
             return None
         return np.asarray(weights) if self._is_near(columns @ weights, gradients) else None
 
-    def _by_tower(self) -> Diagnosis:
+    def _statistics_per_tower(self) -> Diagnosis:
         """Right on every tower's own rows: what the program does is no sum over rows."""
         if any(name in self._measured.changed for name in self._variables):
             return Diagnosis(
@@ -191,7 +204,7 @@ class _Case:
                 )
         return None
 
-    def paired(self) -> Diagnosis | None:
+    def swapped(self) -> Diagnosis | None:
         """The gradient is that of another variable."""
         (own,) = self._variables
         for other, gradient in self._trial.expected.items():
@@ -220,7 +233,7 @@ class _Case:
             return None
         off = self._trial.found[own] - self._trial.expected[own]
         times = float(np.vdot(start, off) / np.vdot(start, start))
-        if np.max(np.abs(off - times * start)) / self._sizes[own] > self._near:
+        if np.max(np.abs(off - times * start)) / self._sizes[own] > self._tolerance:
             return None
         towers = self._measured.towers
         if times > 0:
@@ -230,19 +243,19 @@ class _Case:
                 "perhaps",
                 "let the penalty count once: add it in one tower, or divide it by the number of "
                 "towers where gradients are added up",
-                (f"found - expected = {number(times)} x the variable",),
+                (f"found - expected = {four_digits(times)} x the variable",),
             )
         return Diagnosis(
             "what it lacks is a multiple of the variable itself, as a weight penalty's gradient "
             "is: the penalty counts less than once, or not at all",
             "add the penalty to the loss of every tower whose gradients are averaged",
-            (f"expected - found = {number(-times)} x the variable",),
+            (f"expected - found = {four_digits(-times)} x the variable",),
         )
 
 
 def _scaled(ratio: float, measured: Measurement) -> Diagnosis:
     towers = measured.towers
-    declared = f"gradients-equal.scale = {_exact(ratio * measured.scale)}"
+    declared = f"gradients-equal.scale = {_declarable(ratio * measured.scale)}"
     if abs(ratio) < 1e-6:
         return Diagnosis(
             "nothing of it arrives",
@@ -279,7 +292,7 @@ def _whole_part(number: float) -> bool:
     return abs(number) < 1e-6 or _whole(1 / number)
 
 
-def _exact(ratio: float) -> str:
+def _declarable(ratio: float) -> str:
     """A ratio to declare: the whole number or part that is meant but for rounding, or 9 digits."""
     for meant in (float(round(ratio)), 1 / round(1 / ratio) if 0 < abs(ratio) < 1 else 0.0):
         if meant and np.isclose(ratio, meant, rtol=1e-5):

@@ -29,11 +29,11 @@ class Diagnosis(NamedTuple):
     ratio: float | None = None
 
 
-def by_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
+def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
     """What it means that rows count so many times what they should."""
     shown = tuple(_ranges(times))
     if trial.split:
-        return _by_towers(times, trial.split, shown)
+        return _diagnose_towers(times, trial.split, shown)
     blocks = list(blocks_of(times))
     begin, end, last = blocks[-1]
     if len(blocks) > 1 and abs(last) < CLOSE and end - begin < towers:
@@ -55,7 +55,7 @@ def by_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
         )
     split = [part.rows for part in trial.per_tower]
     if len(split) == towers and all(np.ptp(times[list(rows)]) < CLOSE for rows in split):
-        return _by_towers(times, split, shown)
+        return _diagnose_towers(times, split, shown)
     return Diagnosis(
         "rows do not count alike",
         "see that every row is in one tower, and that towers are weighted by their rows",
@@ -75,19 +75,19 @@ def _sizes(blocks: Sequence[tuple[int, int, float]], rows: int, towers: int) -> 
         yield from [round(size)] * ((end - begin) // round(size))
 
 
-def _by_towers(
+def _diagnose_towers(
     times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str, ...]
 ) -> Diagnosis:
-    of = [times[list(rows)] for rows in split]
-    lost = [number for number, rows in enumerate(of) if np.all(np.abs(rows) < CLOSE)]
-    kept = [number for number in range(len(of)) if number not in lost]
-    whole = len(times) / len(of[kept[0]]) if len(kept) == 1 else 0.0
-    if lost and whole and np.allclose(of[kept[0]], whole, rtol=CLOSE):
-        last = ", the last," if kept[0] == len(of) - 1 else ""
-        others = "the other's" if len(of) == 2 else "those of the others"
+    per_tower = [times[list(rows)] for rows in split]
+    lost = [number for number, rows in enumerate(per_tower) if np.all(np.abs(rows) < CLOSE)]
+    counted = [number for number in range(len(per_tower)) if number not in lost]
+    whole = len(times) / len(per_tower[counted[0]]) if len(counted) == 1 else 0.0
+    if lost and whole and np.allclose(per_tower[counted[0]], whole, rtol=CLOSE):
+        last = ", the last," if counted[0] == len(per_tower) - 1 else ""
+        others = "the other's" if len(per_tower) == 2 else "those of the others"
         return Diagnosis(
-            f"only the rows of tower {kept[0]}{last} count: {others} are lost, or computed on the "
-            "same rows",
+            f"only the rows of tower {counted[0]}{last} count: {others} are lost, or computed on "
+            "the same rows",
             "take the mean over the gradients of all towers, each computed on its own rows",
             shown,
         )
@@ -98,7 +98,7 @@ def _by_towers(
             "look for a stop_gradient, a mask, a list of variables or an index that leaves it out",
             shown,
         )
-    shares = _shares([float(np.mean(rows)) * len(rows) for rows in of])
+    shares = _shares([float(np.mean(rows)) * len(rows) for rows in per_tower])
     meant = (
         "; if the towers are meant for parts of different size, say so: gradients-equal.shares = "
         f"{shares}"
@@ -133,9 +133,9 @@ def blocks_of(times: Array) -> Iterator[tuple[int, int, float]]:
 def _ranges(times: Array) -> Iterator[str]:
     for begin, end, value in blocks_of(times):
         rows = f"row {begin} counts" if end - begin == 1 else f"rows {begin} to {end - 1} count"
-        yield f"{rows} {number(value)} times"
+        yield f"{rows} {four_digits(value)} times"
 
 
-def number(value: float) -> str:
+def four_digits(value: float) -> str:
     """Four digits; what is zero but for rounding is zero."""
     return f"{0.0 if abs(value) < 1e-4 else value:.4g}"

@@ -1,4 +1,4 @@
-"""Where the variables of two programs part ways over some training steps."""
+"""Where the variables of two programs diverge over some training steps."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Divergence(NamedTuple):
     Attributes:
         difference: after the first step that shows it.
         step: that step, from 1.
-        moved: how far it moved in that step, as a multiple of the reference's way in it, where
-            the two go the same way; None else, 0 where it stays.
-        off: the largest difference after the last step, as a part of what the reference moved.
+        moved: its change in that step, as a multiple of the reference's; None where it is not a
+            multiple, 0 where it does not change.
+        error: the largest difference after the last step, as a part of the reference's change.
     """
 
     difference: Difference
     step: int
     moved: float | None
-    off: float
+    error: float
 
 
 def is_proportional(measured: Measurement) -> bool:
@@ -66,45 +66,48 @@ def compared(
         times_noise: as for `difference`.
         scale: what the gradients are multiplied by; it is found in the slots, once or squared.
     """
-    equal, apart = [], []
+    equal, divergences = [], []
     noisy = _noisy(measured)
     for name in trajectory.start:
         if name not in trajectory.found[0] or trained_variable_of(name, trajectory) in noisy:
             continue
-        for number in range(len(trajectory.found)):
-            each = _after(measured, trajectory, name, number, tolerance, times_noise, scale)
-            if each.state == "differs":
-                apart.append(_departure(trajectory, each, number))
+        for step in range(len(trajectory.found)):
+            after = _difference_after(
+                measured, trajectory, name, step, tolerance, times_noise, scale
+            )
+            if after.state == "differs":
+                divergences.append(_divergence(trajectory, after, step))
                 break
         else:
-            equal.append(each)
-    return equal, apart
+            equal.append(after)
+    return equal, divergences
 
 
-def _after(
+def _difference_after(
     measured: Measurement,
     trajectory: Trajectory,
     name: str,
-    number: int,
+    step: int,
     tolerance: float,
     times_noise: float,
     scale: float,
 ) -> Difference:
     """The difference of one variable after a step."""
-    expected, found = trajectory.expected[number][name], trajectory.found[number][name]
+    expected, found = trajectory.expected[step][name], trajectory.found[step][name]
     trained = trained_variable_of(name, trajectory)
     dtype = measured.dtypes[name]
     allowed = 0.0
     if dtype in EPS:
         # Gradients may be coarser than the variables that they move.
-        coarsest = max((EPS.get(each, 0.0) for each in measured.precisions.values()), default=0.0)
+        coarsest = max((EPS.get(kind, 0.0) for kind in measured.precisions.values()), default=0.0)
         if tolerance * coarsest > COARSEST:
             dtype = next(kind for kind in EPS if EPS[kind] == coarsest)
         part = tolerance * coarsest if is_proportional(measured) else _DRIFT
         allowed = part * largest(expected - trajectory.start[name])
-        sure = ~trajectory.uncertain[trained] if trained is not None else None
-        if not is_proportional(measured) and sure is not None and sure.shape == expected.shape:
-            expected, found = expected[sure], found[sure]
+        certain = ~trajectory.uncertain[trained] if trained is not None else None
+        proportional = is_proportional(measured)
+        if not proportional and certain is not None and certain.shape == expected.shape:
+            expected, found = expected[certain], found[certain]
     scales = {1.0, scale, scale**2} if trained not in (None, name) else {1.0}
     return min(
         (
@@ -113,24 +116,24 @@ def _after(
                 expected * factor,
                 found,
                 dtype=dtype,
-                noise=trajectory.noise[number][name] * abs(factor),
+                noise=trajectory.noise[step][name] * abs(factor),
                 tolerance=tolerance,
                 times_noise=times_noise,
                 allowed=allowed * abs(factor),
             )
             for factor in scales
         ),
-        key=lambda each: (each.state == "differs", each.error),
+        key=lambda candidate: (candidate.state == "differs", candidate.error),
     )
 
 
 def _noisy(measured: Measurement) -> set[str]:
     """The variables whose gradient is zero in truth, or too noisy to compare."""
     return {
-        each.variable
+        gradient.variable
         for trial in measured.trials
-        for each in gradients(trial, measured.precisions)
-        if each.state == "noise"
+        for gradient in gradients(trial, measured.precisions)
+        if gradient.state == "noise"
     }
 
 
@@ -153,9 +156,9 @@ def compensated_factor(measured: Measurement) -> float:
     if not measured.trajectory or not is_proportional(measured):
         return 1.0
     ratios = [
-        each.ratio
-        for each in gradients(measured.trials[0], measured.precisions)
-        if each.state != "noise" and each.ratio is not None
+        gradient.ratio
+        for gradient in gradients(measured.trials[0], measured.precisions)
+        if gradient.state != "noise" and gradient.ratio is not None
     ]
     if (
         not ratios
@@ -163,8 +166,8 @@ def compensated_factor(measured: Measurement) -> float:
         or not np.allclose(ratios, ratios[0], rtol=1e-4)
     ):
         return 1.0
-    _, apart = compared(measured, measured.trajectory, scale=measured.scale * ratios[0])
-    return 1.0 if apart else float(ratios[0])
+    _, divergences = compared(measured, measured.trajectory, scale=measured.scale * ratios[0])
+    return 1.0 if divergences else float(ratios[0])
 
 
 def trained_variable_of(name: str, trajectory: Trajectory) -> str | None:
@@ -176,25 +179,25 @@ def trained_variable_of(name: str, trajectory: Trajectory) -> str | None:
     return None
 
 
-def _departure(trajectory: Trajectory, each: Difference, number: int) -> Divergence:
-    name = each.variable
-    before = trajectory.expected[number - 1] if number else trajectory.start
-    ours = trajectory.found[number - 1] if number else trajectory.start
-    way = trajectory.expected[number][name] - before[name]
-    moved = _ratio(way, trajectory.found[number][name] - ours[name])
-    if way.size == 1 and number and moved:
-        moved = None  # of one number, any way is a multiple
+def _divergence(trajectory: Trajectory, first: Difference, step: int) -> Divergence:
+    name = first.variable
+    expected_before = trajectory.expected[step - 1] if step else trajectory.start
+    found_before = trajectory.found[step - 1] if step else trajectory.start
+    expected = trajectory.expected[step][name] - expected_before[name]
+    moved = _ratio(expected, trajectory.found[step][name] - found_before[name])
+    if expected.size == 1 and step and moved:
+        moved = None  # any change of one number is a multiple of another
     last = trajectory.expected[-1][name]
     size = largest(last - trajectory.start[name])
-    off = largest(trajectory.found[-1][name] - last)
-    return Divergence(each, number + 1, moved, off / size if size else np.inf)
+    error = largest(trajectory.found[-1][name] - last)
+    return Divergence(first, step + 1, moved, error / size if size else np.inf)
 
 
 def _ratio(expected: Array, found: Array) -> float | None:
-    """By what all of one array is to be multiplied for the other; None if by no one number."""
+    """The number by which one array is multiplied to get the other; None if there is none."""
     square = float(np.vdot(expected, expected))
     if not square:
         return None
     ratio = float(np.vdot(expected, found)) / square
-    left = np.max(np.abs(found - ratio * expected)) / np.max(np.abs(expected))
-    return ratio if left < 1e-3 * max(1.0, abs(ratio)) else None
+    rest = np.max(np.abs(found - ratio * expected)) / np.max(np.abs(expected))
+    return ratio if rest < 1e-3 * max(1.0, abs(ratio)) else None

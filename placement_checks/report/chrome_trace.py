@@ -22,10 +22,10 @@ def chrome_trace(timeline: Timeline, title: str) -> str:
                 "ph": "X",
                 "pid": number,
                 "tid": 0,
-                "name": each.op,
-                "ts": 1e6 * each.start,
-                "dur": 1e6 * (each.end - each.start),
+                "name": span.op,
+                "ts": 1e6 * span.start,
+                "dur": 1e6 * (span.end - span.start),
             }
-            for each in lane
+            for span in lane
         ]
     return written({"traceEvents": events, "displayTimeUnit": "ms"}, indent=None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-_MOST = 8  # variables
+_MAX_SHOWN = 8  # variables
 _WIDTH = 24
 _DECADES = 9  # a difference as large as the values is some 10^7 eps in float32
 _STYLES = {"equal": "green", "noise": "dim", "too-coarse": "yellow", "differs": "bold red"}
@@ -19,24 +19,28 @@ def picture(figures: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
 
     The mark in a bar is what the error may be.
     """
-    worst = sorted(figures, key=lambda each: (each["state"] == "differs", _error(each)))[::-1]
-    shown = worst[:_MOST]
-    width = max(len(each["variable"]) for each in shown)
+    worst = sorted(figures, key=_severity, reverse=True)
+    shown = worst[:_MAX_SHOWN]
+    width = max(len(figure["variable"]) for figure in shown)
     yield Text(f"  {'variable':<{width}}       ratio  error, eps", "dim")
-    for each in shown:
-        style = _STYLES[each["state"]]
-        ratio = "-" if each["ratio"] is None else f"{each['ratio']:.4g}"
+    for figure in shown:
+        style = _STYLES[figure["state"]]
+        ratio = "-" if figure["ratio"] is None else f"{figure['ratio']:.4g}"
         yield Text.assemble(
-            f"  {each['variable']:<{width}}  {ratio:>10}  {_number(_error(each)):>10}  ",
-            (_bar(each), style),
-            ("  noise" if each["state"] == "noise" else "", style),
+            f"  {figure['variable']:<{width}}  {ratio:>10}  {_number(_error(figure)):>10}  ",
+            (_bar(figure), style),
+            ("  noise" if figure["state"] == "noise" else "", style),
         )
-    if worst[_MOST:]:
-        yield Text(f"  and {len(worst) - _MOST} more, see --format json", "dim")
+    if worst[_MAX_SHOWN:]:
+        yield Text(f"  and {len(worst) - _MAX_SHOWN} more, see --format json", "dim")
 
 
-def _bar(each: Mapping[str, Any]) -> str:
-    length, limit = _place(_error(each)), min(_WIDTH - 1, _place(each["limit"] or 0.0))
+def _severity(figure: Mapping[str, Any]) -> tuple[bool, float]:
+    return figure["state"] == "differs", _error(figure)
+
+
+def _bar(figure: Mapping[str, Any]) -> str:
+    length, limit = _place(_error(figure)), min(_WIDTH - 1, _place(figure["limit"] or 0.0))
     return "".join(
         "┃" if place == limit else "━" if place < length else " " for place in range(_WIDTH)
     )
@@ -47,8 +51,8 @@ def _place(error: float) -> int:
     return min(_WIDTH, round(_WIDTH * decades / _DECADES))
 
 
-def _error(each: Mapping[str, Any]) -> float:
-    return math.inf if each["error"] is None else float(each["error"])
+def _error(figure: Mapping[str, Any]) -> float:
+    return math.inf if figure["error"] is None else float(figure["error"])
 
 
 def _number(error: float) -> str:

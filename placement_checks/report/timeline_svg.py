@@ -58,16 +58,16 @@ def _visible(
     """The ops of a lane; those too short to be seen together with their like beside them."""
     group: list[OpSpan] = []
     end = 0.0
-    for each in lane:
-        short = each.end - each.start < thinnest
-        if group and not (short and each.start - end < thinnest):
+    for span in lane:
+        short = span.end - span.start < thinnest
+        if group and not (short and span.start - end < thinnest):
             yield group, group[0].start, end
             group = []
         if short:
-            group.append(each)
-            end = each.end
+            group.append(span)
+            end = span.end
         else:
-            yield [each], each.start, each.end
+            yield [span], span.start, span.end
     if group:
         yield group, group[0].start, end
 

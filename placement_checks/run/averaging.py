@@ -120,25 +120,25 @@ def _shares(weights: Sequence[Any], towers: int) -> list[Any]:
         raise ValueError(f"{len(weights)} weights for {towers} towers: give one for each tower")
     rows = []
     for tower, weight in enumerate(weights):
-        known = not tf.is_tensor(weight)
-        if not (0 <= weight < math.inf if known else weight.shape.is_compatible_with([])):
+        is_number = not tf.is_tensor(weight)
+        if not (0 <= weight < math.inf if is_number else weight.shape.is_compatible_with([])):
             raise ValueError(
                 f"the weight of tower {tower} is {weight}: give a finite scalar of 0 or more, "
                 "such as the number of the tower's rows"
             )
         # tf.cast would take a Python number through float32.
-        rows.append((tf.constant if known else tf.cast)(weight, tf.float64))
+        rows.append((tf.constant if is_number else tf.cast)(weight, tf.float64))
     if not any(tf.is_tensor(weight) or weight for weight in weights):
         raise ValueError("all weights are 0: give a tower that counts a weight above 0")
     total = tf.add_n(rows)
-    return [each / total for each in rows]
+    return [row_count / total for row_count in rows]
 
 
 def _by_variable(towers: list[list[tuple[Any, Any]]]) -> list[tuple[dict[int, Any], Any]]:
     """Each variable with its gradients, but for None, by the number of the tower."""
     if not towers:
         raise ValueError("tower_grads is empty: give the gradients of one tower at least")
-    found = []
+    variables = []
     for place, pairs in enumerate(zip_longest(*towers, fillvalue=(None, "nothing"))):
         variable = pairs[0][1]
         for tower, (_, other) in enumerate(pairs):
@@ -159,8 +159,8 @@ def _by_variable(towers: list[list[tuple[Any, Any]]]) -> list[tuple[dict[int, An
                     f"{grad.shape} in tower {tower} and {other.dtype.name} of shape {other.shape} "
                     f"in tower {first}: let all towers compute with one model and one dtype"
                 )
-        found.append((grads, variable))
-    return found
+        variables.append((grads, variable))
+    return variables
 
 
 def _name(variable: Any) -> str:

@@ -95,8 +95,8 @@ def _constant(node: Any, name: str, value: Any, after: str) -> Any:
     return made
 
 
-def _permute(values: Any, each: int) -> None:
-    """Reorder a list that has so many numbers for each dimension."""
-    if len(values) == 4 * each:
+def _permute(values: Any, size: int) -> None:
+    """Reorder a list that has ``size`` numbers for each dimension."""
+    if len(values) == 4 * size:
         old = list(values)
-        values[:] = [number for dim in _TO_LAST for number in old[dim * each :][:each]]
+        values[:] = [number for dim in _TO_LAST for number in old[dim * size :][:size]]

@@ -8,7 +8,7 @@ from placement_checks.run.runnable import RunnableProgram
 from placement_checks.util.text import joined, nearest, plural
 
 
-def comparable(program: RunnableProgram, reference: RunnableProgram) -> None:
+def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> None:
     """Check that both programs train the same variables, and the reference on one device.
 
     Raises:
@@ -22,12 +22,12 @@ def comparable(program: RunnableProgram, reference: RunnableProgram) -> None:
             f"it has {len(towers)} towers, on {joined(towers)}, and a reference has one",
             "name the program for one GPU as the reference",
         )
-    for each in (reference, program):
-        _trains(each)
-    _same_variables(program, reference)
+    _check_trains(reference)
+    _check_trains(program)
+    _check_same_variables(program, reference)
 
 
-def _trains(program: RunnableProgram) -> None:
+def _check_trains(program: RunnableProgram) -> None:
     """Refuse a program whose step trains nothing."""
     if program.gradient_tensors.gradients or program.gradient_tensors.unread:
         return
@@ -41,9 +41,9 @@ def _trains(program: RunnableProgram) -> None:
     )
 
 
-def _same_variables(program: RunnableProgram, reference: RunnableProgram) -> None:
+def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) -> None:
     """Variables are compared by name, so those that are trained must have one name and shape."""
-    shapes = {each.name: each.shape for each in program.placement.variables}
+    shapes = {variable.name: variable.shape for variable in program.placement.variables}
     trained = [*reference.gradient_tensors.gradients, *reference.gradient_tensors.unread]
     missing = [name for name in trained if name not in shapes]
     if missing:
@@ -58,9 +58,9 @@ def _same_variables(program: RunnableProgram, reference: RunnableProgram) -> Non
             )
             + "; mend names-portable first"
         )
-    for each in reference.placement.variables:
-        if each.name in trained and shapes[each.name] != each.shape:
+    for variable in reference.placement.variables:
+        if variable.name in trained and shapes[variable.name] != variable.shape:
             raise CannotRun(
-                f"variable {each.name} has shape {shapes[each.name]} in {program.name} and "
-                f"{each.shape} in the reference; mend names-portable first"
+                f"variable {variable.name} has shape {shapes[variable.name]} in {program.name} "
+                f"and {variable.shape} in the reference; mend names-portable first"
             )

@@ -61,8 +61,8 @@ def simulated_gpus(gpus: int, *, devices: str = "auto") -> Iterator[None]:
 
 def _patches(gpus: int) -> Iterator[tf_internals.Patched]:
     """What leads elsewhere: device scopes, and what strategies take for the GPUs there are."""
-    yield tf_internals.around_eager_devices(_led_elsewhere)
-    yield tf_internals.patched(tf.Graph, "device", _led_elsewhere)
+    yield tf_internals.around_eager_devices(_to_simulated_scope)
+    yield tf_internals.patched(tf.Graph, "device", _to_simulated_scope)
 
     devices = tuple(f"/device:GPU:{index}" for index in range(gpus)) or ("/device:CPU:0",)
     yield tf_internals.around_all_local_devices(lambda _: lambda num_gpus=None: devices[:num_gpus])
@@ -76,8 +76,8 @@ def _patches(gpus: int) -> Iterator[tf_internals.Patched]:
     )
 
 
-def _led_elsewhere(scope: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, name: scope(self, _instead(name))
+def _to_simulated_scope(scope: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, name: scope(self, _simulated_instead(name))
 
 
 def ask_for_cpus(count: int) -> None:
@@ -106,11 +106,11 @@ def ask_for_cpus(count: int) -> None:
             ) from None
 
 
-def _instead(device: Any) -> Any:
+def _simulated_instead(device: Any) -> Any:
     """What is asked for instead: a device is named by text, a `DeviceSpec` or a function."""
     if callable(device):
-        asked: Callable[[Any], Any] = device
-        return lambda op: _instead(asked(op))
+        device_function: Callable[[Any], Any] = device
+        return lambda op: _simulated_instead(device_function(op))
     if isinstance(device, str) and device:
         return to_simulated(device)
     if hasattr(device, "to_string"):

@@ -22,7 +22,7 @@ Batch = Mapping[str, npt.NDArray[Any]]
 Split = tuple[tuple[int, ...], ...]
 
 FEWEST = 16  # rows of a batch that is not fixed
-_EACH = 4  # rows of a tower, at least
+_FEWEST_PER_TOWER = 4  # rows of a tower, at least
 
 
 class Feeding:
@@ -77,7 +77,9 @@ class Feeding:
         fixed = self._fixed()
         total = sum(self._parts) if not towers.shared else towers.gpus
         kept = make.rows if isinstance(make, Case) else 0
-        self.rows = rows or fixed or kept or total * -(-max(fewest, _EACH * total) // total)
+        self.rows = (
+            rows or fixed or kept or total * -(-max(fewest, _FEWEST_PER_TOWER * total) // total)
+        )
         if fixed and rows and fixed != rows:
             raise InputError(
                 f"a batch of {plural(rows, 'row')}",
@@ -88,7 +90,7 @@ class Feeding:
             raise InputError(
                 towers.name,
                 f"{plural(self.rows, 'row')} cannot be cut for its {plural(total, 'tower')}",
-                f"take a multiple of {total}, such as {total * _EACH}",
+                f"take a multiple of {total}, such as {total * _FEWEST_PER_TOWER}",
             )
         self.odd = 0 if fixed or rows or not towers.shared or total == 1 else self.rows + 1
         self.split: Split = () if towers.shared else self._cut(self.rows)
@@ -105,10 +107,10 @@ class Feeding:
         """
         paired = len(self._programs) > 1
         single = _rows(self._reference, self._reference.inputs[0]) if paired else 0
-        each = [_rows(self._towers, mapping) for mapping in self._towers.inputs]
-        if not self._towers.shared and all(each):
-            self._parts = each if len(set(each)) > 1 else self._parts
-        total = sum(each) if all(each) else 0
+        sizes = [_rows(self._towers, mapping) for mapping in self._towers.inputs]
+        if not self._towers.shared and all(sizes):
+            self._parts = sizes if len(set(sizes)) > 1 else self._parts
+        total = sum(sizes) if all(sizes) else 0
         if single and total and single != total:
             raise InputError(
                 self._reference.name,
@@ -123,7 +125,8 @@ class Feeding:
         Raises:
             InputError: the batch function raised, or returned what cannot be fed.
         """
-        wanted = {name for program in self._programs for each in program.inputs for name in each}
+        mappings = (mapping for program in self._programs for mapping in program.inputs)
+        wanted = {name for mapping in mappings for name in mapping}
         if self._make is None:
             return {name: self._made_up(name, rng, rows) for name in sorted(wanted)}
         fix = "it is called with a numpy.random.Generator and the rows of the global batch"
@@ -201,7 +204,7 @@ class Feeding:
 def _taken(batch: Batch, rows: Sequence[int] | None) -> Batch:
     if rows is None:
         return batch
-    return {name: each[list(rows)] if each.ndim else each for name, each in batch.items()}
+    return {name: array[list(rows)] if array.ndim else array for name, array in batch.items()}
 
 
 def _checked(program: RunnableProgram, mapping: Mapping[str, str], arrays: Batch) -> Batch:

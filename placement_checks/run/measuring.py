@@ -21,7 +21,7 @@ from placement_checks.numerics.trajectories import (
     variables_with_stale_copies,
 )
 from placement_checks.run import stepping
-from placement_checks.run.comparable import comparable
+from placement_checks.run.comparable import check_comparable
 from placement_checks.run.devices import full_precision
 from placement_checks.run.feeding import Batch
 from placement_checks.run.pair import ProgramPair
@@ -77,7 +77,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
         InputError: a program or the batch function is at fault.
         CannotRun: the programs are sound, but numbers would mean nothing.
     """
-    comparable(pair.towers, pair.reference)
+    check_comparable(pair.towers, pair.reference)
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     with (
         full_precision(),

@@ -16,24 +16,24 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
 
     That of the variable tells nothing where the model computes in another, as in mixed precision.
     """
-    known = analyse(program.placement)
+    analysis = analyse(program.placement)
     names = sorted(EPS, key=EPS.__getitem__)
-    coarsest = [0] * len(known.flow.names)
-    for op, producers in enumerate(known.flow.inputs):
+    coarsest = [0] * len(analysis.flow.names)
+    for op, producers in enumerate(analysis.flow.inputs):
         own = [
-            names.index(each.dtype)
-            for each in (
-                program.placement.details.outputs(known.flow.names[op])
-                if known.backward.ops[op]
+            names.index(output.dtype)
+            for output in (
+                program.placement.details.outputs(analysis.flow.names[op])
+                if analysis.backward.ops[op]
                 else ()
             )
-            if each.dtype in EPS
+            if output.dtype in EPS
         ]
         coarsest[op] = max([*own, *(coarsest[producer] for producer in producers)], default=0)
     found = {}
     for variable, gradient in program.gradient_tensors.gradients.items():
         dtype = program.variables[variable]
-        behind = names[coarsest[known.flow.number[producer_of(gradient.values)]]]
+        behind = names[coarsest[analysis.flow.number[producer_of(gradient.values)]]]
         found[variable] = max(dtype, behind, key=lambda name: EPS.get(name, 0.0))
     return found
 
@@ -43,14 +43,14 @@ def changed(program: RunnableProgram) -> Iterator[str]:
 
     What does not depend on gradients, such as the rows of a tower, only scales them.
     """
-    known = analyse(program.placement)
-    backward = known.backward.ops
-    of_gradients = known.flow.masks([int(each) for each in backward])
+    analysis = analyse(program.placement)
+    backward = analysis.backward.ops
+    of_gradients = analysis.flow.masks([int(is_backward) for is_backward in backward])
     for variable, gradient in program.gradient_tensors.gradients.items():
-        start = known.flow.number[producer_of(gradient.values)]
-        between = known.flow.walk_back([start], lambda op: not backward[op])
+        start = analysis.flow.number[producer_of(gradient.values)]
+        between = analysis.flow.walk_back([start], lambda op: not backward[op])
         if any(
-            of_gradients[op] and not backward[op] and known.flow.types[op] not in LINEAR
+            of_gradients[op] and not backward[op] and analysis.flow.types[op] not in LINEAR
             for op in between
         ):
             yield variable

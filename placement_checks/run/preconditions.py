@@ -27,7 +27,7 @@ from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.text import joined, plural
 
 _PIPELINE = PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
-_NEAR = 10  # steps between a random op and what switches it
+_MAX_STEPS = 10  # steps between a random op and what switches it
 
 
 def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[str]) -> list[str]:
@@ -40,16 +40,17 @@ def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[st
         op = todo.pop()
         if op in ends:
             continue
-        for each in (*flow.inputs[op], *flow.control_inputs.get(op, ())):
-            if each not in seen:
-                seen.add(each)
-                todo.append(each)
+        for producer in (*flow.inputs[op], *flow.control_inputs.get(op, ())):
+            if producer not in seen:
+                seen.add(producer)
+                todo.append(producer)
     return [flow.names[op] for op in sorted(seen - ends)]
 
 
 def gradient_tensors(program: RunnableProgram) -> list[str]:
     """The tensors that make up the gradients."""
-    return [part for each in program.gradient_tensors.gradients.values() for part in each if part]
+    gradients = program.gradient_tensors.gradients.values()
+    return [tensor for gradient in gradients for tensor in gradient if tensor]
 
 
 def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
@@ -89,34 +90,34 @@ def check_step_known(program: RunnableProgram) -> None:
         )
 
 
-def check_repeatable(running: ProgramSession, feeds: Values) -> None:
+def check_repeatable(session: ProgramSession, feeds: Values) -> None:
     """Check that the gradients are those of the last run when the program runs again.
 
     Raises:
         CannotRun: a random op reaches them and is not switched off.
     """
-    program = running.program
-    known = analyse(program.placement)
-    read = gradient_tensors(program)
-    ops = ancestors(program, read or program.placement.step.train_op, feeds)
+    program = session.program
+    analysis = analyse(program.placement)
+    tensors = gradient_tensors(program)
+    ops = ancestors(program, tensors or program.placement.step.train_op, feeds)
     random = [name for name in ops if program.placement.ops[name].type in RANDOM]
-    if random and not read:  # no two runs can be compared
-        raise _left_on(program, known, random[0], feeds)
-    first = running.gradients(feeds)
-    if _differ(first, running.gradients(feeds)):
+    if random and not tensors:  # no two runs can be compared
+        raise _depends_on_random(program, analysis, random[0], feeds)
+    first = session.gradients(feeds)
+    if _differ(first, session.gradients(feeds)):
         if not random:
             raise CannotRun(
                 f"two runs of {program.name} on the same rows give different gradients"
             )
-        raise _left_on(program, known, random[0], feeds)
+        raise _depends_on_random(program, analysis, random[0], feeds)
     for name in random:
         if program.placement.ops[name].type in RANDOM_STATELESS:
             if program.placement.ops[name].caller:  # it cannot be fed
-                raise _left_on(program, known, name, feeds)
+                raise _depends_on_random(program, analysis, name, feeds)
             drawn = f"{name}:0"
-            others = _others(running.run(drawn, feeds))
-            if _differ(first, running.gradients({**feeds, drawn: others})):
-                raise _left_on(program, known, name, feeds)
+            others = _other_numbers(session.run(drawn, feeds))
+            if _differ(first, session.gradients({**feeds, drawn: others})):
+                raise _depends_on_random(program, analysis, name, feeds)
 
 
 def random_steps(program: RunnableProgram, fed: Collection[str]) -> str | None:
@@ -137,24 +138,25 @@ def _differ(some: Values, others: Values) -> bool:
     one, other = (
         {name: np.asarray(values[name], np.float64) for name in some} for values in (some, others)
     )
-    known = [name for name in one if np.all(np.isfinite(one[name]))]
-    trial = Trial(0, (), {name: one[name] for name in known}, other, dict.fromkeys(known, 0.0))
-    dtypes = {name: str(some[name].dtype) for name in known}
-    return any(each.state == "differs" for each in gradients(trial, dtypes, tolerance=1000))
+    finite = [name for name in one if np.all(np.isfinite(one[name]))]
+    trial = Trial(0, (), {name: one[name] for name in finite}, other, dict.fromkeys(finite, 0.0))
+    dtypes = {name: str(some[name].dtype) for name in finite}
+    compared = gradients(trial, dtypes, tolerance=1000)
+    return any(gradient.state == "differs" for gradient in compared)
 
 
-def _others(drawn: np.ndarray) -> np.ndarray:
+def _other_numbers(drawn: np.ndarray) -> np.ndarray:
     """Other numbers than those drawn, within the same bounds."""
     others = drawn[..., ::-1] if drawn.ndim else drawn
     return others * drawn.dtype.type(0.5) if drawn.dtype.kind == "f" else others
 
 
-def _left_on(
-    program: RunnableProgram, known: TowerAnalysis, random: str, feeds: Values
+def _depends_on_random(
+    program: RunnableProgram, analysis: TowerAnalysis, random: str, feeds: Values
 ) -> CannotRun:
     where = program.placement.where(random)
     at = f", built at {where}" if where else ""
-    switch = _switch(program, known, random)
+    switch = _switch(program, analysis, random)
     if switch is None:
         fix = (
             "let the builder take an argument that leaves it out, such as the rate of a dropout, "
@@ -176,43 +178,44 @@ def _left_on(
     )
 
 
-def _switch(program: RunnableProgram, known: TowerAnalysis, random: str) -> str | None:
-    """The placeholder of one number that meets what a random op draws."""
-    flow = known.flow
-    after = _around([flow.number[random]], lambda op: flow.consumers[op])
+def _switch(program: RunnableProgram, analysis: TowerAnalysis, random: str) -> str | None:
+    """The scalar placeholder that decides what becomes of what a random op draws."""
+    flow = analysis.flow
+    after = _near([flow.number[random]], lambda op: flow.consumers[op])
     for op in after:
-        for before in _around(flow.inputs[op], lambda op: flow.inputs[op]):
+        for before in _near(flow.inputs[op], lambda op: flow.inputs[op]):
             name = flow.names[before]
-            shapes = [each.shape for each in program.placement.details.outputs(name)]
+            shapes = [output.shape for output in program.placement.details.outputs(name)]
             if flow.types[before] in PLACEHOLDERS and shapes == [()]:
                 return name
     return None
 
 
-def _around(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> Iterator[int]:
+def _near(ops: Iterable[int], following: Callable[[int], Sequence[int]]) -> Iterator[int]:
     """Some ops and those a few edges away, the nearest first."""
-    front = list(ops)
-    seen = set(front)
-    for _ in range(_NEAR):
-        yield from front
-        front = [each for op in front for each in following(op) if each not in seen]
-        seen.update(front)
+    nearest = list(ops)
+    seen = set(nearest)
+    for _ in range(_MAX_STEPS):
+        yield from nearest
+        reached = (other for op in nearest for other in following(op))
+        nearest = [other for other in reached if other not in seen]
+        seen.update(nearest)
 
 
-def check_towers_ran_apart(running: ProgramSession, feeds: Mapping[str, np.ndarray]) -> None:
+def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarray]) -> None:
     """Check that the towers ran on devices of their own.
 
     Raises:
         CannotRun: a device that a tower asks for computed nothing, or one had them all.
     """
-    program = running.program
-    asked = {device for tower in analyse(program.placement).towers for device in tower.devices}
+    program = session.program
+    requested = {device for tower in analyse(program.placement).towers for device in tower.devices}
     roots = gradient_tensors(program) or program.placement.step.train_op
     needed = {program.placement.ops[name].requested for name in ancestors(program, roots, feeds)}
     kind, first = ("CPU", 1) if program.simulated else ("GPU", 0)
     ran = {
         (device.index or 0) - first
-        for name, device in running.ran_on(feeds).items()
+        for name, device in session.ran_on(feeds).items()
         if device.type == kind
         and name in program.placement.ops
         and program.placement.ops[name].type not in NO_COMPUTATION
@@ -220,8 +223,8 @@ def check_towers_ran_apart(running: ProgramSession, feeds: Mapping[str, np.ndarr
     # A tower that no gradient needs is left out of the mean, which the numbers tell.
     idle = [
         device
-        for device in asked
-        if (device.index or 0) not in ran and any(each.matches(device) for each in needed)
+        for device in requested
+        if (device.index or 0) not in ran and any(other.matches(device) for other in needed)
     ]
     towers = 1 if program.shared else len(program.inputs)
     if idle:
@@ -229,8 +232,8 @@ def check_towers_ran_apart(running: ProgramSession, feeds: Mapping[str, np.ndarr
             f"the run shows nothing: of {program.name} nothing ran on what stands for "
             f"{joined(device.short for device in sorted(idle))}"
         )
-    if len(asked) < min(2, towers):
-        where = joined(device.short for device in asked) or "the host"
+    if len(requested) < min(2, towers):
+        where = joined(device.short for device in requested) or "the host"
         raise CannotRun(
             f"the run shows nothing: {program.name} has inputs for {plural(towers, 'tower')}, "
             f"and all of them ran on {where}"

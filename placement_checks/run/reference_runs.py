@@ -13,7 +13,7 @@ from placement_checks.core.measurement import Array, Arrays, Sample
 from placement_checks.run.feeding import Batch, Feeding
 from placement_checks.run.session import ProgramSession
 
-_MOST_SINGLE_ROWS = 128  # each is a run
+_MAX_SINGLE_ROWS = 128  # each is a run
 
 
 class ReferenceRuns:
@@ -39,7 +39,7 @@ class ReferenceRuns:
 
     def per_row(self, batch: Batch, rows: int) -> list[Sample]:
         """On every row by itself."""
-        singles = [(row,) for row in range(rows)] if rows <= _MOST_SINGLE_ROWS else []
+        singles = [(row,) for row in range(rows)] if rows <= _MAX_SINGLE_ROWS else []
         return list(self._samples(batch, singles))
 
     def _samples(self, batch: Batch, parts: Sequence[tuple[int, ...]]) -> Iterator[Sample]:

@@ -68,9 +68,9 @@ class RunnableProgram:
         initial = self.built.initial
         initialised = initial.initializers.keys() | initial.local_initializers.keys()
         return {
-            each.name: each.dtype
-            for each in self.built.requested.variables
-            if each.name in initialised
+            variable.name: variable.dtype
+            for variable in self.built.requested.variables
+            if variable.name in initialised
         }
 
 
@@ -95,24 +95,26 @@ def runnable(
         what = "is a saved graph" if built.graph is None else "was built elsewhere"
         raise CannotRun(f"{built.name} {what}, and only programs are run")
     placement = built.requested
-    asked = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
-    most = max([built.gpus, *(index + 1 for index in asked)])
+    indices = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
+    most_gpus = max([built.gpus, *(index + 1 for index in indices)])
     jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
-    simulated = uses_simulated(most, devices) if cluster is None else devices == "simulated"
+    simulated = uses_simulated(most_gpus, devices) if cluster is None else devices == "simulated"
     if cluster is not None:
         _in_cluster(placement, cluster)
     elif jobs:
         raise CannotRun(
             f"it names the job {sorted(map(str, jobs))[0]}: programs of several tasks are not run"
         )
-    elif devices == "real" and uses_simulated(most):
-        raise CannotRun(f"{built.name} wants {plural(most, 'GPU')}, and real ones are asked for")
+    elif devices == "real" and uses_simulated(most_gpus):
+        raise CannotRun(
+            f"{built.name} wants {plural(most_gpus, 'GPU')}, and real ones are asked for"
+        )
     inputs, shared = _inputs(built.step, built.name)
     return RunnableProgram(
         built=built,
         graph=_on_devices(built.graph_def, simulated=simulated, whole=cluster is not None),
         simulated=simulated,
-        config=session_config(most, devices),
+        config=session_config(most_gpus, devices),
         inputs=inputs,
         shared=shared,
         gradient_tensors=gradient_tensors_of(
@@ -139,15 +141,15 @@ def _inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
         return [], False
     shared = isinstance(step.inputs, Mapping)
     listed: Any = [step.inputs] if shared else step.inputs
-    if not all(isinstance(each, Mapping) for each in listed):
+    if not all(isinstance(mapping, Mapping) for mapping in listed):
         raise InputError(
             program,
             f"its inputs are {step.inputs!r:.80}",
             "return one mapping of names to placeholders for each tower",
         )
     named = [
-        {str(key): _tensor(tensor, str(key), program) for key, tensor in each.items()}
-        for each in listed
+        {str(key): _tensor(tensor, str(key), program) for key, tensor in mapping.items()}
+        for mapping in listed
     ]
     return named, shared or len(named) == 1
 

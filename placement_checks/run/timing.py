@@ -98,11 +98,11 @@ class TimedPair:
 
             def opened(program: RunnableProgram, feeds: Batch, threads: int) -> ProgramSession:
                 threads = threads if simulated else 0
-                running = ProgramSession(program, _SECONDS, threads=threads, timed=True)
-                stack.enter_context(running)
-                running.begin({})
-                running.step(feeds)  # `prepared` steps do not explain errors
-                return running
+                session = ProgramSession(program, _SECONDS, threads=threads, timed=True)
+                stack.enter_context(session)
+                session.begin({})
+                session.step(feeds)  # `prepared` steps do not explain errors
+                return session
 
             single = opened(pair.reference, to_single, 1)
             towers = opened(pair.towers, to_towers, gpus)
@@ -118,8 +118,8 @@ class TimedPair:
                 self._pool = stack.enter_context(ThreadPoolExecutor(gpus))
                 self._contention = TimedLoop(partial(self.in_parallel, steps))
             self._tracers = [
-                Tracer(running, feeds, self.rows)
-                for running, feeds in (
+                Tracer(session, feeds, self.rows)
+                for session, feeds in (
                     (towers, to_towers),
                     (single, to_single),
                     (baseline, to_towers if simulated else to_single),

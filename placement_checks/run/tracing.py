@@ -22,8 +22,8 @@ from placement_checks.run.session import ProgramSession, Values
 
 tf1 = tf.compat.v1
 
-_LEAST, _MOST = 2, 10  # steps of a program that is watched
-_LONG = 2.0  # seconds after which it is watched no longer
+_MIN_STEPS, _MAX_STEPS = 2, 10  # steps of a program that is watched
+_MAX_SECONDS = 2.0  # seconds after which it is watched no longer
 _Seconds = Mapping[tuple[Device, str], float]
 _DEVICE = re.compile(r"/device:\w+:\d+$")
 
@@ -31,15 +31,15 @@ _DEVICE = re.compile(r"/device:\w+:\d+$")
 class Tracer:
     """Traces one program, step by step."""
 
-    def __init__(self, running: ProgramSession, feeds: Values, rows: int) -> None:
+    def __init__(self, session: ProgramSession, feeds: Values, rows: int) -> None:
         """Take a first step, of which no statistics are kept: TensorFlow still gets ready.
 
         Args:
-            running: the session of the program.
+            session: the session of the program.
             feeds: the rows of a step.
             rows: how many they are.
         """
-        self._running = running
+        self._session = session
         self._feeds = feeds
         self._rows = rows
         self._steps: list[Mapping[Device, Sequence[OpSpan]]] = []
@@ -47,20 +47,20 @@ class Tracer:
 
     def _step(self) -> Any:
         metadata = tf1.RunMetadata()
-        self._running.step(self._feeds, metadata)
+        self._session.step(self._feeds, metadata)
         return metadata
 
     def step(self) -> None:
         """Take a step, and keep its statistics."""
-        simulated = self._running.program.simulated
+        simulated = self._session.program.simulated
         self._steps.append(dict(_lanes(self._step().step_stats, simulated=simulated)))
 
     def trace(self) -> Trace:
         """What the steps so far tell."""
-        tasks = _tasks(
-            self._parts, _shortest(self._steps), simulated=self._running.program.simulated
+        ops = _timed_ops(
+            self._parts, _shortest(self._steps), simulated=self._session.program.simulated
         )
-        return Trace(self._rows, [_from_zero(each) for each in self._steps], tasks)
+        return Trace(self._rows, [_from_zero(lanes) for lanes in self._steps], ops)
 
 
 def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: float) -> Trace:
@@ -80,12 +80,12 @@ def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: flo
     check_all_fed(program, feeds)
     with ProgramSession(
         program, seconds, threads=program.gpus if program.simulated else 0
-    ) as running:
-        running.begin({})
-        tracer = Tracer(running, feeds, rows)
+    ) as session:
+        session.begin({})
+        tracer = Tracer(session, feeds, rows)
         begin = time.perf_counter()
-        for number in range(_MOST):
-            if number >= _LEAST and time.perf_counter() - begin > _LONG:
+        for number in range(_MAX_STEPS):
+            if number >= _MIN_STEPS and time.perf_counter() - begin > _MAX_SECONDS:
                 break
             tracer.step()
         return tracer.trace()
@@ -102,18 +102,18 @@ def _lanes(statistics: Any, *, simulated: bool) -> Iterator[tuple[Device, list[O
     Of a GPU TensorFlow tells when kernels were queued, under its whole name, and when they
     ran, under ``/device:GPU:0/stream:all`` (core/profiler/convert/xplane_to_step_stats.cc).
     """
-    named = {each.device: each for each in statistics.dev_stats}
+    named = {device_stats.device: device_stats for device_stats in statistics.dev_stats}
     for name, stats in named.items():
         device = _DEVICE.search(name)
         if device is None:
             continue
         streams = f"{device[0]}/stream:all"
-        ran = next((named[each] for each in named if each.endswith(streams)), stats)
-        slices = [_slice(node) for node in ran.node_stats]
-        yield _told(name, simulated=simulated), sorted(slices, key=lambda each: each.start)
+        ran = next((named[other] for other in named if other.endswith(streams)), stats)
+        spans = [_op_span(node) for node in ran.node_stats]
+        yield _device(name, simulated=simulated), sorted(spans, key=lambda span: span.start)
 
 
-def _slice(node: Any) -> OpSpan:
+def _op_span(node: Any) -> OpSpan:
     begin = (node.all_start_nanos or 1000 * node.all_start_micros) / 1e9
     start = (node.op_start_rel_nanos or 1000 * node.op_start_rel_micros) / 1e9
     end = (node.op_end_rel_nanos or 1000 * node.op_end_rel_micros) / 1e9
@@ -121,16 +121,16 @@ def _slice(node: Any) -> OpSpan:
     return OpSpan(op, begin + start, begin + max(start, end))
 
 
-def _told(name: str, *, simulated: bool) -> Device:
+def _device(name: str, *, simulated: bool) -> Device:
     device = Device.parse(name)
     return to_requested(device) if simulated else device
 
 
 def _from_zero(lanes: Mapping[Device, Sequence[OpSpan]]) -> Timeline:
-    begin = min((each.start for lane in lanes.values() for each in lane), default=0.0)
+    begin = min((span.start for lane in lanes.values() for span in lane), default=0.0)
     return Timeline(
         {
-            device: [OpSpan(each.op, each.start - begin, each.end - begin) for each in lane]
+            device: [OpSpan(span.op, span.start - begin, span.end - begin) for span in lane]
             for device, lane in sorted(lanes.items())
         }
     )
@@ -145,17 +145,17 @@ def _shortest(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seconds:
     for lanes in steps:
         taken: dict[tuple[Device, str], float] = defaultdict(float)
         for device, lane in lanes.items():
-            for each in lane:
-                taken[device, each.op] += each.end - each.start
+            for span in lane:
+                taken[device, span.op] += span.end - span.start
         for op, seconds in taken.items():
             least[op] = min(seconds, least.get(op, seconds))
     return least
 
 
-def _tasks(parts: Sequence[Any], seconds: _Seconds, *, simulated: bool) -> list[TimedOp]:
+def _timed_ops(parts: Sequence[Any], seconds: _Seconds, *, simulated: bool) -> list[TimedOp]:
     """The ops of the partition graphs, with what each waits for."""
     nodes = _Nodes([node for part in parts for node in part.node])
-    devices = [_told(node.device, simulated=simulated) for node in nodes.all]
+    devices = [_device(node.device, simulated=simulated) for node in nodes.all]
     return [
         TimedOp(
             node.name, device, seconds.get((device, node.name), 0.0), sorted(nodes.needs(node))
@@ -179,11 +179,11 @@ class _Nodes:
             for index, node in enumerate(nodes)
             if node.op in SENDS
         }
-        self._turns: dict[str, set[int]] = defaultdict(set)
+        self._iterations: dict[str, set[int]] = defaultdict(set)
         for node in nodes:
             if node.op in SWITCHES:
                 value, condition = node.input[:2]
-                self._turns[producer_of(condition)].update(
+                self._iterations[producer_of(condition)].update(
                     number for number in self._inputs(value) if nodes[number].op in NEXT_ITERATIONS
                 )
 
@@ -197,9 +197,9 @@ class _Nodes:
         if node.op in EXITS:
             for switch in self._numbers(node.input[:1]):
                 for condition in self.all[switch].input[1:2]:
-                    found |= self._turns[producer_of(condition)]
+                    found |= self._iterations[producer_of(condition)]
             return found
-        return {each for each in found if self.all[each].op not in NEXT_ITERATIONS}
+        return {number for number in found if self.all[number].op not in NEXT_ITERATIONS}
 
     def _inputs(self, name: str) -> Iterator[int]:
         for number in self._numbers([name]):

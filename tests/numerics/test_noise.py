@@ -21,7 +21,7 @@ def test_noise_is_the_largest_difference_in_any_other_order() -> None:
     ("gradient", "uncertain"),
     [([1.0, 0.25], [False, True]), ([-1.0, -0.25], [False, True]), ([0.5, 0.625], [True, False])],
 )
-def test_an_element_is_unsure_up_to_a_hundred_times_the_noise(
+def test_an_element_is_uncertain_up_to_a_hundred_times_the_noise(
     gradient: list[float], uncertain: list[bool]
 ) -> None:
     first = arrays(w=gradient)
@@ -39,7 +39,7 @@ def test_zero_without_noise_is_sure() -> None:
     )
 
 
-def test_an_element_is_unsure_if_it_is_at_any_step() -> None:
+def test_an_element_is_uncertain_if_it_is_at_any_step() -> None:
     """The noise of each step is that of the same step in other orders."""
     first = [arrays(w=[9.0, 0.1]), arrays(w=[0.1, 9.0]), arrays(w=[9.0, 9.0])]
     other = [arrays(w=[9.01, 0.1]), arrays(w=[0.1, 9.01]), arrays(w=[9.0, 9.0])]

@@ -145,14 +145,14 @@ def test_the_first_step_that_differs() -> None:
 
     assert apart["w"].step == 2
     assert apart["w"].difference.error == pytest.approx(1 / 5 / ONE)
-    assert apart["w"].off == 0
+    assert apart["w"].error == 0
 
 
 def test_how_far_off_it_is_at_last() -> None:
     """A part of the longest way, 5."""
     steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 4], [4, 8], [6, 17]])
 
-    assert after(steps)[1]["w"].off == pytest.approx(10 / 5)
+    assert after(steps)[1]["w"].error == pytest.approx(10 / 5)
 
 
 def test_what_the_reference_does_not_move() -> None:
@@ -160,7 +160,7 @@ def test_what_the_reference_does_not_move() -> None:
 
     each = after(steps)[1]["w"]
 
-    assert (each.moved, each.off) == (None, math.inf)
+    assert (each.moved, each.error) == (None, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_slot_of_another_shape_is_compared_whole() -> None:
     assert after(steps, optimizer=ADAM)[1].keys() == {"w/power"}
 
 
-def test_where_all_elements_are_unsure_adam_may_differ() -> None:
+def test_where_all_elements_are_uncertain_adam_may_differ() -> None:
     steps = trajectory(
         {"w": [0, 0]}, {"w": [[1, 1]]}, {"w": [[5, 5]]}, uncertain={"w": [True, True]}
     )

@@ -163,7 +163,7 @@ def test_a_program_has_as_many_threads_as_towers(
             opened.append(options)
             super().__init__(*args, **options)
 
-    monkeypatch.setattr(tracing, "Running", Noted)
+    monkeypatch.setattr(tracing, "ProgramSession", Noted)
 
     traced(pairs.towers, gpus)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Literal
@@ -86,18 +86,14 @@ class GradientsEqual(Rule):
         worst: dict[str, Difference] = {}
         for trial in measured.trials:
             differences = self._differences(measured, trial)
-            for each in differences:
-                if _badness(each) > _badness(worst.get(each.variable)):
-                    worst[each.variable] = each
+            for difference in differences:
+                if _severity(difference) > _severity(worst.get(difference.variable)):
+                    worst[difference.variable] = difference
             if factor != 1:
-                undone = {name: found / factor for name, found in trial.found.items()}
-                trial = replace(trial, found=undone)
+                divided = {name: found / factor for name, found in trial.found.items()}
+                trial = replace(trial, found=divided)
                 differences = self._differences(measured, trial)
-            off = {each.variable: each for each in differences if each.state == "differs"}
-            why = _causes(measured, trial, off)
-            findings += [
-                _finding(placement, measured, each, why[each.variable]) for each in off.values()
-            ]
+            findings += _findings(placement, measured, trial, differences)
             if findings:  # other batches show the same mistake
                 break
         return self._verdict(measured, findings, list(worst.values()), notes)
@@ -108,7 +104,11 @@ class GradientsEqual(Rule):
         differences = gradients(
             trial, measured.precisions, tolerance=self.tolerance, times_noise=self.noise
         )
-        return [each for each in differences if not is_among(each.variable, self.allow)]
+        return [
+            difference
+            for difference in differences
+            if not is_among(difference.variable, self.allow)
+        ]
 
     def _verdict(
         self,
@@ -117,58 +117,76 @@ class GradientsEqual(Rule):
         differences: Sequence[Difference],
         notes: list[str],
     ) -> Verdict:
-        figures = [each.figures() for each in differences]
-        said = {
-            state: [each.variable for each in differences if each.state == state]
+        figures = [difference.figures() for difference in differences]
+        names = {
+            state: [difference.variable for difference in differences if difference.state == state]
             for state in ("equal", "noise", "too-coarse", "differs")
         }
         zero = [
-            each.variable for each in differences if each.state == "equal" and each.ratio is None
+            difference.variable
+            for difference in differences
+            if difference.state == "equal" and difference.ratio is None
         ]
-        if said["noise"]:
-            notes.append(f"too noisy to compare: {_some(said['noise'])}")
+        if names["noise"]:
+            notes.append(f"too noisy to compare: {_some(names['noise'])}")
         if zero:
             notes.append(f"zero in the reference: {_some(zero)}")
         if measured.unread:
-            why = next(iter(measured.unread.values()))
-            notes.append(f"not read: {_some(measured.unread)} ({why})")
+            reason = next(iter(measured.unread.values()))
+            notes.append(f"not read: {_some(measured.unread)} ({reason})")
         if findings:
             number = len(findings)
             verb = "differs" if number == 1 else "differ"
-            every = len({*(each.variable for each in differences), *measured.missing})
-            count = f"{number} of {plural(every, 'variable')} {verb}"
+            variables = {*(difference.variable for difference in differences), *measured.missing}
+            count = f"{number} of {plural(len(variables), 'variable')} {verb}"
             verdict = self.verdict(findings, "; ".join([count, *notes]))
-        elif said["too-coarse"]:
+        elif names["too-coarse"]:
             verdict = self.not_checked(
-                f"the gradients of {_some(said['too-coarse'])} are computed in "
-                f"{measured.precisions[said['too-coarse'][0]]}, too coarse to tell a hundredth",
+                f"the gradients of {_some(names['too-coarse'])} are computed in "
+                f"{measured.precisions[names['too-coarse'][0]]}, too coarse to tell a hundredth",
                 "build the model in float32 or float64 to compare",
             )
-        elif len(said["equal"]) == len(zero) and not said["differs"]:
+        elif len(names["equal"]) == len(zero) and not names["differs"]:
             verdict = self.not_checked("; ".join(notes) or "no variable is left to compare")
         else:
-            worst = [] if said["differs"] else [_worst(differences)]
+            worst = [] if names["differs"] else [_worst(differences)]
             verdict = self.verdict((), "; ".join([*worst, *notes]))
         return replace(verdict, figures=figures)
 
 
-def _causes(measured: Measurement, trial: Trial, off: Collection[str]) -> dict[str, Diagnosis]:
+def _findings(
+    placement: Placement, measured: Measurement, trial: Trial, differences: Sequence[Difference]
+) -> Iterator[Finding]:
+    """One for each gradient that differs on one batch."""
+    wrong = {
+        difference.variable: difference
+        for difference in differences
+        if difference.state == "differs"
+    }
+    found = _diagnoses(measured, trial, wrong)
+    for variable, difference in wrong.items():
+        yield _finding(placement, measured, difference, found[variable])
+
+
+def _diagnoses(
+    measured: Measurement, trial: Trial, wrong: Collection[str]
+) -> dict[str, Diagnosis]:
     from placement_checks.numerics.diagnosis import diagnoses
     from placement_checks.numerics.row_weights import Diagnosis
 
-    why = diagnoses(measured, trial, [name for name in off if name not in trial.not_finite])
-    for name in trial.not_finite.keys() & off:
+    found = diagnoses(measured, trial, [name for name in wrong if name not in trial.not_finite])
+    for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""
-        why[name] = Diagnosis(
+        found[name] = Diagnosis(
             f"it is NaN or infinite; the first op that yields such a value is {op}{at}",
             "look at what that op is given, a logarithm or a division by zero",
             (op,),
         )
-    return why
+    return found
 
 
-def _badness(difference: Difference | None) -> tuple[bool, float]:
+def _severity(difference: Difference | None) -> tuple[bool, float]:
     """What sorts the differences of one variable on several batches."""
     if difference is None:
         return False, -1.0
@@ -176,13 +194,13 @@ def _badness(difference: Difference | None) -> tuple[bool, float]:
 
 
 def _finding(
-    placement: Placement, measured: Measurement, each: Difference, why: Diagnosis
+    placement: Placement, measured: Measurement, difference: Difference, diagnosis: Diagnosis
 ) -> Finding:
-    name = each.variable
+    name = difference.variable
     at = measured.updates.get(name, name)
-    so = (
-        f"is {why.ratio:.4g} times the reference's"
-        if why.ratio is not None
+    verb = (
+        f"is {diagnosis.ratio:.4g} times the reference's"
+        if diagnosis.ratio is not None
         else "is not the reference's"
     )
     return Finding(
@@ -190,18 +208,18 @@ def _finding(
         op=placement.ops[name].type,
         evidence="executed",
         expected="the reference's gradient",
-        found=_found(each),
+        found=_found(difference),
         where=placement.where(at),
-        path=why.shown,
-        message=f"the gradient of {name} {so}: {why.what}{built_at(placement, at)}",
-        fix=why.fix,
+        path=diagnosis.shown,
+        message=f"the gradient of {name} {verb}: {diagnosis.what}{built_at(placement, at)}",
+        fix=diagnosis.fix,
     )
 
 
-def _found(each: Difference) -> str:
-    if each.ratio is None:
-        return "NaN or infinite" if isnan(each.error) else "not zero"
-    return f"{each.ratio:.4g} times, off by {each.error:.2g} eps"
+def _found(difference: Difference) -> str:
+    if difference.ratio is None:
+        return "NaN or infinite" if isnan(difference.error) else "not zero"
+    return f"{difference.ratio:.4g} times, off by {difference.error:.2g} eps"
 
 
 def _missing(
@@ -226,9 +244,12 @@ def _missing(
 
 
 def _worst(differences: Sequence[Difference]) -> str:
-    compared = [each for each in differences if each.state == "equal" and each.ratio is not None]
-    error = max((each.error for each in compared), default=0.0)
-    return f"{plural(len(compared), 'variable')}, at most {error:.1f} eps apart"
+    errors = [
+        difference.error
+        for difference in differences
+        if difference.state == "equal" and difference.ratio is not None
+    ]
+    return f"{plural(len(errors), 'variable')}, at most {max(errors, default=0.0):.1f} eps apart"
 
 
 def _some(names: Collection[str]) -> str:

@@ -58,14 +58,15 @@ class TowersOverlap(Rule):
         groups = [tower.devices for tower in towers]
         if idle := next((tower for tower in towers if not _computes(trace, tower)), None):
             return self.not_checked(f"nothing of the tower on {idle} is computed in a step")
-        could, did = possible_overlap(trace, groups), observed_overlap(trace, groups)
-        note = _note(trace, len(towers), could, did)
-        if did is not None and did >= self.least:
+        possible = possible_overlap(trace, groups)
+        observed = observed_overlap(trace, groups)
+        note = _note(trace, len(towers), possible, observed)
+        if observed is not None and observed >= self.least:
             return self.verdict([], note)
-        if not could:
+        if not possible:
             return self.not_checked("what the ops of a step wait for goes round in a circle", note)
-        apart = [pair for pair in could if pair.share < self.least]
-        return self.verdict(list(self._findings(placement, trace, apart)), note)
+        in_turn = [pair for pair in possible if pair.share < self.least]
+        return self.verdict(list(self._findings(placement, trace, in_turn)), note)
 
     def _on_one_gpu(self, placement: Placement, trace: Trace) -> Finding | None:
         """The finding where several towers, by their inputs, compute on one GPU of several."""
@@ -73,8 +74,8 @@ class TowersOverlap(Rule):
         gpus = len(placement.machine.gpus) if placement.machine else 0
         step = trace.shortest
         busy = [device for device in step.lanes if device.is_gpu and step.busy([device])]
-        known = len(analyse(placement).towers)
-        if towers < 2 or gpus < 2 or known > 1 or len(busy) != 1:
+        found = len(analyse(placement).towers)
+        if towers < 2 or gpus < 2 or found > 1 or len(busy) != 1:
             return None
         gpu = busy[0].short
         return Finding(
@@ -92,80 +93,82 @@ class TowersOverlap(Rule):
         self, placement: Placement, trace: Trace, pairs: Sequence[Overlap]
     ) -> Iterator[Finding]:
         """One for each tower that waits for others: with the one it waits for most directly."""
-        ways: dict[int, tuple[int, float, list[int]]] = {}
+        paths: dict[int, tuple[int, float, list[int]]] = {}
         for pair in pairs:
             late, early = pair.other, pair.one
-            way = _wait(placement, trace, late, early)
-            if not way:
+            path = _wait_path(placement, trace, late, early)
+            if not path:
                 late, early = early, late
-                way = _wait(placement, trace, late, early)
-            if way and (late not in ways or len(way) < len(ways[late][2])):
-                ways[late] = early, pair.share, way
-        for late, (early, share, way) in ways.items():
-            yield self._finding(placement, late, early, share, way)
+                path = _wait_path(placement, trace, late, early)
+            if path and (late not in paths or len(path) < len(paths[late][2])):
+                paths[late] = early, pair.share, path
+        for late, (early, share, path) in paths.items():
+            yield self._finding(placement, late, early, share, path)
 
     def _finding(
-        self, placement: Placement, late: int, early: int, share: float, way: Sequence[int]
+        self, placement: Placement, late: int, early: int, share: float, path: Sequence[int]
     ) -> Finding:
-        known = analyse(placement)
-        names = known.flow.names
+        analysis = analyse(placement)
+        names = analysis.flow.names
         return Finding(
-            object=known.towers[late].devices[0].short,
+            object=analysis.towers[late].devices[0].short,
             op="",
             evidence=self.kind,
             expected=f"company for at least {self.least:.0%} of the time",
             found=f"{share:.0%}",
-            where=placement.where(names[way[0]]),
-            path=steps(placement, way),
-            message=f"the tower on {known.towers[late]} computes at once with the one on "
-            f"{known.towers[early]} for {share:.0%} of the time: "
-            f"{names[way[0]]} waits for {names[way[-1]]}",
+            where=placement.where(names[path[0]]),
+            path=steps(placement, path),
+            message=f"the tower on {analysis.towers[late]} computes at once with the one on "
+            f"{analysis.towers[early]} for {share:.0%} of the time: "
+            f"{names[path[0]]} waits for {names[path[-1]]}",
             fix="take away what makes it wait: a control dependency, or a value of the other "
             "tower that it reads",
         )
 
 
-def _wait(placement: Placement, trace: Trace, late: int, early: int) -> list[int]:
-    """The way back from the first op of a tower that waits for another one to that one's op.
+def _wait_path(placement: Placement, trace: Trace, late: int, early: int) -> list[int]:
+    """The path back from the first op of a tower that waits for another one to that one's op.
 
     What is fed waits for nothing.
     """
-    known = analyse(placement)
-    flow = known.flow
-    fed = {flow.number[producer_of(name)] for each in placement.step.inputs for name in each}
-    devices = known.towers[late].devices
+    analysis = analyse(placement)
+    flow = analysis.flow
+    fed = {flow.number[producer_of(name)] for names in placement.step.inputs for name in names}
+    devices = analysis.towers[late].devices
     ran = {
-        each.op
+        span.op
         for device, lane in trace.shortest.lanes.items()
         if any(device.matches(pattern) for pattern in devices)
-        for each in lane
+        for span in lane
     }
-    waits = bytearray(at == early for at in known.tower_of)
-    again = True
-    while again:  # a second time only where a loop leads backwards
-        again = False
+    waits = bytearray(at == early for at in analysis.tower_of)
+    changed = True
+    while changed:  # a second time only where a loop leads backwards
+        changed = False
         for op in range(len(waits)):
             before = (*flow.inputs[op], *flow.control_inputs.get(op, ()))
-            if not waits[op] and op not in fed and any(waits[each] for each in before):
-                waits[op] = again = True
+            if not waits[op] and op not in fed and any(waits[needed] for needed in before):
+                waits[op] = changed = True
     first = next((op for op, name in enumerate(flow.names) if waits[op] and name in ran), None)
     if first is None:
         return []
     return flow.path(
         first,
-        lambda each: known.tower_of[each] == early,
-        lambda each: each not in fed,
+        lambda op: analysis.tower_of[op] == early,
+        lambda op: op not in fed,
         control_inputs=True,
     )
 
 
-def _note(trace: Trace, towers: int, could: Sequence[Overlap], did: float | None) -> str:
+def _note(trace: Trace, towers: int, possible: Sequence[Overlap], observed: float | None) -> str:
     parts = [f"{towers} towers"]
-    if could:
-        least = min(pair.share for pair in could)
+    if possible:
+        least = min(pair.share for pair in possible)
         parts.append(f"which can compute at once for {least:.0%} of the time")
-    if did is not None:
-        parts.append(f"in the run of {plural(trace.rows, 'row')} they did for up to {did:.0%}")
+    if observed is not None:
+        parts.append(
+            f"in the run of {plural(trace.rows, 'row')} they did for up to {observed:.0%}"
+        )
     return ", ".join(parts)
 
 

@@ -77,28 +77,34 @@ class WeightsEqual(Rule):
         measured = evidence.measurement
         assert measured
         assert measured.trajectory
-        equal, apart = compared(
+        equal, divergences = compared(
             measured,
             measured.trajectory,
             tolerance=self.tolerance,
             times_noise=self.noise,
             scale=measured.scale * compensated_factor(measured),
         )
-        apart = [each for each in apart if not is_among(each.difference.variable, self.allow)]
+        divergences = [
+            divergence
+            for divergence in divergences
+            if not is_among(divergence.difference.variable, self.allow)
+        ]
         findings = [
-            _finding(placement, measured, measured.trajectory, each, apart) for each in apart
+            _finding(placement, measured, measured.trajectory, divergence, divergences)
+            for divergence in divergences
         ]
         findings += [
             _stale(placement, measured, measured.trajectory, name)
             for name in sorted(
                 variables_with_stale_copies(measured)
-                - {each.difference.variable for each in apart}
+                - {divergence.difference.variable for divergence in divergences}
             )
             if not is_among(name, self.allow)
         ]
-        equal = [each for each in equal if not is_among(each.variable, self.allow)]
-        too_coarse = [each.variable for each in equal if each.state == "too-coarse"]
-        figures = [each.figures() for each in (*(each.difference for each in apart), *equal)]
+        equal = [same for same in equal if not is_among(same.variable, self.allow)]
+        too_coarse = [same.variable for same in equal if same.state == "too-coarse"]
+        differences = [*(divergence.difference for divergence in divergences), *equal]
+        figures = [difference.figures() for difference in differences]
         steps = plural(len(measured.trajectory.found), "step")
         if too_coarse and not findings:
             verdict = self.not_checked(
@@ -106,7 +112,7 @@ class WeightsEqual(Rule):
                 "build the model in float32 or float64 to compare",
             )
         elif not findings and not any(
-            _moves(measured.trajectory, each.variable) for each in equal
+            _is_moved(measured.trajectory, same.variable) for same in equal
         ):
             verdict = self.not_checked("no variable that the steps move is left to compare")
         else:
@@ -119,19 +125,19 @@ def _finding(
     placement: Placement,
     measured: Measurement,
     trajectory: Trajectory,
-    each: Divergence,
-    apart: Sequence[Divergence],
+    divergence: Divergence,
+    divergences: Sequence[Divergence],
 ) -> Finding:
-    name = each.difference.variable
+    name = divergence.difference.variable
     at = measured.updates.get(name, name)
-    what, fix = _cause(measured, trajectory, each, apart)
-    steps = plural(each.step, "step")
+    what, fix = _diagnosis(measured, trajectory, divergence, divergences)
+    steps = plural(divergence.step, "step")
     return Finding(
         object=name,
         op=placement.ops[name].type,
         evidence="executed",
         expected=f"the reference's value after {steps}",
-        found=_off(each),
+        found=_found(divergence),
         where=placement.where(at),
         message=f"after {steps} {name} is not what the reference has: {what}"
         f"{built_at(placement, at)}",
@@ -139,12 +145,12 @@ def _finding(
     )
 
 
-def _off(each: Divergence) -> str:
-    if isfinite(each.off):
-        return f"off by {each.off:.2g} of what the reference moves it"
-    return (
-        "NaN or infinite" if isnan(each.difference.error) else "moved, and the reference's is not"
-    )
+def _found(divergence: Divergence) -> str:
+    if isfinite(divergence.error):
+        return f"off by {divergence.error:.2g} of what the reference moves it"
+    if isnan(divergence.difference.error):
+        return "NaN or infinite"
+    return "moved, and the reference's is not"
 
 
 def _stale(
@@ -166,8 +172,11 @@ def _stale(
     )
 
 
-def _cause(
-    measured: Measurement, trajectory: Trajectory, each: Divergence, apart: Sequence[Divergence]
+def _diagnosis(
+    measured: Measurement,
+    trajectory: Trajectory,
+    divergence: Divergence,
+    divergences: Sequence[Divergence],
 ) -> tuple[str, str]:
     """What is likely wrong, and the fix."""
     from placement_checks.numerics.comparing import differing
@@ -176,7 +185,7 @@ def _cause(
         variables_with_stale_copies,
     )
 
-    name = each.difference.variable
+    name = divergence.difference.variable
     trained = trained_variable_of(name, trajectory)
     wrong = differing(measured.trials[0], measured.precisions)
     if trained in wrong:
@@ -184,10 +193,10 @@ def _cause(
     is_count = measured.dtypes[name].startswith(("int", "uint"))
     if trained is None and wrong and not is_count:
         return f"the gradient of {min(wrong)} differs, which it may follow", "mend that first"
-    if trained != name and trained in {each.difference.variable for each in apart}:
+    if trained != name and trained in {other.difference.variable for other in divergences}:
         return f"it follows {trained}", "mend that first"
-    first = min(apart, key=lambda other: other.step)
-    if each.step > first.step:
+    first = min(divergences, key=lambda other: other.step)
+    if divergence.step > first.step:
         return (
             f"it follows {first.difference.variable}, which differs after "
             f"{plural(first.step, 'step')}",
@@ -195,7 +204,7 @@ def _cause(
         )
     if is_count:
         both = (trajectory.found, trajectory.expected)
-        ours, theirs = (_moved(values, trajectory, name, each.step) for values in both)
+        ours, theirs = (_moved(values, trajectory, name, divergence.step) for values in both)
         return (
             f"a step moves it by {ours.flat[0]:g}, and the reference's by {theirs.flat[0]:g}"
             if ours.size == 1
@@ -203,20 +212,17 @@ def _cause(
             "let one step count as one, whatever the number of towers and rows",
         )
     if trained in variables_with_stale_copies(measured):
-        return (
-            _COPIES,
-            _NO_COPIES,
-        )
-    if each.moved is not None and abs(each.moved) < 1e-3:
+        return _COPIES, _NO_COPIES
+    if divergence.moved is not None and abs(divergence.moved) < 1e-3:
         return (
             "it stays as it is",
             "see that the step runs the op that updates it, and that towers share it",
         )
-    if each.moved is not None and abs(each.moved - 1) > 1e-3:
+    if divergence.moved is not None and abs(divergence.moved - 1) > 1e-3:
         return (
-            f"that step moves it {each.moved:.3g} times as far, though its gradient is equal"
+            f"that step moves it {divergence.moved:.3g} times as far, though its gradient is equal"
             if trained == name
-            else f"that step moves it {each.moved:.3g} times as far",
+            else f"that step moves it {divergence.moved:.3g} times as far",
             "update it once a step, for all towers together, and at the reference's rate",
         )
     return (
@@ -225,7 +231,7 @@ def _cause(
     )
 
 
-def _moves(trajectory: Trajectory, name: str) -> bool:
+def _is_moved(trajectory: Trajectory, name: str) -> bool:
     """Whether the steps of the reference change a variable; equal constants show nothing."""
     return bool((trajectory.expected[-1][name] != trajectory.start[name]).any())
 

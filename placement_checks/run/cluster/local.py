@@ -21,7 +21,7 @@ from placement_checks.run.cluster.training import Cluster
 from placement_checks.util.child import Child, Ended, ending
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
-_PATIENCE = 10.0  # seconds in which the tasks end
+_STOP_LIMIT = 10.0  # seconds in which the tasks end
 MAX_TASKS = 32  # each holds TensorFlow's threads, about 100
 
 
@@ -93,8 +93,8 @@ class LocalCluster(Cluster):
         ]
 
     def _await_all(self, child: Child) -> None:
-        asked = {"spec": self.spec, "tasks": self._tasks()}
-        child.requests.write(json.dumps(asked).encode() + b"\n")
+        request = {"spec": self.spec, "tasks": self._tasks()}
+        child.requests.write(json.dumps(request).encode() + b"\n")
         child.requests.flush()
         for _ in self.machine.tasks:
             line = child.replies.readline()
@@ -138,7 +138,7 @@ class LocalCluster(Cluster):
             reserved.close()
         child, self._child = self._child, None
         if child is not None:
-            child.stop(_PATIENCE)  # and the tasks end with it
+            child.stop(_STOP_LIMIT)  # and the tasks end with it
 
 
 @contextlib.contextmanager

@@ -27,47 +27,47 @@ _IOLBF = 1  # setvbuf(3): by line
 
 
 def main() -> None:
-    asked = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.readline())
     with quiet_stderr():
         import tensorflow  # noqa: F401
 
     running: dict[int, tuple[str, int]] = {}
     starting = []
-    for task in asked["tasks"]:
-        served, serves = os.pipe()
+    for task in request["tasks"]:
+        ready_read, ready_write = os.pipe()
         process = os.fork()
         if process == 0:
-            _serve(asked["spec"], serves, **task)
-        os.close(serves)
+            _serve(request["spec"], ready_write, **task)
+        os.close(ready_write)
         running[process] = (task["job"], task["index"])
-        starting.append((served, process))
-    for served, process in starting:
-        with open(served) as stream:
-            said = stream.read()
+        starting.append((ready_read, process))
+    for ready_read, process in starting:
+        with open(ready_read) as stream:
+            answer = stream.read()
         job, index = running[process]
-        _say({"job": job, "index": index, "pid": process, "said": said})
+        _send({"job": job, "index": index, "pid": process, "said": answer})
     end_with_parent()  # only now: what forks is to have one thread
-    mourner = threading.Thread(target=_mourn, args=(running,), daemon=True)
-    mourner.start()
+    reporter = threading.Thread(target=_report_ends, args=(running,), daemon=True)
+    reporter.start()
     sys.stdin.read()
     for process in list(running):
         with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             os.kill(process, signal.SIGKILL)
-    mourner.join()
+    reporter.join()
 
 
-def _mourn(running: dict[int, tuple[str, int]]) -> None:
+def _report_ends(running: dict[int, tuple[str, int]]) -> None:
     """Tell of every task that ends."""
     while running:
         process, status = os.waitpid(-1, 0)
         job, index = running.pop(process)
-        _say({"job": job, "index": index, "ended": os.waitstatus_to_exitcode(status)})
+        _send({"job": job, "index": index, "ended": os.waitstatus_to_exitcode(status)})
 
 
 def _serve(
-    spec: dict[str, list[str]], serves: int, *, job: str, index: int, cpus: int, log: str
+    spec: dict[str, list[str]], ready_write: int, *, job: str, index: int, cpus: int, log: str
 ) -> NoReturn:
-    """Be one task until the end; says on ``serves`` that it serves, or why it does not."""
+    """Be one task until the end; says on ``ready_write`` that it serves, or why it does not."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -84,13 +84,13 @@ def _serve(
         said = SERVING
     except (tf.errors.OpError, OSError) as error:
         said = str(getattr(error, "message", error))
-    os.write(serves, said.encode())
-    os.close(serves)
+    os.write(ready_write, said.encode())
+    os.close(ready_write)
     while True:
         signal.pause()
 
 
-def _say(event: dict[str, Any]) -> None:
+def _send(event: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 

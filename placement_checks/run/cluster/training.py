@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 ANSWER_LIMIT = 5.0  # seconds within which a task takes a connection
 _GRACE = 2.0  # seconds
 
-_NEWS = 0.5  # seconds that it takes to hear of a task's end
-_MOMENT = 0.1  # seconds between two looks at the tasks
+_END_DELAY = 0.5  # seconds that it takes to hear of a task's end
+_POLL = 0.1  # seconds between two looks at the tasks
 
 _Outcome: TypeAlias = tuple[Any, Exception | None]
 
@@ -147,50 +147,56 @@ class Cluster:
         self.answers()
         program = load(target, self.machine.towers)
         try:
-            made = runnable(
+            runnable_program = runnable(
                 program, "simulated" if self.simulated else "real", cluster=self.machine
             )
-            check_step_known(made)
-            feeding = Feeding(made, None, batch_of(batch), rows=rows) if made.inputs else None
+            check_step_known(runnable_program)
+            feeding = (
+                Feeding(runnable_program, None, batch_of(batch), rows=rows)
+                if runnable_program.inputs
+                else None
+            )
         except CannotRun as reason:
             raise InputError(program.name, str(reason)) from None
-        config = type(made.config)(
-            log_device_placement=True, allow_soft_placement=made.placement.soft
+        config = type(runnable_program.config)(
+            log_device_placement=True, allow_soft_placement=runnable_program.placement.soft
         )
-        training = made.placement.step
+        training = runnable_program.placement.step
         fetches = {"step": list(training.train_op), "losses": list(training.losses)}
         initial = program.initial
-        beginning = [
+        initialisers = [
             initial.initializers.values(),
             initial.local_initializers.values(),
             initial.tables,
         ]
         rng = np.random.default_rng(seed)
-        found: dict[str, Device] = {}
+        ran_on: dict[str, Device] = {}
         losses = []
-        running = ProgramSession(replace(made, config=config), seconds, target=self.target)
+        session = ProgramSession(
+            replace(runnable_program, config=config), seconds, target=self.target
+        )
         try:
-            for number, ops in enumerate(beginning):
-                self._run(running, f"initialiser {number}", seconds, list(ops), None, found)
+            for number, ops in enumerate(initialisers):
+                self._run(session, f"initialiser {number}", seconds, list(ops), None, ran_on)
             for step in range(steps):
                 feeds = feeding.to_towers(feeding.batch(rng, feeding.rows)) if feeding else None
-                fetched = self._run(running, f"step {step + 1}", seconds, fetches, feeds, found)
+                fetched = self._run(session, f"step {step + 1}", seconds, fetches, feeds, ran_on)
                 losses.append([float(np.mean(loss)) for loss in fetched["losses"]])
         finally:
             # Where a task is gone, closing the session waits for it for ever.
-            closing = threading.Thread(target=running.close, daemon=True)
+            closing = threading.Thread(target=session.close, daemon=True)
             closing.start()
             closing.join(_GRACE)
-        return Trained(self._placed(made.placement, found), losses)
+        return Trained(self._placed(runnable_program.placement, ran_on), losses)
 
     def _run(
         self,
-        running: ProgramSession,
-        doing: str,
+        session: ProgramSession,
+        activity: str,
         seconds: float,
         fetches: Any,
         feeds: Any,
-        found: dict[str, Device],
+        ran_on: dict[str, Device],
     ) -> Any:
         """Run a part of the graph, and note where its ops ran."""
         from placement_checks.run.runnable import tf1
@@ -200,19 +206,19 @@ class Cluster:
 
         def work() -> None:
             try:
-                answer.put((running.run(fetches, feeds, metadata), None))
+                answer.put((session.run(fetches, feeds, metadata), None))
             except Exception as error:
                 answer.put((None, error))
 
         # In a thread, because nothing ends a run that waits for a task that is gone.
         threading.Thread(target=work, daemon=True).start()
-        result = self._awaited(answer, f"{doing} of {running.program.name}", seconds)
+        result = self._awaited(answer, f"{activity} of {session.program.name}", seconds)
         for part in metadata.partition_graphs:
             for node in part.node:
-                found[node.name] = Device.parse(node.device)
+                ran_on[node.name] = Device.parse(node.device)
         return result
 
-    def _awaited(self, answer: queue.SimpleQueue[_Outcome], doing: str, seconds: float) -> Any:
+    def _awaited(self, answer: queue.SimpleQueue[_Outcome], activity: str, seconds: float) -> Any:
         """The result of a run.
 
         Raises:
@@ -222,38 +228,40 @@ class Cluster:
         deadline = time.monotonic() + seconds + _GRACE
         while time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
-                result, failure = answer.get(timeout=_MOMENT)
+                result, failure = answer.get(timeout=_POLL)
                 if failure is None:
                     return result
-                deadline = time.monotonic() + _NEWS
+                deadline = time.monotonic() + _END_DELAY
             if gone := self.ended():
-                raise _meanwhile(gone, doing)
+                raise _during(gone, activity)
         try:
             self.answers()  # which task is gone says more than what TensorFlow makes of it
         except InputError as gone:
-            raise _meanwhile(gone, doing) from None
+            raise _during(gone, activity) from None
         raise failure or InputError(
             self.target,
-            f"gave no answer within {seconds:g} s, during {doing}",
+            f"gave no answer within {seconds:g} s, during {activity}",
             "do all tasks run?",
         )
 
-    def _placed(self, asked: Placement, found: Mapping[str, Device]) -> Placement:
+    def _placed(self, requested: Placement, ran_on: Mapping[str, Device]) -> Placement:
         """What was asked for, with where it ran; GPUs are named for what stood in for them."""
         from placement_checks.run.devices import to_requested
 
-        with_gpus = {(gpu.job, gpu.task) for gpu in self.machine.gpus if self.simulated}
+        simulated_tasks = {(gpu.job, gpu.task) for gpu in self.machine.gpus if self.simulated}
         ops = {
             name: op._replace(
-                assigned=to_requested(device) if (device.job, device.task) in with_gpus else device
+                assigned=to_requested(device)
+                if (device.job, device.task) in simulated_tasks
+                else device
             )
-            if (device := found.get(name))
+            if (device := ran_on.get(name))
             else op
-            for name, op in asked.ops.items()
+            for name, op in requested.ops.items()
         }
-        return replace(asked, ops=ops, machine=self.machine, placer="session", assigned=True)
+        return replace(requested, ops=ops, machine=self.machine, placer="session", assigned=True)
 
 
-def _meanwhile(gone: InputError, doing: str) -> InputError:
-    message = f"{gone.message} during {doing}"
+def _during(gone: InputError, activity: str) -> InputError:
+    message = f"{gone.message} during {activity}"
     return InputError(gone.object, message, gone.fix, details=gone.details)
