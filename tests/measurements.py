@@ -129,7 +129,7 @@ def trajectory(
     steps = range(len(next(iter(expected.values()))))
 
     def values_after(values: Mapping[str, Sequence[Any]], step: int) -> dict[str, Array]:
-        return {name: np.asarray(each[step], np.float64) for name, each in values.items()}
+        return {name: np.asarray(steps_of[step], np.float64) for name, steps_of in values.items()}
 
     return Trajectory(
         {name: np.asarray(value, np.float64) for name, value in start.items()},

@@ -138,9 +138,9 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
     try:
         towers = load(target, settings.gpus or 2)
         pair = ProgramPair.of(towers, load_reference(settings.reference, towers), "auto")
-        made = batch_of(settings.batch)
+        rows_of = batch_of(settings.batch)
         with _progress() as progress:
-            return [_time_pair(pair, made, size, rounds, progress) for size in rows or [0]]
+            return [_time_pair(pair, rows_of, size, rounds, progress) for size in rows or [0]]
     except CannotRun as reason:
         raise InputError(target, f"cannot be timed: {reason}") from None
 

@@ -68,13 +68,13 @@ def diagnoses(
 
 
 _CHANGED_DIFFERENTLY = Diagnosis(
-    "it is clipped, or else changed, otherwise than the reference's, so that rows or towers count "
-    "by another factor",
-    "do to the averaged gradients, once and last, what the reference does to its own; undo a loss "
-    "scale before it",
+    "it is clipped, or else changed, in another way than the reference's, so that rows or towers "
+    "count by another factor",
+    "change the averaged gradients once, as the reference changes its own, and undo a loss scale "
+    "before that",
 )
 _UNKNOWN = Diagnosis(
-    "no mistake that is known explains it",
+    "no known mistake explains it",
     "compare the two programs on this batch; if the difference is meant, allow it for the "
     "variable: gradients-equal.allow",
 )
@@ -113,11 +113,11 @@ class _GradientFit:
         if not square:
             return None
         ratio = float(np.vdot(self._expected, self._found)) / square
-        telling = np.count_nonzero(self._expected) > 1 or _whole(ratio) or _whole_part(ratio)
-        if not telling or not self._is_near(ratio * self._expected, self._found):
+        is_simple = _whole(ratio) or _whole_part(ratio)
+        is_clear = is_simple or np.count_nonzero(self._expected) > 1
+        if not is_clear or not self._is_near(ratio * self._expected, self._found):
             return None
-        meant = _whole(ratio) or _whole_part(ratio)
-        if not meant and any(name in self._measured.changed for name in self._variables):
+        if not is_simple and any(name in self._measured.changed for name in self._variables):
             return _CHANGED_DIFFERENTLY
         return _scaled(ratio, self._measured)
 
@@ -132,8 +132,8 @@ class _GradientFit:
         if np.allclose(weights, due, rtol=CLOSE / 100):
             return self._statistics_per_tower()
         # What is clipped last is that of one tower alone, or it has no weights that mean anything.
-        alone = np.isclose(max(weights), 1, rtol=CLOSE / 10) and np.isclose(sum(weights), 1)
-        if not alone and any(name in self._measured.changed for name in self._variables):
+        is_one_tower = np.isclose(max(weights), 1, rtol=CLOSE / 10) and np.isclose(sum(weights), 1)
+        if not is_one_tower and any(name in self._measured.changed for name in self._variables):
             return _CHANGED_DIFFERENTLY
         return diagnose_rows(
             self._row_factors(samples, weights / due), self._trial, self._measured.towers
@@ -179,17 +179,17 @@ class _GradientFit:
         return np.asarray(weights) if self._is_near(columns @ weights, gradients) else None
 
     def _statistics_per_tower(self) -> Diagnosis:
-        """Right on every tower's own rows: what the program does is no sum over rows."""
+        """Right on every tower's own rows: the program computes more than a sum over rows."""
         if any(name in self._measured.changed for name in self._variables):
             return Diagnosis(
-                "each tower changes its gradients, by clipping for example, before the mean is "
-                "taken, the reference after it",
+                "each tower changes its gradients, by clipping for example, before their mean is "
+                "taken; the reference changes the mean",
                 "clip the averaged gradients; if it is meant, say so: "
                 "gradients-equal.statistics = 'tower'",
             )
         return Diagnosis(
             "it is the mean over towers of what the reference gives on each tower's rows alone: "
-            "statistics of the batch, as batch normalisation takes, are those of a tower's rows",
+            "batch statistics, as in batch normalisation, are taken over a tower's rows",
             "if that is meant, say so: gradients-equal.statistics = 'tower'; else take them "
             "over all towers",
         )
@@ -200,7 +200,7 @@ class _GradientFit:
             if self._is_near(self._joined(gradients), self._found):
                 return Diagnosis(
                     f"it is what the reference gives with {how}",
-                    "cut all inputs of a tower at the same rows, in the same order",
+                    "split all inputs at the same rows, in the same order",
                 )
         return None
 
@@ -213,9 +213,9 @@ class _GradientFit:
             size = largest(gradient)
             eps = EPS.get(self._measured.precisions.get(other, ""), 0.0)
             close = max(200 * eps * size, 16 * self._trial.noise.get(other, 0.0))
-            off = largest(gradient - self._trial.found[own])
-            apart = largest(self._trial.expected[own] - self._trial.found[own])
-            if size and off <= min(close, 0.1 * apart):
+            error = largest(gradient - self._trial.found[own])
+            error_of_own = largest(self._trial.expected[own] - self._trial.found[own])
+            if size and error <= min(close, 0.1 * error_of_own):
                 return Diagnosis(
                     f"it is the gradient of {other}: gradients and variables are paired wrongly",
                     "keep each gradient with its variable; where lists are joined with zip, both "
@@ -231,9 +231,9 @@ class _GradientFit:
             return None
         if np.ptp(start) == 0:  # any constant is a multiple of it, and any single number
             return None
-        off = self._trial.found[own] - self._trial.expected[own]
-        times = float(np.vdot(start, off) / np.vdot(start, start))
-        if np.max(np.abs(off - times * start)) / self._sizes[own] > self._tolerance:
+        added = self._trial.found[own] - self._trial.expected[own]
+        times = float(np.vdot(start, added) / np.vdot(start, start))
+        if np.max(np.abs(added - times * start)) / self._sizes[own] > self._tolerance:
             return None
         towers = self._measured.towers
         if times > 0:
@@ -258,7 +258,7 @@ def _scaled(ratio: float, measured: Measurement) -> Diagnosis:
     declared = f"gradients-equal.scale = {_declarable(ratio * measured.scale)}"
     if abs(ratio) < 1e-6:
         return Diagnosis(
-            "nothing of it arrives",
+            "it is zero",
             "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
         )
     if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):

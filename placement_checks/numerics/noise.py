@@ -22,12 +22,12 @@ def noise_of(values: Arrays, others: Sequence[Arrays]) -> dict[str, float]:
     }
 
 
-def uncertain_elements(ways: Sequence[Sequence[Arrays]]) -> dict[str, npt.NDArray[np.bool_]]:
+def uncertain_elements(orders: Sequence[Sequence[Arrays]]) -> dict[str, npt.NDArray[np.bool_]]:
     """The elements whose gradient, at some step, is not well above the noise of its variable."""
-    first, *others = ways
+    first, *others = orders
     uncertain: dict[str, npt.NDArray[np.bool_]] = {}
     for number, gradients in enumerate(first):
-        noise = noise_of(gradients, [way[number] for way in others])
+        noise = noise_of(gradients, [other[number] for other in others])
         for name, gradient in gradients.items():
             is_small = (np.abs(gradient) <= _CERTAIN * noise[name]) & (noise[name] > 0)
             uncertain[name] = uncertain.get(name, np.zeros_like(is_small)) | is_small

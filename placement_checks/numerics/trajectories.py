@@ -16,8 +16,8 @@ from placement_checks.numerics.comparing import (
 )
 
 # Optimisers whose step is as large as the gradient. The others divide the gradient by its size:
-# rounding then decides the way of an element whose gradient is next to zero, and a factor on all
-# gradients leaves the weights as they are.
+# rounding then decides the direction of an element whose gradient is next to zero, and a factor on
+# all gradients leaves the weights as they are.
 _PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
 _DRIFT = 0.02  # of what a variable moves, under an optimiser that is not proportional
 

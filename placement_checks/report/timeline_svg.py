@@ -44,11 +44,11 @@ def lanes_svg(timeline: Timeline, title: str) -> str:
 def _lane(lane: Sequence[OpSpan], top: float, scale: float, colour: str) -> Iterator[str]:
     for ops, start, end in _visible(lane, _THINNEST / scale):
         x, width = _LABEL + start * scale, max(_THINNEST, (end - start) * scale)
-        told = ops[0].op if len(ops) == 1 else f"{len(ops)} ops, {ops[0].op} the first"
+        text = ops[0].op if len(ops) == 1 else f"{len(ops)} ops, {ops[0].op} the first"
         yield (
             f'<rect x="{x:.2f}" y="{top}" width="{width:.2f}" height="{_LANE}" fill="{colour}" '
             f'stroke="white" stroke-width="{0.4 if width > 3 else 0}">'
-            f"<title>{shown(told)}: {_milliseconds(end - start)}</title></rect>"
+            f"<title>{shown(text)}: {_milliseconds(end - start)}</title></rect>"
         )
 
 

@@ -43,13 +43,13 @@ _OPS = {
 
 def channels_last(graph_def: Any) -> None:
     """Let the ops of a GraphDef take NHWC where they take NCHW; those of functions are left."""
-    made = [
-        new
+    new_nodes = [
+        new_node
         for node in graph_def.node
         if node.op in _OPS and node.attr["data_format"].s == b"NCHW"
-        for new in _converted(node, _OPS[node.op])
+        for new_node in _converted(node, _OPS[node.op])
     ]
-    graph_def.node.extend(made)
+    graph_def.node.extend(new_nodes)
 
 
 def _converted(node: Any, images: _Images) -> Iterator[Any]:
@@ -60,12 +60,12 @@ def _converted(node: Any, images: _Images) -> Iterator[Any]:
     after = f"^{producer_of(node.input[0])}"
     yield _constant(node, last, _TO_LAST, after)
     for number in images.inputs:
-        yield _made(node, "Transpose", f"{name}/image_{number}", [node.input[number], last])
+        yield _new_node(node, "Transpose", f"{name}/image_{number}", [node.input[number], last])
         node.input[number] = f"{name}/image_{number}"
     for number in images.shapes:
         yield _constant(node, axis, 0, after)
         inputs = [node.input[number], last, axis]
-        yield _made(node, "GatherV2", f"{name}/shape_{number}", inputs)
+        yield _new_node(node, "GatherV2", f"{name}/shape_{number}", inputs)
         node.input[number] = f"{name}/shape_{number}"
     node.attr["data_format"].s = b"NHWC"
     for key in ("strides", "ksize", "dilations"):
@@ -74,25 +74,25 @@ def _converted(node: Any, images: _Images) -> Iterator[Any]:
     if images.yields:
         node.name = f"{name}/channels_are_last"
         yield _constant(node, first, _TO_FIRST, after)
-        yield _made(node, "Transpose", name, [node.name, first])
+        yield _new_node(node, "Transpose", name, [node.name, first])
 
 
-def _made(node: Any, op: str, name: str, inputs: Sequence[str]) -> Any:
-    made = node_def_pb2.NodeDef(name=name, op=op, input=inputs, device=node.device)
+def _new_node(node: Any, op: str, name: str, inputs: Sequence[str]) -> Any:
+    new_node = node_def_pb2.NodeDef(name=name, op=op, input=inputs, device=node.device)
     if op == "Transpose":
-        made.attr["T"].type = node.attr["T"].type
-        made.attr["Tperm"].type = tf.int32.as_datatype_enum
+        new_node.attr["T"].type = node.attr["T"].type
+        new_node.attr["Tperm"].type = tf.int32.as_datatype_enum
     else:
         for key in ("Tparams", "Tindices", "Taxis"):
-            made.attr[key].type = tf.int32.as_datatype_enum
-    return made
+            new_node.attr[key].type = tf.int32.as_datatype_enum
+    return new_node
 
 
 def _constant(node: Any, name: str, value: Any, after: str) -> Any:
-    made = node_def_pb2.NodeDef(name=name, op="Const", input=[after], device=node.device)
-    made.attr["dtype"].type = tf.int32.as_datatype_enum
-    made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.array(value, np.int32)))
-    return made
+    new_node = node_def_pb2.NodeDef(name=name, op="Const", input=[after], device=node.device)
+    new_node.attr["dtype"].type = tf.int32.as_datatype_enum
+    new_node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.array(value, np.int32)))
+    return new_node
 
 
 def _permute(values: Any, size: int) -> None:

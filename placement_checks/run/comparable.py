@@ -56,11 +56,11 @@ def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) 
                 if missing[1:]
                 else ""
             )
-            + "; mend names-portable first"
+            + "; fix names-portable first"
         )
     for variable in reference.placement.variables:
         if variable.name in trained and shapes[variable.name] != variable.shape:
             raise CannotRun(
                 f"variable {variable.name} has shape {shapes[variable.name]} in {program.name} "
-                f"and {variable.shape} in the reference; mend names-portable first"
+                f"and {variable.shape} in the reference; fix names-portable first"
             )

@@ -29,8 +29,8 @@ def simulated_gpus(gpus: int, *, devices: str = "auto") -> Iterator[None]:
 
     Within it, whatever opens a device scope is led elsewhere: eager code, functions that are
     traced here, and strategies such as ``tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])``.
-    ``MirroredStrategy()`` and ``CentralStorageStrategy()``, which take all GPUs, take these; who
-    asks TensorFlow for a list of GPUs is told the truth, as Keras would go on to kernels of GPUs.
+    ``MirroredStrategy()`` and ``CentralStorageStrategy()``, which take all GPUs, take these; a
+    list of GPUs from TensorFlow has the real ones alone, since Keras would use kernels of GPUs.
     Soft placement is off, so that nothing falls back unseen. Where there are as many GPUs, nothing
     is changed but that.
 
@@ -68,7 +68,7 @@ def _patches(gpus: int) -> Iterator[tf_internals.Patched]:
     yield tf_internals.around_all_local_devices(lambda _: lambda num_gpus=None: devices[:num_gpus])
     yield tf_internals.around_local_devices(lambda of: lambda found: of(found or gpus))
 
-    # Keys begin at 1 in every strategy, and a group that has met before expects the same shapes.
+    # Keys begin at 1 in every strategy, and a group that was used before expects the same shapes.
     yield tf_internals.around_collective_keys(
         lambda init: (
             lambda self, group_key_start=1: init(self, group_key_start + next(_group_keys))

@@ -64,8 +64,8 @@ class Feeding:
         # A case is fed more than once: to be traced, measured, and timed for other rows.
         self._make = make.rewound() if isinstance(make, Case) else make
         self.made_up = make is None
-        known_as = make.name if isinstance(make, Case) else getattr(make, "__qualname__", "")
-        self._name = known_as or "the batch function"
+        name = make.name if isinstance(make, Case) else getattr(make, "__qualname__", "")
+        self._name = name or "the batch function"
         self._parts = list(shares) or [1] * len(towers.inputs)
         if len(self._parts) != len(towers.inputs):
             raise InputError(
@@ -76,9 +76,9 @@ class Feeding:
             )
         fixed = self._fixed()
         total = sum(self._parts) if not towers.shared else towers.gpus
-        kept = make.rows if isinstance(make, Case) else 0
+        saved = make.rows if isinstance(make, Case) else 0
         self.rows = (
-            rows or fixed or kept or total * -(-max(fewest, _FEWEST_PER_TOWER * total) // total)
+            rows or fixed or saved or total * -(-max(fewest, _FEWEST_PER_TOWER * total) // total)
         )
         if fixed and rows and fixed != rows:
             raise InputError(
@@ -131,14 +131,14 @@ class Feeding:
             return {name: self._made_up(name, rng, rows) for name in sorted(wanted)}
         fix = "it is called with a numpy.random.Generator and the rows of the global batch"
         with users_code(self._name, f"batch(rng, {rows})", None, fix):
-            given = self._make(rng, rows)
-            if not isinstance(given, Mapping):
+            returned = self._make(rng, rows)
+            if not isinstance(returned, Mapping):
                 raise InputError(
                     self._name,
-                    f"it returned {type(given).__name__}",
+                    f"it returned {type(returned).__name__}",
                     f"return arrays by the names of the inputs: {joined(sorted(wanted))}",
                 )
-            arrays = {str(name): self._array(str(name), value) for name, value in given.items()}
+            arrays = {str(name): self._array(str(name), value) for name, value in returned.items()}
         for name in sorted(wanted - arrays.keys()):
             near = close(name, arrays)
             raise InputError(
@@ -151,7 +151,7 @@ class Feeding:
                 raise InputError(
                     self._name,
                     f"of {rows} rows it returned {len(arrays[name])} for '{name}'",
-                    "return as many rows as it is asked for; what is no row has rank 0",
+                    "return as many rows as are asked for; what is not per row has rank 0",
                 )
         return arrays
 
@@ -161,7 +161,7 @@ class Feeding:
         except ValueError as error:
             raise InputError(
                 self._name,
-                f"what it returned for '{name}' is no array: {str(error).partition('.')[0]}",
+                f"what it returned for '{name}' is not an array: {str(error).partition('.')[0]}",
                 "return rows of one shape",
             ) from None
 
@@ -189,7 +189,7 @@ class Feeding:
         raise KeyError(name)
 
     def to_reference(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
-        """The feeds of the reference, for all rows or for some in the order given."""
+        """The feeds of the reference, for all rows or for some in the order returned."""
         return _checked(self._reference, self._reference.inputs[0], _taken(batch, rows))
 
     def to_towers(self, batch: Batch) -> Batch:

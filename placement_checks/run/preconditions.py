@@ -1,6 +1,4 @@
-"""Whether what a run gives means anything: the programs are comparable, all is fed, nothing is
-random, and the towers ran apart.
-"""
+"""Whether a run means anything: all is fed, nothing is random, the towers ran apart."""
 
 from __future__ import annotations
 
@@ -85,8 +83,8 @@ def check_step_known(program: RunnableProgram) -> None:
     """
     if not program.placement.step.train_op:
         raise CannotRun(
-            f"which op is one step of {program.name} is not said; return it from the function "
-            "that builds the graph: {'train_op': train_op}"
+            f"{program.name} does not say which op is one step; return it from the function that "
+            "builds the graph: {'train_op': train_op}"
         )
 
 
@@ -229,7 +227,7 @@ def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarr
     towers = 1 if program.shared else len(program.inputs)
     if idle:
         raise CannotRun(
-            f"the run shows nothing: of {program.name} nothing ran on what stands for "
+            f"the run shows nothing: no op of {program.name} ran on what stands in for "
             f"{joined(device.short for device in sorted(idle))}"
         )
     if len(requested) < min(2, towers):

@@ -62,8 +62,8 @@ class ReferenceRuns:
         """Orders of rows moved by one or by a tower's part, in the batch or in each tower."""
         order = np.arange(rows)
         size = max(1, rows // self._towers)
-        ways = sorted({1, -1, size, -size}, key=abs)
-        moves = {f"moved by {by}": np.roll(order, by) for by in ways}
+        shifts = sorted({1, -1, size, -size}, key=abs)
+        moves = {f"moved by {by}": np.roll(order, by) for by in shifts}
         if rows % size == 0:
             for by in (1, -1):
                 within = np.roll(order.reshape(-1, size), by, axis=1).ravel()

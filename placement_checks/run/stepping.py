@@ -69,7 +69,7 @@ def _no_steps(sessions: PairedSessions) -> Missing | None:
         for session in (sessions.towers, sessions.reference)
     ):
         return Missing(
-            "which op is one step is not said; return it from both builders: "
+            "the programs do not say which op is one step; return it from both builders: "
             "{'train_op': train_op}"
         )
     for session, feeds in sessions.both(sessions.batches[0]):

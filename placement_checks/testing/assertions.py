@@ -688,10 +688,10 @@ def assert_weights_equal(
 
     Integers are equal or not. Other variables are compared as in gradients-equal; their noise is
     that of the reference with its rows in three other orders. Optimisers such as Adam, which
-    divide the gradient by its size, let rounding decide the way of elements whose gradient is next
-    to zero: those are left out, and a fiftieth of what a variable moves is no difference. After
-    the last step both programs are given the reference's variables, and the gradients are compared
-    once more: copies that no step refreshes show there, whatever the optimiser hides.
+    divide the gradient by its size, let rounding decide the direction of elements whose gradient
+    is next to zero: those are left out, and a fiftieth of a variable's change is no difference.
+    After the last step both programs are given the reference's variables, and the gradients are
+    compared once more: copies that no step refreshes show there, whatever the optimiser hides.
 
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
 
@@ -739,15 +739,15 @@ def assert_towers_overlap(
 
     Some steps are run and traced. The time that each op took, and what it waits for in the graphs
     that ran, give a schedule in which every GPU does one op at a time and nothing else holds it
-    up. Of the two towers that compute at once least, the share is told: 1 if one of them never
+    up. Of the two towers that compute at once least, the share is given: 1 if one of them never
     computes without the other, 0 if they take turns. It does not depend on how busy the machine
     is, nor on how many cores it has. The share in the run itself is shown beside it; a few rows
     or a busy machine make that smaller, and where it is large enough, that will do.
 
-    Two towers are a breach where the share is small and one waits for the other: a control
-    dependency or a value leads from one to the next. So are all towers on one GPU. Towers that
-    only the host holds up, each with work of its own, are none. `least` is the smallest share
-    that is no breach.
+    The rule is broken where the share of two towers is small and one waits for the other: a
+    control dependency or a value leads from one to the next; and where all towers are on one GPU.
+    Towers that only the host holds up, each with work of its own, do not break it. `least` is the
+    smallest share that does not.
 
     Parameters and their defaults:
       towers-overlap.least = 0.5

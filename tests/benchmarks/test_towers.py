@@ -21,7 +21,7 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 def check(
     tower_benchmark: TowerBenchmark, towers: Path, single: Path, gpus: int, rows: int, rounds: int
 ) -> None:
-    towers, single = (Path(os.path.relpath(each)) for each in (towers, single))
+    towers, single = (Path(os.path.relpath(target)) for target in (towers, single))
     batch = single.with_name(f"{single.name.partition(':')[0]}:batch")
 
     timing = tower_benchmark(

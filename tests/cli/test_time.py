@@ -45,10 +45,10 @@ def test_each_size_of_batch_is_timed(run: Run) -> None:
 
     timings = json.loads(ran.out)["timings"]
     assert ran.status == 0
-    assert [each["rows"] for each in timings] == [64, 256]
-    assert {each["devices"] for each in timings} == {"simulated"}
-    assert all(len(each["towers"]["wall"]) == 3 for each in timings)
-    assert all(each["simulated_ratio"] > 0 for each in timings)
+    assert [timed["rows"] for timed in timings] == [64, 256]
+    assert {timed["devices"] for timed in timings} == {"simulated"}
+    assert all(len(timed["towers"]["wall"]) == 3 for timed in timings)
+    assert all(timed["simulated_ratio"] > 0 for timed in timings)
 
 
 def test_by_default_a_batch_has_about_128_rows(run: Run) -> None:
@@ -87,7 +87,7 @@ def test_a_page_and_a_trace_of_a_step_are_written(run: Run, project: Path) -> No
     assert page.startswith("<!DOCTYPE html>")
     assert page.count("<svg") == 1
     assert "simulated" in page
-    assert {each["ph"] for each in events} == {"M", "X"}
+    assert {event["ph"] for event in events} == {"M", "X"}
 
 
 def test_without_a_reference_there_is_nothing_to_time_beside(run: Run) -> None:

@@ -107,7 +107,7 @@ def test_the_ratio_plays_no_part_in_whether_it_is_given(
 @given(rounds)
 def test_ratios_are_taken_round_by_round(pairs: Sequence[tuple[float, float]]) -> None:
     """On a machine that is slower for a while both loops are, so the medians would not do."""
-    single, towers = (loop(*each) for each in zip(*pairs, strict=True))
+    single, towers = (loop(*seconds_taken) for seconds_taken in zip(*pairs, strict=True))
     timed = timing(single, single=single, towers=towers)
 
     assert timed.ratio is not None
@@ -119,7 +119,7 @@ def test_ratios_are_taken_round_by_round(pairs: Sequence[tuple[float, float]]) -
 def test_baseline_and_contention_are_compared_with_one_gpu_round_by_round(
     pairs: Sequence[tuple[float, float]],
 ) -> None:
-    single, other = (loop(*each) for each in zip(*pairs, strict=True))
+    single, other = (loop(*seconds_taken) for seconds_taken in zip(*pairs, strict=True))
     timed = timing(other, single=single, contention=other)
 
     assert timed.contention_ratio is not None

@@ -20,7 +20,7 @@ HOST, *GPUS = (
 spans = st.lists(
     st.builds(lambda start, length: (start, start + length), st.integers(0, 30), st.integers(0, 6))
 )
-some_spans = spans.filter(lambda each: any(start < end for start, end in each))
+some_spans = spans.filter(lambda found: any(start < end for start, end in found))
 
 
 def timeline(*lanes: Sequence[tuple[float, float]]) -> Timeline:

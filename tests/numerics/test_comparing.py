@@ -56,10 +56,10 @@ def test_only_the_relation_of_two_arrays_counts(
 def test_equal_arrays_are_equal(pairs: list[tuple[float, float]], dtype: str) -> None:
     expected, _ = arrays(pairs)
 
-    each = compare(expected, expected, dtype)
+    result = compare(expected, expected, dtype)
 
-    assert (each.state, each.error) == ("equal", 0.0)
-    assert each.ratio == (pytest.approx(1) if np.any(expected) else None)
+    assert (result.state, result.error) == ("equal", 0.0)
+    assert result.ratio == (pytest.approx(1) if np.any(expected) else None)
 
 
 @given(pairs, faults, st.randoms())
@@ -68,7 +68,7 @@ def test_the_order_of_elements_does_not_matter(
 ) -> None:
     shuffled = random.sample(pairs, len(pairs))
 
-    one, other = (compare(*arrays(each), noise=noise) for each in (pairs, shuffled))
+    one, other = (compare(*arrays(order), noise=noise) for order in (pairs, shuffled))
 
     assert one._replace(ratio=None) == other._replace(ratio=None)
     assert other.ratio == (None if one.ratio is None else pytest.approx(one.ratio))
@@ -82,10 +82,10 @@ def test_error_is_the_largest_difference_in_eps_of_the_largest_expected_value(
     assume(largest)
     off = max(abs(found - expected) for expected, found in pairs)
 
-    each = compare(*arrays(pairs), dtype)
+    result = compare(*arrays(pairs), dtype)
 
-    assert each.error == pytest.approx(off / largest / EPS[dtype])
-    assert each.limit == pytest.approx(32)
+    assert result.error == pytest.approx(off / largest / EPS[dtype])
+    assert result.limit == pytest.approx(32)
 
 
 @given(pairs, faults, faults, st.sampled_from([1.0, 32.0, 1e6]), st.sampled_from([1.0, 8.0]))
@@ -100,16 +100,16 @@ def test_a_difference_is_one_that_nothing_allows(
     off = max((abs(a - b) for a, b in pairs), default=0)
     rounding = tolerance * ONE * max((abs(a) for a, _ in pairs), default=0)
 
-    each = compare(
+    result = compare(
         expected, found, noise=noise, allowed=allowed, tolerance=tolerance, times_noise=times_noise
     )
 
-    assert (each.state == "differs") == all(
+    assert (result.state == "differs") == all(
         off > limit for limit in (rounding, noise * times_noise, allowed)
     )
-    assert (each.error > each.limit) == (each.state == "differs" and bool(np.any(expected))) or (
-        not np.any(expected)
-    )
+    assert (result.error > result.limit) == (
+        result.state == "differs" and bool(np.any(expected))
+    ) or (not np.any(expected))
 
 
 @given(pairs.filter(lambda pairs: any(expected for expected, _ in pairs)))
@@ -197,8 +197,8 @@ def test_what_is_allowed_is_not_blurred() -> None:
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool"])
 def test_integers_are_equal_or_not(dtype: str) -> None:
     assert compare([10**7], [10**7], dtype) == ("w", "equal", 1.0, 0.0, 0.0)
-    each = compare([10**7], [10**7 + 1], dtype)
-    assert (each.state, each.error, each.limit) == ("differs", math.inf, 0.0)
+    result = compare([10**7], [10**7 + 1], dtype)
+    assert (result.state, result.error, result.limit) == ("differs", math.inf, 0.0)
     assert compare([1e7], [1e7 + 1]).state == "equal"
 
 
@@ -208,17 +208,17 @@ def test_integers_are_equal_or_not(dtype: str) -> None:
 def test_what_is_not_finite_differs(
     value: float, more: dict[str, Any], expected: list[float]
 ) -> None:
-    each = compare(expected, [expected[0], value], **more)
+    result = compare(expected, [expected[0], value], **more)
 
-    assert each.state == "differs"
-    assert each.ratio is None
-    assert each.figures()["error"] is None
+    assert result.state == "differs"
+    assert result.ratio is None
+    assert result.figures()["error"] is None
 
 
 def test_zero_is_equal_to_zero_alone() -> None:
     assert compare([0, 0], [0, 0]) == ("w", "equal", None, 0.0, 0.0)
-    each = compare([0, 0], [0, 1e-30])
-    assert (each.state, each.ratio, each.error) == ("differs", None, math.inf)
+    result = compare([0, 0], [0, 1e-30])
+    assert (result.state, result.ratio, result.error) == ("differs", None, math.inf)
 
 
 def test_a_zero_that_is_noise_in_other_orders() -> None:
@@ -261,14 +261,14 @@ anything = st.floats(width=32)
 @given(st.lists(st.tuples(anything, anything), max_size=4), st.sampled_from([*EPS, "int8"]))
 def test_figures_can_be_written_as_json(pairs: list[tuple[float, float]], dtype: str) -> None:
     with np.errstate(all="ignore"):
-        each = compare(*arrays(pairs), dtype)
+        result = compare(*arrays(pairs), dtype)
 
-    figures = each.figures()
+    figures = result.figures()
 
     assert json.loads(json.dumps(figures, allow_nan=False)) == figures
     assert figures.keys() == set(Difference._fields)
     for key, value in figures.items():
-        kept = getattr(each, key)
+        kept = getattr(result, key)
         assert value == kept or (value is None and not math.isfinite(kept))
 
 
@@ -289,7 +289,7 @@ def test_gradients_of_all_variables() -> None:
         trial(a=1.0, b=1 + 7e-5, c=2.0, d=1 + 7e-5), {**dict.fromkeys("abc", "float32"), "d": "x"}
     )
 
-    assert [(each.variable, each.state) for each in found] == [
+    assert [(gradient.variable, gradient.state) for gradient in found] == [
         ("a", "equal"),
         ("b", "equal"),
         ("c", "differs"),
@@ -305,10 +305,10 @@ def test_gradients_are_compared_as_told() -> None:
     dtypes = {"b": "float32"}
     batch = trial(b=1 + 7e-5)
 
-    (each,) = gradients(batch, dtypes, times_noise=6)
-    assert each.state == "differs"
-    (each,) = gradients(batch, dtypes, times_noise=6, tolerance=700)
-    assert each.state == "equal"
+    (gradient,) = gradients(batch, dtypes, times_noise=6)
+    assert gradient.state == "differs"
+    (gradient,) = gradients(batch, dtypes, times_noise=6, tolerance=700)
+    assert gradient.state == "equal"
 
 
 @pytest.mark.parametrize(
@@ -330,11 +330,11 @@ def test_zeros_are_rounded_as_the_largest_gradient_is(
     batch = Trial(4, (), expected, {**expected, "bias": bias}, {"bias": 1e-9, "w": 0.0, "v": 0.0})
     dtypes = {"bias": dtype, "w": "float32", "v": "float32"}
 
-    states = {each.variable: each.state for each in gradients(batch, dtypes, **more)}
+    states = {gradient.variable: gradient.state for gradient in gradients(batch, dtypes, **more)}
 
     assert states == {"bias": state, "w": "equal", "v": "equal"}
     quiet = Trial(4, (), expected, batch.found, dict.fromkeys(expected, 0.0))
-    states = {each.variable: each.state for each in gradients(quiet, dtypes, **more)}
+    states = {gradient.variable: gradient.state for gradient in gradients(quiet, dtypes, **more)}
     assert states["bias"] == state  # next to zero, it is so whatever its noise
 
 

@@ -16,7 +16,7 @@ from placement_checks.numerics.diagnosis import diagnoses
 from placement_checks.numerics.row_weights import Diagnosis
 from placement_checks.verification.policy import policy_errors
 
-UNKNOWN = "no mistake that is known explains it"
+UNKNOWN = "no known mistake explains it"
 FROZEN = "look for a stop_gradient, a mask, a list of variables or an index that leaves it out"
 
 SLOW = settings(deadline=None, max_examples=50)
@@ -26,7 +26,7 @@ SPLIT_OF_SIX = runs(3, 3)
 seeds = st.integers(0, 2**32 - 1)
 # Of 2, 3 or 4 towers the rows.
 splits = st.tuples(st.integers(2, 4), st.integers(2, 5)).map(
-    lambda each: runs(*[each[1]] * each[0])
+    lambda drawn: runs(*[drawn[1]] * drawn[0])
 )
 uneven = st.lists(st.integers(2, 6), min_size=2, max_size=4).map(lambda sizes: runs(*sizes))
 
@@ -122,8 +122,8 @@ def test_all_gradients_are_multiplied_by_one_number(
     given = problem(seed, rows, is_sum=is_sum)
     trial = given.trial(given.times(np.full(rows, ratio)), split)
 
-    for each in (trial, replace(trial, per_tower=[], per_row=[])):
-        cause = common(each, towers)
+    for known in (trial, replace(trial, per_tower=[], per_row=[])):
+        cause = common(known, towers)
         assert cause.ratio == pytest.approx(ratio, rel=1e-5)
         assert cause.shown == ()
         assert ("are added up" in cause.what) == (abs(ratio / towers - 1) <= 0.001)
@@ -253,7 +253,9 @@ def test_the_scale_to_declare_makes_the_gradients_equal(ratio: float) -> None:
 
     scale = float(cause.fix.rpartition("gradients-equal.scale = ")[2])
     assert not policy_errors({"gradients-equal": {"scale": scale}})
-    declared = replace(trial, found={name: each / scale for name, each in trial.found.items()})
+    declared = replace(
+        trial, found={name: gradient / scale for name, gradient in trial.found.items()}
+    )
     assert explained(declared) == {}
 
 
@@ -262,7 +264,7 @@ def test_a_gradient_of_zeros_is_told() -> None:
     given = problem()
 
     assert common(given.trial(given.times(np.zeros(12)), runs(6, 6))) == Diagnosis(
-        "nothing of it arrives",
+        "it is zero",
         "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
     )
 
@@ -681,9 +683,11 @@ def test_more_rows_than_elements_explain_nothing() -> None:
 def test_rows_that_are_alike_explain_nothing() -> None:
     """Where all rows give nearly the same gradient, no fit tells them apart."""
     given = problem(rows=6)
-    first = {name: np.repeat(each[:1], 6, axis=0) for name, each in given.slopes.items()}
+    first = {name: np.repeat(gradient[:1], 6, axis=0) for name, gradient in given.slopes.items()}
     alike = Problem(first, given.start)
-    trial = alike.trial({name: 1.7 * each**2 for name, each in alike.of([0]).items()}, runs(3, 3))
+    trial = alike.trial(
+        {name: 1.7 * gradient**2 for name, gradient in alike.of([0]).items()}, runs(3, 3)
+    )
 
     assert {cause.what for cause in explained(trial).values()} == {UNKNOWN}
 
@@ -692,8 +696,8 @@ def test_two_towers_of_three_on_the_same_rows_explain_nothing() -> None:
     """How much each of them counts cannot be told."""
     given = problem(rows=9)
     twins = {
-        name: np.concatenate([each[:3], each[3:6], each[3:6]])
-        for name, each in given.slopes.items()
+        name: np.concatenate([gradient[:3], gradient[3:6], gradient[3:6]])
+        for name, gradient in given.slopes.items()
     }
     split = runs(3, 3, 3)
     alike = Problem(twins, given.start)
@@ -707,11 +711,13 @@ def test_towers_that_are_nearly_alike_explain_nothing() -> None:
     """What is small beside both is made up of them all the same: thousands of their difference."""
     given = problem(rows=6)
     nearly = Problem(
-        {name: each[:1] + 1e-6 * each for name, each in given.slopes.items()}, given.start
+        {name: gradient[:1] + 1e-6 * gradient for name, gradient in given.slopes.items()},
+        given.start,
     )
     one, other = (nearly.of(rows) for rows in SPLIT_OF_SIX)
     found = {
-        name: each + 3000 * (one[name] - other[name]) for name, each in nearly.of(range(6)).items()
+        name: gradient + 3000 * (one[name] - other[name])
+        for name, gradient in nearly.of(range(6)).items()
     }
 
     assert common(nearly.trial(found, SPLIT_OF_SIX)).what == UNKNOWN
@@ -735,7 +741,7 @@ def test_labels_of_other_rows() -> None:
 
     assert cause == Diagnosis(
         "it is what the reference gives with the rows of 'y' moved by 6",
-        "cut all inputs of a tower at the same rows, in the same order",
+        "split all inputs at the same rows, in the same order",
     )
 
 
@@ -798,7 +804,9 @@ def said_of_pairs(seed: int, order: Sequence[str], *, alike: bool) -> dict[str, 
     """Whose gradient each is said to be; `alike` gives all one size."""
     given = problem(seed, 8, {**dict.fromkeys("abcdef", (2, 3)), "g": (6,)})
     if alike:
-        sized = {name: each / np.max(np.abs(each)) for name, each in given.slopes.items()}
+        sized = {
+            name: gradient / np.max(np.abs(gradient)) for name, gradient in given.slopes.items()
+        }
         given = Problem(sized, given.start)
     expected = given.of(range(8))
     swapped = {own: expected[other] for own, other in zip("abcdef", order, strict=True)}
@@ -857,7 +865,7 @@ def test_what_is_lost_is_not_the_gradient_of_a_variable_that_has_none() -> None:
         found={**trial.found, "d": 0 * expected["d"]},
     )
 
-    assert explained(zero)["a"].what == "nothing of it arrives"
+    assert explained(zero)["a"].what == "it is zero"
 
 
 def test_a_pair_has_one_shape() -> None:
@@ -872,7 +880,10 @@ def test_a_gradient_that_is_far_too_large_is_not_any_others_of_that_size() -> No
     given = problem(shapes={"a": (3, 4), "b": (3, 4)})
     sizes = {"a": 1e-6, "b": 1.0}
     small = Problem(
-        {name: sizes[name] / np.ptp(each) * each for name, each in given.slopes.items()},
+        {
+            name: sizes[name] / np.ptp(gradient) * gradient
+            for name, gradient in given.slopes.items()
+        },
         given.start,
     )
     other = np.random.default_rng(1).normal(0, 1, (3, 4))
@@ -949,18 +960,18 @@ def test_what_is_added_to_weights_that_are_all_alike_is_no_penalty() -> None:
 
 
 def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
-    """The mean of what the reference gives on each tower's rows; it is no sum over them."""
+    """The mean of what the reference gives on gradient tower's rows; it is no sum over them."""
     given = problem(seed, sum(map(len, split)))
     whole = given.trial({}, split)
 
     def with_statistics(gradients: Arrays) -> dict[str, Array]:
         return {
-            name: (each / np.sqrt(np.mean(each**2))).astype(np.float32).astype(np.float64)
-            for name, each in gradients.items()
+            name: (gradient / np.sqrt(np.mean(gradient**2))).astype(np.float32).astype(np.float64)
+            for name, gradient in gradients.items()
         }
 
     def on(samples: Sequence[Sample]) -> list[Sample]:
-        return [Sample(each.rows, with_statistics(each.gradients)) for each in samples]
+        return [Sample(sample.rows, with_statistics(sample.gradients)) for sample in samples]
 
     parts = on(whole.per_tower)
     found = {
@@ -979,7 +990,7 @@ def by_tower(seed: int, split: list[tuple[int, ...]]) -> Trial:
 def test_statistics_of_each_towers_rows() -> None:
     assert common(by_tower(0, runs(6, 6))) == Diagnosis(
         "it is the mean over towers of what the reference gives on each tower's rows alone: "
-        "statistics of the batch, as batch normalisation takes, are those of a tower's rows",
+        "batch statistics, as in batch normalisation, are taken over a tower's rows",
         "if that is meant, say so: gradients-equal.statistics = 'tower'; else take them over all "
         "towers",
     )
@@ -987,8 +998,8 @@ def test_statistics_of_each_towers_rows() -> None:
 
 def test_clipped_in_each_tower() -> None:
     assert common(by_tower(0, runs(6, 6)), changed=frozenset("a")) == Diagnosis(
-        "each tower changes its gradients, by clipping for example, before the mean is taken, the "
-        "reference after it",
+        "each tower changes its gradients, by clipping for example, before their mean is taken; "
+        "the reference changes the mean",
         "clip the averaged gradients; if it is meant, say so: gradients-equal.statistics = "
         "'tower'",
     )
@@ -1010,10 +1021,10 @@ def test_what_is_right_on_each_towers_rows(
 
 
 CHANGED = Diagnosis(
-    "it is clipped, or else changed, otherwise than the reference's, so that rows or towers count "
-    "by another factor",
-    "do to the averaged gradients, once and last, what the reference does to its own; undo a loss "
-    "scale before it",
+    "it is clipped, or else changed, in another way than the reference's, so that rows or towers "
+    "count by another factor",
+    "change the averaged gradients once, as the reference changes its own, and undo a loss scale "
+    "before that",
 )
 
 
@@ -1061,8 +1072,9 @@ def test_a_small_difference_is_not_explained_by_what_would_give_none(parts: bool
     given = problem()
     rng = np.random.default_rng(1)
     found = {
-        name: each + 100 * 2.0**-23 * np.max(np.abs(each)) * rng.uniform(-1, 1, each.shape)
-        for name, each in given.of(range(12)).items()
+        name: gradient
+        + 100 * 2.0**-23 * np.max(np.abs(gradient)) * rng.uniform(-1, 1, gradient.shape)
+        for name, gradient in given.of(range(12)).items()
     }
     trial = given.trial(found, runs(6, 6) if parts else ())
     assert len(differing(trial, dict.fromkeys(SHAPES, "float32"))) == 4
@@ -1192,7 +1204,7 @@ def test_one_number_that_becomes_zero() -> None:
 
 def test_what_is_zero_in_the_reference_has_no_known_cause() -> None:
     given = problem()
-    zero = Problem({name: 0 * each for name, each in given.slopes.items()}, given.start)
+    zero = Problem({name: 0 * gradient for name, gradient in given.slopes.items()}, given.start)
 
     assert common(zero.trial(given.of(range(12)), runs(6, 6))).what == UNKNOWN
 
@@ -1201,7 +1213,9 @@ def test_what_is_zero_in_the_reference_has_no_known_cause() -> None:
 @given(seeds, st.sampled_from([2, 3]), st.floats(1e-3, 1e3))
 def test_variables_may_be_of_any_size(seed: int, towers: int, size: float) -> None:
     given = problem(seed, 12)
-    sized = Problem({name: size * each for name, each in given.slopes.items()}, given.start)
+    sized = Problem(
+        {name: size * gradient for name, gradient in given.slopes.items()}, given.start
+    )
     split = runs(*[12 // towers] * towers)
     times = spread([towers, *[0] * (towers - 1)], split)
 
@@ -1216,9 +1230,10 @@ def test_noise_widens_what_is_near() -> None:
     split = runs(6, 6)
     rng = np.random.default_rng(1)
     half = given.times(spread([1, 0], split))
-    noise = {name: 1e-4 * float(np.max(np.abs(each))) for name, each in half.items()}
+    noise = {name: 1e-4 * float(np.max(np.abs(gradient))) for name, gradient in half.items()}
     too_coarse = {
-        name: each + noise[name] * rng.uniform(-1, 1, each.shape) for name, each in half.items()
+        name: gradient + noise[name] * rng.uniform(-1, 1, gradient.shape)
+        for name, gradient in half.items()
     }
 
     assert common(given.trial(too_coarse, split)).what == UNKNOWN

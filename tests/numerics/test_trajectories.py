@@ -43,8 +43,8 @@ def after(
     equal, apart = compared(numbers, steps, **more)
     assert len(equal) + len(apart) == len(steps.found[0])
     return (
-        {each.variable: each.state for each in equal},
-        {each.difference.variable: each for each in apart},
+        {same.variable: same.state for same in equal},
+        {divergence.difference.variable: divergence for divergence in apart},
     )
 
 
@@ -105,11 +105,11 @@ def test_the_state_is_that_after_the_last_step() -> None:
     steps = trained([[2, 3], [4, 5], [6, 7]], [[2, 3], [4, 5], [6, 7 + 20 * ONE]])
     numbers = measurement(dtypes={"w": "float32"}, trajectory=steps)
 
-    ((each,), apart) = compared(numbers, steps)
+    ((same,), apart) = compared(numbers, steps)
 
     assert not apart
-    assert each.error == pytest.approx(20 / 7, rel=1e-3)
-    assert each.limit == pytest.approx(32)
+    assert same.error == pytest.approx(20 / 7, rel=1e-3)
+    assert same.limit == pytest.approx(32)
 
 
 def test_variables_of_one_program_alone_are_not_compared() -> None:
@@ -158,9 +158,9 @@ def test_how_far_off_it_is_at_last() -> None:
 def test_what_the_reference_does_not_move() -> None:
     steps = trained([[1, 2], [1, 2]], [[1, 3], [1, 3]])
 
-    each = after(steps)[1]["w"]
+    divergence = after(steps)[1]["w"]
 
-    assert (each.moved, each.error) == (None, math.inf)
+    assert (divergence.moved, divergence.error) == (None, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_how_far_the_first_step_that_differs_moves_it(
 ) -> None:
     steps = trained([[2, 4], [4, 4 + 10 / 3]], found)
 
-    each = after(steps)[1]["w"]
+    divergence = after(steps)[1]["w"]
 
-    assert each.moved == (None if moved is None else pytest.approx(moved))
+    assert divergence.moved == (None if moved is None else pytest.approx(moved))
 
 
 ways = st.lists(st.integers(-1000, 1000).filter(bool), min_size=2, max_size=6)
@@ -199,10 +199,10 @@ def test_each_step_is_told_by_its_own_way(
     one = start + first[:size]
     way = np.array(second[:size])
 
-    each = after(trained([one, one + way], [one, one + ratio * way], start))[1]["w"]
+    divergence = after(trained([one, one + way], [one, one + ratio * way], start))[1]["w"]
 
-    assert each.step == 2
-    assert each.moved == pytest.approx(ratio, abs=1e-6)
+    assert divergence.step == 2
+    assert divergence.moved == pytest.approx(ratio, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_what_is_not_finite_differs(optimizer: str, value: float) -> None:
 def slots(*factors: float, of: str = "w") -> Trajectory:
     """w, and slots of it that are multiplied by so much."""
     expected = {"w": [[2.0, 3.0]] * 3, **{f"w/{n}": [[1.0, 5.0]] * 3 for n in range(len(factors))}}
-    found = {f"w/{n}": [np.array([1.0, 5.0]) * each] * 3 for n, each in enumerate(factors)}
+    found = {f"w/{n}": [np.array([1.0, 5.0]) * factor] * 3 for n, factor in enumerate(factors)}
     start = {name: [0.0, 0.0] for name in expected}
     return trajectory(start, expected, found, uncertain={of: [False, False]})
 
@@ -257,10 +257,10 @@ def test_other_factors_on_slots_differ(factor: float) -> None:
 
 
 def test_the_nearest_scale_is_shown() -> None:
-    each = after(slots(4.4), scale=2.0)[1]["w/0"]
+    divergence = after(slots(4.4), scale=2.0)[1]["w/0"]
 
-    assert each.difference.ratio == pytest.approx(1.1)
-    assert each.difference.error == pytest.approx(0.1 / ONE, rel=1e-5)
+    assert divergence.difference.ratio == pytest.approx(1.1)
+    assert divergence.difference.error == pytest.approx(0.1 / ONE, rel=1e-5)
 
 
 def test_the_noise_of_slots_is_scaled_as_they_are() -> None:
@@ -408,12 +408,12 @@ def test_descent_by_hand(seed: int, towers: int, rate: float) -> None:
         )[1]
 
     assert apart(steps(parts, rate / 10)) == {}
-    each = apart(steps(parts, rate / 20))["w"]
-    assert each.step == 1
-    assert each.moved == pytest.approx(0.5, rel=1e-3)
-    each = apart(steps(parts[:1], rate / 10))["w"]
-    assert each.step == 1
-    assert each.moved is None
+    divergence = apart(steps(parts, rate / 20))["w"]
+    assert divergence.step == 1
+    assert divergence.moved == pytest.approx(0.5, rel=1e-3)
+    divergence = apart(steps(parts[:1], rate / 10))["w"]
+    assert divergence.step == 1
+    assert divergence.moved is None
 
 
 def test_a_type_that_is_too_coarse_says_so() -> None:
@@ -475,8 +475,8 @@ def test_variables_that_go_where_rounding_takes_them(
         [sound, batch({"w": 1, "v": 1}, noisy)],
     ):
         equal, departed = compared(walked(*trials, trajectory=steps), steps)
-        assert [each.variable for each in equal] == left
-        assert {each.difference.variable for each in departed} == apart
+        assert [same.variable for same in equal] == left
+        assert {divergence.difference.variable for divergence in departed} == apart
 
 
 @pytest.mark.parametrize(
@@ -499,7 +499,9 @@ def test_gradients_may_be_coarser_than_the_variables(
 
     equal, apart = compared(numbers, steps)
 
-    assert [each.state for each in (*equal, *(other.difference for other in apart))] == [state]
+    assert [
+        difference.state for difference in (*equal, *(other.difference for other in apart))
+    ] == [state]
 
 
 def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
@@ -514,7 +516,7 @@ def test_the_coarsest_gradient_tells_how_coarse_a_step_may_be() -> None:
 
     def apart(**precisions: str) -> list[str]:
         _, found = compared(replace(numbers, precisions=precisions), steps, tolerance=0.5)
-        return [each.difference.variable for each in found]
+        return [divergence.difference.variable for divergence in found]
 
     assert apart(w="float32", v="float32") == ["w"]
     assert apart(w="float32", v="bfloat16") == []
@@ -533,7 +535,7 @@ def test_gradients_that_are_too_coarse_say_nothing_of_any_weight() -> None:
 
     equal, _ = compared(numbers, steps)
 
-    assert {each.variable: each.state for each in equal} == {
+    assert {same.variable: same.state for same in equal} == {
         "w": "too-coarse",
         "mean": "too-coarse",
         "step": "equal",

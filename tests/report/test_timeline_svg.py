@@ -17,13 +17,13 @@ def parts(svg: str, kind: str) -> list[ElementTree.Element]:
 
 
 def titles(svg: str) -> list[str]:
-    return [each.findtext(f"{SVG}title") or "" for each in parts(svg, "rect")]
+    return [element.findtext(f"{SVG}title") or "" for element in parts(svg, "rect")]
 
 
 def test_every_device_has_a_lane_and_every_op_its_time() -> None:
     svg = lanes_svg(STEP, "a step")
 
-    texts = [each.text for each in parts(svg, "text")]
+    texts = [element.text for element in parts(svg, "text")]
     assert [text for text in texts if text and "PU" in text] == ["CPU:0", "GPU:0", "GPU:1"]
     assert titles(svg) == [
         "read: 1 ms",
@@ -34,13 +34,15 @@ def test_every_device_has_a_lane_and_every_op_its_time() -> None:
 
 
 def test_ops_are_as_wide_as_they_are_long() -> None:
-    one, other = (float(each.attrib["width"]) for each in parts(lanes_svg(STEP, ""), "rect")[2:])
+    one, other = (
+        float(element.attrib["width"]) for element in parts(lanes_svg(STEP, ""), "rect")[2:]
+    )
 
     assert abs(one / other - 7 / 8) < 0.001
 
 
 def test_the_axis_goes_from_nothing_to_the_end_in_round_steps() -> None:
-    texts = [each.text for each in parts(lanes_svg(STEP, ""), "text")]
+    texts = [element.text for element in parts(lanes_svg(STEP, ""), "text")]
 
     assert texts[:6] == ["0 ms", "2 ms", "4 ms", "6 ms", "8 ms", "10 ms"]
 
@@ -78,13 +80,13 @@ def test_the_picture_is_that_of_the_fastest_step() -> None:
 def test_a_chrome_trace_has_a_process_for_each_device() -> None:
     events = json.loads(chrome_trace(STEP, "train.py:build"))["traceEvents"]
 
-    named = {each["pid"]: each["args"]["name"] for each in events if each["ph"] == "M"}
+    named = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
     assert list(named.values()) == [
         "train.py:build /device:CPU:0",
         "train.py:build /device:GPU:0",
         "train.py:build /device:GPU:1",
     ]
-    (conv,) = [each for each in events if each.get("name") == "tower_1/conv"]
+    (conv,) = [event for event in events if event.get("name") == "tower_1/conv"]
     assert named[conv["pid"]].endswith("GPU:1")
     assert (conv["ph"], conv["ts"], conv["dur"]) == ("X", 1000.0, 8000.0)
     assert len(events) == 3 + 4

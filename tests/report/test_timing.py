@@ -81,7 +81,7 @@ def test_a_narrow_terminal_cuts_nothing_off(width: int) -> None:
 
 
 def test_a_saved_run_is_compared_batch_by_batch() -> None:
-    before = [checked(each) for each in json.loads(render([QUIET]))["timings"]]
+    before = [checked(saved) for saved in json.loads(render([QUIET]))["timings"]]
     now = replace(QUIET, towers=loop(0.9, 0.9, 0.9))
     stream = io.StringIO()
 

@@ -37,7 +37,7 @@ class Case(NamedTuple):
     def check(self, mean: Any, weights: Any = None) -> None:
         """Rounded as in float32 or float64, and once more to half precision."""
         parts = np.ones(len(self.grads)) if weights is None else np.array(weights)
-        expected, size = (np.tensordot(parts, each, 1) / parts.sum() for each in self[1:])
+        expected, size = (np.tensordot(parts, arrays, 1) / parts.sum() for arrays in self[1:])
         dtype = next(grad.dtype for grad in self.grads if grad is not None)
         rounding = 32 * (2.0**-52 if dtype == tf.float64 else 2.0**-23)
         rounding += {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8}.get(dtype, 0)
@@ -232,7 +232,7 @@ def test_parts_weighted_by_their_rows_give_the_gradient_of_the_batch(split: list
 
     def gradients(part: slice) -> list[tuple[Any, Any]]:
         with tf.GradientTape() as tape:
-            loss = loss_of(variables, [each[part] for each in batch])
+            loss = loss_of(variables, [array[part] for array in batch])
         return list(zip(tape.gradient(loss, variables), variables, strict=True))
 
     ends = np.cumsum(split)
@@ -277,9 +277,9 @@ def test_towers_in_a_v1_graph_train_as_one_device_does(use_resource: bool) -> No
                     session.run(
                         step,
                         {
-                            placeholder: each[part]
+                            placeholder: array[part]
                             for part, fed in zip(parts, feeds, strict=True)
-                            for placeholder, each in zip(fed, batch, strict=True)
+                            for placeholder, array in zip(fed, batch, strict=True)
                         },
                     )
                 trained: list[np.ndarray] = session.run(variables)

@@ -56,15 +56,15 @@ def test_variables_of_other_names_and_shapes() -> None:
         return pairs.towers(num_gpus, loss=loss)
 
     assert refused(partial(named, names=("weights", "b")), pairs.single) == (
-        "CannotRun: variables are compared by name, and towers has none called w; mend "
+        "CannotRun: variables are compared by name, and towers has none called w; fix "
         "names-portable first"
     )
     assert refused(partial(named, names=("w_1", "b_1")), pairs.single) == (
         "CannotRun: variables are compared by name, and towers has none called w (w_1 is "
-        "near), nor 1 other of the reference; mend names-portable first"
+        "near), nor 1 other of the reference; fix names-portable first"
     )
     assert refused(partial(named, width=2), pairs.single) == (
-        "CannotRun: variable w has shape (4, 2) in towers and (4, 1) in the reference; mend "
+        "CannotRun: variable w has shape (4, 2) in towers and (4, 1) in the reference; fix "
         "names-portable first"
     )
 
@@ -177,7 +177,7 @@ def test_a_random_op_that_is_fed_off_is_none(stateless: bool) -> None:
 
         step = pairs.towers(num_gpus, loss=loss)
         inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
-        rated = [{**each, "rate": rate} for each in inputs]
+        rated = [{**mapping, "rate": rate} for mapping in inputs]
         return {**step, "inputs": rated if num_gpus > 1 else rated[0]}
 
     def batch(rng: np.random.Generator, n: int) -> Mapping[str, Any]:
@@ -238,8 +238,8 @@ X, Y = (0, [4], np.float32), (0, [1], np.float32)
         (array(x=X, y_=Y), "it returned no array for the input 'y'; is 'y_' meant?"),
         (
             array(x=(1, [4], np.float32), y=Y),
-            "of 16 rows it returned 17 for 'x'; return as many rows as it is asked for; what is "
-            "no row has rank 0",
+            "of 16 rows it returned 17 for 'x'; return as many rows as are asked for; what "
+            "is not per row has rank 0",
         ),
         (
             lambda _rng: {},
@@ -371,7 +371,7 @@ def test_inputs_that_are_no_placeholders() -> None:
         def towers(num_gpus: int = 2) -> dict[str, Any]:
             step = pairs.towers(num_gpus)
             inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
-            wrong = [{**each, "x": value()} for each in inputs]
+            wrong = [{**mapping, "x": value()} for mapping in inputs]
             return {**step, "inputs": wrong if num_gpus > 1 else wrong[0]}
 
         return towers
@@ -419,11 +419,11 @@ def test_rows_that_are_no_array_and_a_rate_that_is_fed() -> None:
         loss = with_loss(lambda predicted, y: mean_of(tf.nn.dropout(predicted, rate) - y))
         step = loss(num_gpus)
         inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
-        rated = [{**each, "rate": rate} for each in inputs]
+        rated = [{**mapping, "rate": rate} for mapping in inputs]
         return {**step, "inputs": rated if num_gpus > 1 else rated[0]}
 
     assert refused(batch=ragged).startswith(
-        f"InputError: {ragged.__qualname__}: what it returned for 'x' is no array: "
+        f"InputError: {ragged.__qualname__}: what it returned for 'x' is not an array: "
     )
     assert refused(
         fed, batch=lambda rng, n: {**pairs.batch(rng, n), "rate": np.float32(0.5)}

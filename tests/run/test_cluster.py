@@ -78,7 +78,7 @@ def test_task_that_is_killed_is_named(task: tuple[str, int]) -> None:
         told = time.monotonic()
         with pytest.raises(InputError, match="its process was ended by SIGKILL;"):
             cluster.train(build)
-        left = [pid for each, pid in cluster.pids.items() if each != task]
+        left = [pid for other, pid in cluster.pids.items() if other != task]
     ended = time.monotonic()
 
     assert caught.value.object == f"/job:{job}/task:{index}"
@@ -108,7 +108,7 @@ def test_task_of_a_running_cluster_that_goes_away_is_named() -> None:
     address = cluster.spec["worker"][1]
     assert caught.value.object == "/job:worker/task:1"
     assert re.fullmatch(
-        rf"nobody answers at {address}: Connection refused during step \d+ of build",
+        rf"no server answers at {address}: Connection refused during step \d+ of build",
         caught.value.message,
     )
 
@@ -122,8 +122,8 @@ def test_a_task_that_nobody_serves_is_an_error() -> None:
             cluster.train(build)
 
     assert str(caught.value) == (
-        f"/job:ps/task:0: nobody answers at {address}: Connection refused; start its "
-        "tf.distribute.Server, or mend the address in the ClusterSpec"
+        f"/job:ps/task:0: no server answers at {address}: Connection refused; start its "
+        "tf.distribute.Server, or correct its address in the ClusterSpec"
     )
     assert time.monotonic() - begin < 10
 
@@ -235,7 +235,7 @@ def test_tasks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     [
         (
             "gpu*2",
-            "machine 'gpu*2': is one host, and no cluster; write it like \"ps*2; worker*2\"",
+            "machine 'gpu*2': is a single host, not a cluster; write it like \"ps*2; worker*2\"",
         ),
         (
             "worker*33",
@@ -260,7 +260,10 @@ def test_program_that_says_no_step(capfd: pytest.CaptureFixture[str]) -> None:
         with tf.device("/job:ps/task:0"):
             tf1.get_variable("v", [2])
 
-    with local_cluster("ps*1") as cluster, pytest.raises(InputError, match="is not said; return"):
+    with (
+        local_cluster("ps*1") as cluster,
+        pytest.raises(InputError, match="does not say which op is one step; return"),
+    ):
         cluster.train(nothing)
 
 

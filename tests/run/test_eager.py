@@ -40,7 +40,7 @@ with simulated_gpus(2, devices="simulated"):
             tf.constant(1.0) + 1
     except tf.errors.InvalidArgumentError:
         print("GPU 7 is none")
-    print(short(x), [short(each) for each in w.values], z.op.device)
+    print(short(x), [short(copy) for copy in w.values], z.op.device)
 with tf.device("/gpu:1"):
     print(short(tf.constant(1.0) + 1), tf.config.get_soft_device_placement())
 """
@@ -65,7 +65,7 @@ def fitted(width):
             return loss
         return strategy.run(replica)
     step()
-    return [each.numpy().tolist() for each in w.values]
+    return [copy.numpy().tolist() for copy in w.values]
 
 def recurrent():
     layer = tf.keras.layers.LSTM(3)
@@ -75,12 +75,12 @@ def asked():
     mirrored = tf.distribute.MirroredStrategy()
     central = tf.distribute.experimental.CentralStorageStrategy()
     with mirrored.scope():
-        copies = [each.device[-5:] for each in tf.Variable(1.0).values]
+        copies = [copy.device[-5:] for copy in tf.Variable(1.0).values]
     return {
-        "mirrored": [each[-5:] for each in mirrored.extended.worker_devices],
+        "mirrored": [device[-5:] for device in mirrored.extended.worker_devices],
         "copies": copies,
-        "central": [each[-5:] for each in central.extended.worker_devices],
-        "central holds": [each[-5:] for each in central.extended.parameter_devices],
+        "central": [device[-5:] for device in central.extended.worker_devices],
+        "central holds": [device[-5:] for device in central.extended.parameter_devices],
         "listed": len(tf.config.list_logical_devices("GPU")),
     }
 

@@ -107,7 +107,7 @@ def test_keras_optimisers_show_no_gradient_and_what_they_are_called_with_is_read
                 variables = tf1.trainable_variables()
                 gradients.append(tf.gradients(loss, variables))
             inputs.append({"x": x, "y": y})
-        mean = [tf.add_n(each) / num_gpus for each in zip(*gradients, strict=True)]
+        mean = [tf.add_n(of_towers) / num_gpus for of_towers in zip(*gradients, strict=True)]
         graph = tf1.get_default_graph()
         before = graph.version
         optimizer.apply_gradients(zip(mean, variables, strict=True))  # Keras 3 returns no op
@@ -181,8 +181,8 @@ def test_slices_are_made_dense_and_rows_that_occur_twice_count_twice(
                 ((slices, table),) = optimizer.compute_gradients(loss(x, y))
                 gradients.append(slices)
             inputs.append({"x": x, "y": y})
-        values = tf.concat([each.values / num_gpus for each in gradients], 0)
-        indices = tf.concat([each.indices for each in gradients], 0)
+        values = tf.concat([gradient.values / num_gpus for gradient in gradients], 0)
+        indices = tf.concat([gradient.indices for gradient in gradients], 0)
         mean = tf.IndexedSlices(values, indices, gradients[0].dense_shape)
         train_op = optimizer.apply_gradients([(mean, table)])
         return {"train_op": train_op, "inputs": inputs if num_gpus > 1 else inputs[0]}
@@ -258,7 +258,7 @@ def test_rows_are_made_up_where_no_batch_function_is_given() -> None:
         given.clear()
         step = pairs.towers(num_gpus, loss=loss)
         inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
-        labelled = [{**each, "labels": y} for each, y in zip(inputs, given, strict=True)]
+        labelled = [{**mapping, "labels": y} for mapping, y in zip(inputs, given, strict=True)]
         return {**step, "inputs": labelled if num_gpus > 1 else labelled[0]}
 
     given: list[Any] = []
@@ -307,7 +307,8 @@ def test_a_program_that_splits_the_batch_itself_gets_an_odd_one_too() -> None:
                 weight = tf.cast(tf.shape(part[0])[0] / n, tf.float32)
                 gradients.append(optimizer.compute_gradients(weight * pairs.squared_error(*part)))
         total = [
-            (tf.add_n([g for g, _ in each]), each[0][1]) for each in zip(*gradients, strict=True)
+            (tf.add_n([g for g, _ in pairs_of]), pairs_of[0][1])
+            for pairs_of in zip(*gradients, strict=True)
         ]
         return {"train_op": optimizer.apply_gradients(total), "inputs": {"x": x, "y": y}}
 
@@ -419,7 +420,8 @@ def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> 
 
     towers = partial(pairs.towers, loss=loss)
     whole, apart = (
-        run(towers, partial(towers, 1), statistics_per_tower=each) for each in (False, True)
+        run(towers, partial(towers, 1), statistics_per_tower=per_tower)
+        for per_tower in (False, True)
     )
 
     assert differing(whole.trials[0], whole.precisions) == {"w"}
@@ -454,7 +456,7 @@ def test_texts_of_a_case_are_kept() -> None:
         words: list[Any] = []
         step = pairs.towers(num_gpus, loss=loss)
         inputs = step["inputs"] if num_gpus > 1 else [step["inputs"]]
-        named = [{**each, "words": word} for each, word in zip(inputs, words, strict=True)]
+        named = [{**mapping, "words": word} for mapping, word in zip(inputs, words, strict=True)]
         return {**step, "inputs": named if num_gpus > 1 else named[0]}
 
     def batch(rng: np.random.Generator, n: int) -> dict[str, Any]:
@@ -530,7 +532,8 @@ def test_a_batch_function_that_gives_no_odd_batch_is_not_put_down_to_the_program
                 part = pairs.squared_error(x[i::num_gpus], y[i::num_gpus])
                 gradients.append(optimizer.compute_gradients(part / num_gpus))
         total = [
-            (tf.add_n([g for g, _ in each]), each[0][1]) for each in zip(*gradients, strict=True)
+            (tf.add_n([g for g, _ in pairs_of]), pairs_of[0][1])
+            for pairs_of in zip(*gradients, strict=True)
         ]
         return {"train_op": optimizer.apply_gradients(total), "inputs": {"x": x, "y": y}}
 

@@ -62,7 +62,7 @@ def single() -> dict[str, Any]:
 def apart(measured: Measurement) -> list[str]:
     assert measured.trajectory
     found = compared(measured, measured.trajectory, scale=measured.scale)[1]
-    return [each.difference.variable for each in found]
+    return [divergence.difference.variable for divergence in found]
 
 
 def twice_on_the_last(count: Any) -> Any:
@@ -76,7 +76,7 @@ def test_every_copy_is_compared(gpus: int) -> None:
     names = [f"{name}{slot}" for name in ("w", "b") for slot in ("", "/Momentum")] + ["count"]
     copies = {f"{name}/replica_{i}" for name in names for i in range(1, gpus)}
     assert measured.trajectory
-    assert {each.variable for each in compared(measured, measured.trajectory)[0]} == {
+    assert {same.variable for same in compared(measured, measured.trajectory)[0]} == {
         *names,
         *copies,
     }

@@ -126,7 +126,7 @@ def test_a_program_that_does_not_say_its_step_is_not_timed() -> None:
         TimedPair(pair(towers), pairs.batch)
 
     assert str(error.value) == (
-        "which op is one step of towers is not said; return it from the function that builds the "
+        "towers does not say which op is one step; return it from the function that builds the "
         "graph: {'train_op': train_op}"
     )
 

@@ -81,7 +81,7 @@ def test_what_stands_in_for_a_gpu_is_told_as_that_gpu() -> None:
         assert list(step.lanes) == [HOST, *GPUS]
         assert step.seconds > 0
     for gpu, op in zip(GPUS, ("MatMul", "MatMul_1"), strict=True):
-        assert op in {each.op for each in trace.shortest.lanes[gpu]}
+        assert op in {span.op for span in trace.shortest.lanes[gpu]}
 
 
 @pytest.mark.parametrize("gpus", [2, 3])
@@ -178,7 +178,7 @@ def test_a_program_that_does_not_say_what_a_step_is() -> None:
         traced(silent)
 
     assert str(error.value) == (
-        "which op is one step of towers is not said; return it from the function that builds the "
+        "towers does not say which op is one step; return it from the function that builds the "
         "graph: {'train_op': train_op}"
     )
 
@@ -258,7 +258,7 @@ def ran(op: str, begin: int, start: int, end: int) -> Any:
 
 def microseconds(timeline: Timeline) -> dict[Device, list[tuple[str, int, int]]]:
     return {
-        device: [(each.op, round(each.start * 1e6), round(each.end * 1e6)) for each in lane]
+        device: [(span.op, round(span.start * 1e6), round(span.end * 1e6)) for span in lane]
         for device, lane in timeline.lanes.items()
     }
 
@@ -432,7 +432,7 @@ def test_what_leaves_a_loop_waits_for_all_that_a_turn_of_it_computes(ref: str) -
     nodes = [
         node(name="a", op="LoopCond"),
         node(name="b", op="LoopCond"),
-        *(each for name in ("a1", "a2", "b1") for each in loop(name)),
+        *(node for name in ("a1", "a2", "b1") for node in loop(name)),
     ]
 
     trace = played({HOST_NAME: [ran("a1/body", 0, 0, 5)]}, parts=[nodes])

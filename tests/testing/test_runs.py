@@ -61,7 +61,7 @@ def test_what_cannot_be_traced_can_still_be_compared() -> None:
     states = {verdict.rule: verdict for verdict in verify(placement).verdicts}
     assert states["gradients-equal"].state == "kept"
     assert states["towers-overlap"].state == "not-checked"
-    assert "which op is one step of" in str(states["towers-overlap"].reason)
+    assert "does not say which op is one step" in str(states["towers-overlap"].reason)
 
 
 def test_towers_that_take_turns_are_told(fixtures: Path) -> None:
@@ -125,8 +125,8 @@ def test_training_finds_what_the_gradients_do_not_show() -> None:
     with pytest.raises(AssertionError) as error:
         assert_training_equal(by_towers, single, pairs.batch)
     assert (
-        "after 1 step global_step is not what the reference has: a step moves it by 2, and the "
-        "reference's by 1"
+        "after 1 step global_step is not what the reference has: a step changes it by 2, and "
+        "in the reference by 1"
     ) in str(error.value)
 
 
@@ -157,7 +157,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"gradients-equal\.scale: 'two' does not fit"):
         assert_gradients_equal(pairs.towers, pairs.single, pairs.batch, scale="two")  # type: ignore[arg-type]
     with pytest.raises(
-        ConfigError, match="2 steps do not show what goes wrong late; give 3 or more"
+        ConfigError, match="2 steps do not show what goes wrong later; give 3 or more"
     ):
         assert_training_equal(pairs.towers, pairs.single, pairs.batch, steps=2)
     with pytest.raises(InputError, match=r"batch\.txt: is no saved case"):

@@ -60,9 +60,9 @@ class GradientsEqual(Rule):
             if getattr(self, name) <= 0:
                 raise ConfigError(name, f"{getattr(self, name)} is not above 0", "give more")
         if not self.scale:
-            raise ConfigError("scale", "0 leaves no gradient", "give what they are multiplied by")
+            raise ConfigError("scale", "0 leaves no gradient", "give the factor of the gradients")
         if self.rows < 0 or any(share < 1 for share in self.shares):
-            raise ConfigError("rows, shares", "a part has no rows", "give whole numbers from 1 on")
+            raise ConfigError("rows, shares", "a part has no rows", "give whole numbers above 0")
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -80,8 +80,8 @@ class GradientsEqual(Rule):
         if factor != 1:
             steps = plural(len(measured.trajectory.found) if measured.trajectory else 0, "step")
             notes.append(
-                f"all gradients are {factor:.4g} times the reference's, and the rate makes up for "
-                f"it: the weights are equal after {steps}"
+                f"all gradients are {factor:.4g} times the reference's, and the learning rate "
+                f"compensates for it: the weights are equal after {steps}"
             )
         worst: dict[str, Difference] = {}
         for trial in measured.trials:
@@ -143,7 +143,8 @@ class GradientsEqual(Rule):
         elif names["too-coarse"]:
             verdict = self.not_checked(
                 f"the gradients of {_some(names['too-coarse'])} are computed in "
-                f"{measured.precisions[names['too-coarse'][0]]}, too coarse to tell a hundredth",
+                f"{measured.precisions[names['too-coarse'][0]]}, too coarse to show a difference "
+                "of 1 %",
                 "build the model in float32 or float64 to compare",
             )
         elif len(names["equal"]) == len(zero) and not names["differs"]:

@@ -25,15 +25,15 @@ class TowersOverlap(Rule):
 
     Some steps are run and traced. The time that each op took, and what it waits for in the graphs
     that ran, give a schedule in which every GPU does one op at a time and nothing else holds it
-    up. Of the two towers that compute at once least, the share is told: 1 if one of them never
+    up. Of the two towers that compute at once least, the share is given: 1 if one of them never
     computes without the other, 0 if they take turns. It does not depend on how busy the machine
     is, nor on how many cores it has. The share in the run itself is shown beside it; a few rows
     or a busy machine make that smaller, and where it is large enough, that will do.
 
-    Two towers are a breach where the share is small and one waits for the other: a control
-    dependency or a value leads from one to the next. So are all towers on one GPU. Towers that
-    only the host holds up, each with work of its own, are none. `least` is the smallest share
-    that is no breach.
+    The rule is broken where the share of two towers is small and one waits for the other: a
+    control dependency or a value leads from one to the next; and where all towers are on one GPU.
+    Towers that only the host holds up, each with work of its own, do not break it. `least` is the
+    smallest share that does not.
     """
 
     name = "towers-overlap"
@@ -44,7 +44,7 @@ class TowersOverlap(Rule):
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= 1:
-            raise ConfigError("least", f"{self.least} is no share", "give one above 0, up to 1")
+            raise ConfigError("least", f"{self.least} is not a share", "give one above 0, up to 1")
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -64,7 +64,7 @@ class TowersOverlap(Rule):
         if observed is not None and observed >= self.least:
             return self.verdict([], note)
         if not possible:
-            return self.not_checked("what the ops of a step wait for goes round in a circle", note)
+            return self.not_checked("the ops of the step wait for each other in a circle", note)
         in_turn = [pair for pair in possible if pair.share < self.least]
         return self.verdict(list(self._findings(placement, trace, in_turn)), note)
 
@@ -114,7 +114,7 @@ class TowersOverlap(Rule):
             object=analysis.towers[late].devices[0].short,
             op="",
             evidence=self.kind,
-            expected=f"company for at least {self.least:.0%} of the time",
+            expected=f"overlap for at least {self.least:.0%} of the time",
             found=f"{share:.0%}",
             where=placement.where(names[path[0]]),
             path=steps(placement, path),

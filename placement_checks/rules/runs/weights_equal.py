@@ -37,10 +37,10 @@ class WeightsEqual(Rule):
 
     Integers are equal or not. Other variables are compared as in gradients-equal; their noise is
     that of the reference with its rows in three other orders. Optimisers such as Adam, which
-    divide the gradient by its size, let rounding decide the way of elements whose gradient is next
-    to zero: those are left out, and a fiftieth of what a variable moves is no difference. After
-    the last step both programs are given the reference's variables, and the gradients are compared
-    once more: copies that no step refreshes show there, whatever the optimiser hides.
+    divide the gradient by its size, let rounding decide the direction of elements whose gradient
+    is next to zero: those are left out, and a fiftieth of a variable's change is no difference.
+    After the last step both programs are given the reference's variables, and the gradients are
+    compared once more: copies that no step refreshes show there, whatever the optimiser hides.
 
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
 
@@ -60,7 +60,7 @@ class WeightsEqual(Rule):
     def __post_init__(self) -> None:
         if self.steps < 3:
             raise ConfigError(
-                "steps", f"{self.steps} steps do not show what goes wrong late", "give 3 or more"
+                "steps", f"{self.steps} steps do not show what goes wrong later", "give 3 or more"
             )
         for name in ("tolerance", "noise"):
             if getattr(self, name) <= 0:
@@ -108,13 +108,13 @@ class WeightsEqual(Rule):
         steps = plural(len(measured.trajectory.found), "step")
         if too_coarse and not findings:
             verdict = self.not_checked(
-                f"the precision is too coarse to tell a hundredth of {too_coarse[0]}",
+                f"the precision of {too_coarse[0]} is too coarse to show a difference of 1 %",
                 "build the model in float32 or float64 to compare",
             )
         elif not findings and not any(
             _is_moved(measured.trajectory, same.variable) for same in equal
         ):
-            verdict = self.not_checked("no variable that the steps move is left to compare")
+            verdict = self.not_checked("no variable that the steps change is left to compare")
         else:
             note = f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"
             verdict = self.verdict(findings, note)
@@ -147,10 +147,10 @@ def _finding(
 
 def _found(divergence: Divergence) -> str:
     if isfinite(divergence.error):
-        return f"off by {divergence.error:.2g} of what the reference moves it"
+        return f"off by {divergence.error:.2g} of its change in the reference"
     if isnan(divergence.difference.error):
         return "NaN or infinite"
-    return "moved, and the reference's is not"
+    return "changed, and the reference's is not"
 
 
 def _stale(
@@ -189,44 +189,45 @@ def _diagnosis(
     trained = trained_variable_of(name, trajectory)
     wrong = differing(measured.trials[0], measured.precisions)
     if trained in wrong:
-        return "the gradient differs, see gradients-equal", "mend gradients-equal first"
+        return "the gradient differs, see gradients-equal", "fix gradients-equal first"
     is_count = measured.dtypes[name].startswith(("int", "uint"))
     if trained is None and wrong and not is_count:
-        return f"the gradient of {min(wrong)} differs, which it may follow", "mend that first"
+        return f"the gradient of {min(wrong)} differs, which it may follow", "fix that first"
     if trained != name and trained in {other.difference.variable for other in divergences}:
-        return f"it follows {trained}", "mend that first"
+        return f"it follows {trained}", "fix that first"
     first = min(divergences, key=lambda other: other.step)
     if divergence.step > first.step:
         return (
             f"it follows {first.difference.variable}, which differs after "
             f"{plural(first.step, 'step')}",
-            "mend that first",
+            "fix that first",
         )
     if is_count:
         both = (trajectory.found, trajectory.expected)
         ours, theirs = (_moved(values, trajectory, name, divergence.step) for values in both)
         return (
-            f"a step moves it by {ours.flat[0]:g}, and the reference's by {theirs.flat[0]:g}"
+            f"a step changes it by {ours.flat[0]:g}, and in the reference by {theirs.flat[0]:g}"
             if ours.size == 1
-            else "a step moves it otherwise",
-            "let one step count as one, whatever the number of towers and rows",
+            else "a step changes it in another way",
+            "let a step count as one, whatever the number of towers and rows",
         )
     if trained in variables_with_stale_copies(measured):
         return _COPIES, _NO_COPIES
     if divergence.moved is not None and abs(divergence.moved) < 1e-3:
         return (
-            "it stays as it is",
+            "it does not change",
             "see that the step runs the op that updates it, and that towers share it",
         )
     if divergence.moved is not None and abs(divergence.moved - 1) > 1e-3:
         return (
-            f"that step moves it {divergence.moved:.3g} times as far, though its gradient is equal"
+            f"that step changes it {divergence.moved:.3g} times as much, though its gradient is "
+            "equal"
             if trained == name
-            else f"that step moves it {divergence.moved:.3g} times as far",
+            else f"that step changes it {divergence.moved:.3g} times as much",
             "update it once a step, for all towers together, and at the reference's rate",
         )
     return (
-        "the step does something else with it",
+        "the step updates it in another way",
         "compare the ops that update it in both programs",
     )
 

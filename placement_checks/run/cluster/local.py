@@ -101,9 +101,11 @@ class LocalCluster(Cluster):
             if not line:
                 raise EOFError
             event = json.loads(line)
-            if event["said"] != SERVING:
+            if event["answer"] != SERVING:
                 name = f"/job:{event['job']}/task:{event['index']}"
-                raise _not_started(name, event["said"] or "its process ended", child.last_words())
+                raise _not_started(
+                    name, event["answer"] or "its process ended", child.last_words()
+                )
             self.pids[event["job"], event["index"]] = event["pid"]
 
     def _follow(self, replies: BinaryIO) -> None:
@@ -123,12 +125,12 @@ class LocalCluster(Cluster):
 
     def ended(self) -> InputError | None:
         for (job, index), code in dict(self._ended).items():
-            said = self.log(job, index).read_text(errors="replace")[-2000:].strip()
+            output = self.log(job, index).read_text(errors="replace")[-2000:].strip()
             return InputError(
                 f"/job:{job}/task:{index}",
                 f"its process {ending(code)}",
                 "start the cluster anew, and restore the variables from a checkpoint",
-                details=said,
+                details=output,
             )
         return None
 
@@ -150,7 +152,7 @@ def local_cluster(machine: Machine | str) -> Iterator[LocalCluster]:
             GPU.
 
     Raises:
-        UsageError: it is no cluster, or a larger one than this machine should start.
+        UsageError: it is not a cluster, or a larger one than this machine should start.
         PlacerError: a task did not start.
     """
     if isinstance(machine, str):
@@ -172,7 +174,9 @@ def _not_started(name: str, why: str, details: str) -> PlacerError:
 def _check(machine: Machine) -> None:
     if machine.is_local:
         raise UsageError(
-            f"machine '{machine}'", "is one host, and no cluster", 'write it like "ps*2; worker*2"'
+            f"machine '{machine}'",
+            "is a single host, not a cluster",
+            'write it like "ps*2; worker*2"',
         )
     if len(machine.tasks) > MAX_TASKS:
         raise UsageError(

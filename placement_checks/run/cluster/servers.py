@@ -45,7 +45,7 @@ def main() -> None:
         with open(ready_read) as stream:
             answer = stream.read()
         job, index = running[process]
-        _send({"job": job, "index": index, "pid": process, "said": answer})
+        _send({"job": job, "index": index, "pid": process, "answer": answer})
     end_with_parent()  # only now: what forks is to have one thread
     reporter = threading.Thread(target=_report_ends, args=(running,), daemon=True)
     reporter.start()
@@ -81,10 +81,10 @@ def _serve(
         config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus, "GPU": 0})
         server: Any = tf.distribute.Server(spec, job_name=job, task_index=index, config=config)
         close_to_others(int(server.target.rpartition(":")[2]))
-        said = SERVING
+        answer = SERVING
     except (tf.errors.OpError, OSError) as error:
-        said = str(getattr(error, "message", error))
-    os.write(ready_write, said.encode())
+        answer = str(getattr(error, "message", error))
+    os.write(ready_write, answer.encode())
     os.close(ready_write)
     while True:
         signal.pause()

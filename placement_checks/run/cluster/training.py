@@ -103,8 +103,9 @@ class Cluster:
                 except OSError as error:
                     raise InputError(
                         f"/job:{job}/task:{index}",
-                        f"nobody answers at {address}: {error.strerror or error}",
-                        "start its tf.distribute.Server, or mend the address in the ClusterSpec",
+                        f"no server answers at {address}: {error.strerror or error}",
+                        "start its tf.distribute.Server, or correct its address in the "
+                        "ClusterSpec",
                     ) from None
 
     def train(

@@ -45,7 +45,7 @@ def batch(found: Mapping[str, Any], given: Problem | None = None, **more: Any) -
 
 def objects(verdict: Verdict) -> list[str]:
     assert verdict.state != "not-checked", verdict.reason
-    return [each.object for each in verdict.findings]
+    return [finding.object for finding in verdict.findings]
 
 
 def one(size: float = 1.0) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
         figures=verdict.figures,
     )
     assert messages(verdict) == snapshot
-    assert [(each["variable"], each["state"]) for each in verdict.figures] == [
+    assert [(figure["variable"], figure["state"]) for figure in verdict.figures] == [
         (name, "equal") for name in "abcd"
     ]
 
@@ -141,7 +141,9 @@ def test_only_what_differs_is_found(seed: int, wrong: set[str]) -> None:
     verdict = checked(measurement(batch({name: off[name] for name in wrong}, given)))
 
     assert objects(verdict) == sorted(wrong)
-    assert {each["variable"] for each in verdict.figures if each["state"] == "differs"} == wrong
+    assert {
+        figure["variable"] for figure in verdict.figures if figure["state"] == "differs"
+    } == wrong
     assert str(verdict.note).startswith(f"{len(wrong)} of 4 variables" if wrong else "4 variables")
 
 
@@ -248,7 +250,7 @@ def test_not_checked_where_gradients_are_too_coarse(
         figures=verdict.figures,
     )
     assert messages(verdict) == snapshot
-    assert [each["state"] for each in verdict.figures] == ["too-coarse"]
+    assert [figure["state"] for figure in verdict.figures] == ["too-coarse"]
 
 
 def test_some_are_too_coarse_and_others_differ(snapshot: SnapshotAssertion) -> None:
@@ -410,7 +412,7 @@ def test_broken_by_a_gradient_that_is_not_finite(snapshot: SnapshotAssertion) ->
         )
     ]
     assert messages(verdict) == snapshot
-    assert [each["error"] for each in verdict.figures if each["variable"] == "b"] == [None]
+    assert [figure["error"] for figure in verdict.figures if figure["variable"] == "b"] == [None]
 
 
 def test_not_finite_from_an_unknown_line(snapshot: SnapshotAssertion) -> None:
@@ -465,7 +467,7 @@ def test_the_odd_batch_is_judged_too(snapshot: SnapshotAssertion) -> None:
 
     assert objects(verdict) == [*"abcd"]
     assert messages(verdict) == snapshot
-    assert {each["state"] for each in verdict.figures} == {"differs"}
+    assert {figure["state"] for figure in verdict.figures} == {"differs"}
     assert checked(measurement(batch({}), odd(np.ones(13)))).state == "kept"
 
 
@@ -504,7 +506,7 @@ def test_the_count_is_of_what_is_found(second: Trial) -> None:
 
     assert objects(verdict) == ["w"]
     assert str(verdict.note).startswith("1 of 1 ")
-    assert [each["state"] for each in verdict.figures] == ["differs"]
+    assert [figure["state"] for figure in verdict.figures] == ["differs"]
 
 
 # What is declared.
@@ -535,7 +537,7 @@ def test_variables_that_are_left_out(allow: tuple[str, ...], left: str, looked_a
     verdict = checked(numbers, allow=allow)
 
     assert objects(verdict) == [*left]
-    assert [each["variable"] for each in verdict.figures] == [*looked_at]
+    assert [figure["variable"] for figure in verdict.figures] == [*looked_at]
 
 
 def test_all_are_left_out(snapshot: SnapshotAssertion) -> None:
@@ -568,15 +570,15 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share(
         ({"seconds": 0}, ["seconds: 0 is not above 0; give more"]),
         (
             {"scale": 0},
-            ["scale: 0 leaves no gradient; give what they are multiplied by"],
+            ["scale: 0 leaves no gradient; give the factor of the gradients"],
         ),
         (
             {"rows": -1},
-            ["rows: rows, shares: a part has no rows; give whole numbers from 1 on"],
+            ["rows: rows, shares: a part has no rows; give whole numbers above 0"],
         ),
         (
             {"shares": [2, 0]},
-            ["shares: rows, shares: a part has no rows; give whole numbers from 1 on"],
+            ["shares: rows, shares: a part has no rows; give whole numbers above 0"],
         ),
         (
             {"shares": [2, 1.5]},
@@ -600,9 +602,9 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share(
 def test_policy_errors_name_the_wrong_fields(
     values: Mapping[str, Any], errors: Sequence[str]
 ) -> None:
-    found = [str(each) for each in policy_errors({"gradients-equal": values})]
+    found = [str(error) for error in policy_errors({"gradients-equal": values})]
 
-    assert found == [f"gradients-equal.{each}" for each in errors]
+    assert found == [f"gradients-equal.{error}" for error in errors]
 
 
 @pytest.mark.parametrize("field", ["tolerance", "scale", "rows"])
@@ -629,15 +631,15 @@ def test_the_rate_makes_up_for_it(snapshot: SnapshotAssertion) -> None:
 
     assert (verdict.state, verdict.findings) == ("kept", ())
     assert messages(verdict) == snapshot
-    assert [each["ratio"] for each in verdict.figures] == pytest.approx([2] * 4)
+    assert [figure["ratio"] for figure in verdict.figures] == pytest.approx([2] * 4)
 
 
 def with_slot(factor: float) -> Trajectory:
     steps = steps_of()
-    slots = [{**each, "a/Momentum": np.array([5.0, 5.0])} for each in steps.expected]
-    found = [{**each, "a/Momentum": factor * np.array([5.0, 5.0])} for each in steps.found]
+    slots = [{**values, "a/Momentum": np.array([5.0, 5.0])} for values in steps.expected]
+    found = [{**values, "a/Momentum": factor * np.array([5.0, 5.0])} for values in steps.found]
     start = {**steps.start, "a/Momentum": np.zeros(2)}
-    noise = [{**each, "a/Momentum": 0.0} for each in steps.noise]
+    noise = [{**values, "a/Momentum": 0.0} for values in steps.noise]
     return replace(steps, start=start, expected=slots, found=found, noise=noise)
 
 
@@ -764,7 +766,7 @@ def test_what_is_missing_is_found_all_the_same(snapshot: SnapshotAssertion) -> N
 
     verdict = checked(numbers)
 
-    assert [each.found for each in verdict.findings] == ["no gradient"]
+    assert [finding.found for finding in verdict.findings] == ["no gradient"]
     assert messages(verdict) == snapshot
 
 
@@ -774,7 +776,7 @@ def test_figures_are_plain() -> None:
     figures = checked(measurement(trial)).figures
 
     assert json.loads(json.dumps(figures, allow_nan=False)) == figures
-    assert [each["variable"] for each in figures] == [*"abcd"]
+    assert [figure["variable"] for figure in figures] == [*"abcd"]
 
 
 def test_all_that_leaves_nothing_to_compare_is_told(snapshot: SnapshotAssertion) -> None:

@@ -96,7 +96,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             object="/device:GPU:1",
             op="",
             evidence="executed",
-            expected="company for at least 50% of the time",
+            expected="overlap for at least 50% of the time",
             found="0%",
             message=ANY,
             fix=ANY,
@@ -172,7 +172,7 @@ def test_of_towers_in_a_row_each_is_found_with_the_one_it_waits_for(
 
     verdict = checked(in_turn(towers), *row)
 
-    assert [each.object for each in verdict.findings] == [
+    assert [finding.object for finding in verdict.findings] == [
         f"/device:GPU:{i}" for i in range(1, towers)
     ]
     for i, finding in enumerate(verdict.findings, start=1):
@@ -237,7 +237,9 @@ def test_of_two_that_wait_for_each_other_the_second_is_found() -> None:
 def test_silent_on_towers_of_which_one_has_more_to_do(
     seconds: tuple[float, float], snapshot: SnapshotAssertion
 ) -> None:
-    verdict = checked(program(), *(works(i, seconds=each) for i, each in enumerate(seconds)))
+    verdict = checked(
+        program(), *(works(i, seconds=duration) for i, duration in enumerate(seconds))
+    )
 
     assert verdict.state == "kept"
     assert messages(verdict) == snapshot
@@ -246,7 +248,7 @@ def test_silent_on_towers_of_which_one_has_more_to_do(
 @pytest.mark.parametrize("seconds", [(1, 1), (1, 2), (2, 1)])
 def test_silent_on_a_host_that_works_long_for_each_tower(seconds: tuple[int, int]) -> None:
     """Even if it is through with one before it is with the other."""
-    reads = (TimedOp(f"read_{i}", HOST, each) for i, each in enumerate(seconds))
+    reads = (TimedOp(f"read_{i}", HOST, duration) for i, duration in enumerate(seconds))
 
     assert checked(program(), *reads, works(0, 0), works(1, 1)).state == "kept"
 
@@ -460,7 +462,7 @@ def test_the_least_share_that_is_no_breach(
     assert verdict.state == state
     assert messages(verdict) == snapshot
     for finding in verdict.findings:
-        assert finding.expected == f"company for at least {least:.0%} of the time"
+        assert finding.expected == f"overlap for at least {least:.0%} of the time"
         assert finding.found == "50%"
 
 
@@ -477,7 +479,7 @@ def test_the_least_share_is_that_of_the_run_too(least: float, state: str) -> Non
         (0.01, []),
         (1, []),
         *(
-            (least, [f"least: {least} is no share; give one above 0, up to 1"])
+            (least, [f"least: {least} is not a share; give one above 0, up to 1"])
             for least in (0, -0.5, 1.01, 50)
         ),
         *(
@@ -489,6 +491,6 @@ def test_the_least_share_is_that_of_the_run_too(least: float, state: str) -> Non
 def test_policy_errors_name_the_wrong_field(
     least: str | bool | float, errors: Sequence[str]
 ) -> None:
-    found = [str(each) for each in policy_errors({"towers-overlap": {"least": least}})]
+    found = [str(error) for error in policy_errors({"towers-overlap": {"least": least}})]
 
-    assert found == [f"towers-overlap.{each}" for each in errors]
+    assert found == [f"towers-overlap.{error}" for error in errors]

@@ -93,9 +93,9 @@ def test_kept(snapshot: SnapshotAssertion) -> None:
         figures=verdict.figures,
     )
     assert messages(verdict) == snapshot
-    assert [(each["variable"], each["state"], each["error"]) for each in verdict.figures] == [
-        (name, "equal", 0.0) for name in ("w", "v", "w/Momentum", "step")
-    ]
+    assert [
+        (figure["variable"], figure["state"], figure["error"]) for figure in verdict.figures
+    ] == [(name, "equal", 0.0) for name in ("w", "v", "w/Momentum", "step")]
 
 
 def test_broken(snapshot: SnapshotAssertion) -> None:
@@ -112,13 +112,13 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             op="VarHandleOp",
             evidence="executed",
             expected="the reference's value after 1 step",
-            found="off by 0.33 of what the reference moves it",
+            found="off by 0.33 of its change in the reference",
             where="main.py:40",
             message=ANY,
             fix=ANY,
         )
     ]
-    assert [(each["variable"], each["state"]) for each in verdict.figures] == [
+    assert [(figure["variable"], figure["state"]) for figure in verdict.figures] == [
         ("w", "differs"),
         ("v", "equal"),
         ("w/Momentum", "equal"),
@@ -157,8 +157,8 @@ def test_types_that_are_too_coarse(snapshot: SnapshotAssertion) -> None:
     """A way of a twentieth is no difference, so nothing is seen to stay where it is."""
     still = steps({"w": [START] * 3, "v": [START] * 3})
     values = [
-        {**each, **{name: 100 + each[name] for name in "wv"}}
-        for each in (still.start, *still.expected, *still.found)
+        {**named, **{name: 100 + named[name] for name in "wv"}}
+        for named in (still.start, *still.expected, *still.found)
     ]
     coarse = replace(still, start=values[0], expected=values[1:4], found=values[4:])
 
@@ -166,7 +166,7 @@ def test_types_that_are_too_coarse(snapshot: SnapshotAssertion) -> None:
 
     assert verdict.state == "not-checked"
     assert messages(verdict) == snapshot
-    assert {each["state"] for each in verdict.figures} == {"too-coarse", "equal"}
+    assert {figure["state"] for figure in verdict.figures} == {"too-coarse", "equal"}
 
 
 def test_gradients_that_are_too_coarse_for_their_variables(snapshot: SnapshotAssertion) -> None:
@@ -197,7 +197,7 @@ def test_variables_that_go_where_rounding_takes_them() -> None:
     verdict = WeightsEqual().judge(built(numbers))
 
     assert verdict.state == "kept"
-    assert [each["variable"] for each in verdict.figures] == ["v", "step"]
+    assert [figure["variable"] for figure in verdict.figures] == ["v", "step"]
 
 
 # Why.
@@ -251,8 +251,8 @@ def test_a_counter_that_does_not_start_at_zero(snapshot: SnapshotAssertion) -> N
     later = replace(
         taken,
         start={**taken.start, "step": np.asarray(100.0)},
-        expected=[{**each, "step": each["step"] + 100} for each in taken.expected],
-        found=[{**each, "step": each["step"] + 100} for each in taken.found],
+        expected=[{**values, "step": values["step"] + 100} for values in taken.expected],
+        found=[{**values, "step": values["step"] + 100} for values in taken.found],
     )
 
     verdict = checked(later)
@@ -406,7 +406,7 @@ def test_broken_by_a_weight_that_is_not_finite(snapshot: SnapshotAssertion) -> N
             trajectory(
                 {"w": START}, {"w": [START] * 3}, {"w": [[1, 1]] * 3}, uncertain={"w": [False] * 2}
             ),
-            "moved, and the reference's is not",
+            "changed, and the reference's is not",
         ),
     ],
 )
@@ -444,7 +444,7 @@ def test_variables_that_are_left_out(allow: tuple[str, ...], left: list[str]) ->
 
     verdict = checked(taken, fields={"allow": allow})
 
-    assert [each.object for each in verdict.findings] == left
+    assert [finding.object for finding in verdict.findings] == left
     assert verdict.state == ("broken" if left else "kept")
 
 
@@ -507,8 +507,8 @@ def test_elements_whose_way_is_rounding(optimizer: str) -> None:
         ({}, []),
         ({"steps": 3, "tolerance": 0.5, "noise": 1, "allow": ["v"]}, []),
         ({"steps": 100}, []),
-        ({"steps": 2}, ["steps: 2 steps do not show what goes wrong late; give 3 or more"]),
-        ({"steps": 0}, ["steps: 0 steps do not show what goes wrong late; give 3 or more"]),
+        ({"steps": 2}, ["steps: 2 steps do not show what goes wrong later; give 3 or more"]),
+        ({"steps": 0}, ["steps: 0 steps do not show what goes wrong later; give 3 or more"]),
         ({"steps": 3.5}, ["steps: 3.5 does not fit; give a whole number"]),
         ({"tolerance": 0}, ["tolerance: 0 is not above 0; give more"]),
         ({"noise": -8.0}, ["noise: -8.0 is not above 0; give more"]),
@@ -522,9 +522,9 @@ def test_elements_whose_way_is_rounding(optimizer: str) -> None:
 def test_policy_errors_name_the_wrong_fields(
     values: Mapping[str, Any], errors: Sequence[str]
 ) -> None:
-    found = [str(each) for each in policy_errors({"weights-equal": values})]
+    found = [str(error) for error in policy_errors({"weights-equal": values})]
 
-    assert found == [f"weights-equal.{each}" for each in errors]
+    assert found == [f"weights-equal.{error}" for error in errors]
 
 
 def test_the_note_has_the_number_of_steps(snapshot: SnapshotAssertion) -> None:
@@ -616,12 +616,12 @@ def test_copies_are_told_in_the_order_of_their_names() -> None:
     """Of several variables whose gradient differs after the steps alone."""
     verdict = checked(steps({}, after=batch(["w", "v"])))
 
-    assert [each.object for each in verdict.findings] == ["v", "w"]
+    assert [finding.object for finding in verdict.findings] == ["v", "w"]
 
 
 def test_a_few_times_the_noise_is_no_difference() -> None:
     """Five times; eight are allowed."""
-    found = [[value + 5e-4 for value in each] for each in STEPS]
+    found = [[value + 5e-4 for value in step] for step in STEPS]
 
     assert checked(steps({"w": found}, noise=1e-4)).state == "kept"
     assert checked(steps({"w": found}, noise=5e-5)).state == "broken"
