@@ -180,19 +180,19 @@ def test_tasks_answer_on_loopback_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("sys.exit('no TensorFlow')", "a local cluster: did not start: its process ended with "),
         (
             "print('no TensorFlow', file=sys.stderr, flush=True); "
-            "print(json.dumps({'job': 'ps', 'index': 0, 'said': 'port taken'}), flush=True); "
+            "print(json.dumps({'job': 'ps', 'index': 0, 'answer': 'port taken'}), flush=True); "
             "sys.stdin.read()",
             "/job:ps/task:0: did not start: port taken; try again: every start takes other ports",
         ),
     ],
 )
 def test_a_cluster_that_does_not_start_says_why_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, code: str, said: str
+    monkeypatch: pytest.MonkeyPatch, code: str, message: str
 ) -> None:
     """A stand-in for the process of the servers."""
     command = [sys.executable, "-Sc", f"import json, sys; sys.stdin.readline(); {code}"]
@@ -202,7 +202,7 @@ def test_a_cluster_that_does_not_start_says_why_and_leaves_nothing(
     with pytest.raises(PlacerError) as caught, local_cluster("ps*1"):
         pass
 
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
     assert caught.value.details == "no TensorFlow"
     assert psutil.Process().children() == before
 
