@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -62,7 +63,7 @@ _ROUNDS = 30
 @click.option("--against", metavar="FILE", help="A run saved with --format json, to compare with.")
 @click.option("--timeline", metavar="FILE", help="Write one step as a Chrome trace (JSON).")
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json", "html"]), default="text",
+    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text",
     show_default=True,
 )  # fmt: skip
 @click.option("--output", metavar="FILE", help="Write the report to this file.")
@@ -76,7 +77,7 @@ def command(
     fail_over: float | None,
     against: str | None,
     timeline: str | None,
-    form: str,
+    output_format: str,
     output: str | None,
 ) -> int:
     """Time training steps of towers beside those of one GPU.
@@ -95,7 +96,7 @@ def command(
             gathering.prepare(placer=False)
             timings = _timed(target, settings, rows, rounds)
         step.write(chrome_trace(timings[-1].trace.shortest, target))
-        _write(timings, form, stream, lambda console: _compare(timings, before, against, console))
+        _write(timings, output_format, stream, partial(_compare, timings, before, against))
     return 0 if fail_over is None else _status(timings, fail_over)
 
 
@@ -176,15 +177,18 @@ def _progress() -> Progress:
 
 
 def _write(
-    timings: Sequence[Timing], form: str, stream: TextIO, compare: Callable[[Console], None]
+    timings: Sequence[Timing],
+    output_format: str,
+    stream: TextIO,
+    compare: Callable[[Console], None],
 ) -> None:
     def write(console: Console) -> None:
         timing_report.write(timings, console)
         compare(console)
 
-    if form == "json":
+    if output_format == "json":
         stream.write(timing_report.render(timings) + "\n")
-    elif form == "html":
+    elif output_format == "html":
         pictures = [picture(timing.trace, timing.at.program) for timing in timings]
         stream.write(page(f"{timings[0].at.program}, timed", write, pictures))
     else:
