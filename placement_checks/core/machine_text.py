@@ -104,7 +104,7 @@ def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
         raise malformed(whole, f"a job has between 1 and {MAX_TASKS} tasks")
     if first in taken:
         raise malformed(whole, f"/job:{job}/task:{first} is there twice")
-    return [Task(job, each, devices) for each in range(first, last + 1)]
+    return [Task(job, task, devices) for task in range(first, last + 1)]
 
 
 def _check_spelling(job: str, count: str | None, whole: str) -> None:

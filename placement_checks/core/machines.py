@@ -167,7 +167,7 @@ class Machine:
         if self.stated_master is not None:
             job, index = self.stated_master
         else:
-            job = next((each for each in _MASTERS if each in self.jobs), min(self.jobs))
+            job = next((job for job in _MASTERS if job in self.jobs), min(self.jobs))
             index = min(self.jobs[job])
         return next(task for task in self.tasks if (task.job, task.index) == (job, index))
 

@@ -204,7 +204,7 @@ _PARTLY = (
     *("ScatterNdUpdate", "StridedSliceAssign", "CountUpTo"),
 )
 # Not ScatterNdNonAliasingAdd and TensorScatterAdd, which make another tensor.
-UPDATES = ASSIGNS | {*_PARTLY, *(f"Resource{each}" for each in _PARTLY)}
+UPDATES = ASSIGNS | {*_PARTLY, *(f"Resource{update}" for update in _PARTLY)}
 _BY_GRADIENT = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]\w*")
 
 

@@ -62,7 +62,7 @@ class Step:
         if isinstance(returned, Step):
             step = returned
         elif isinstance(returned, Mapping):
-            known = {each.name for each in fields(Step)}
+            known = {entry.name for entry in fields(Step)}
             step = Step(**{key: value for key, value in returned.items() if key in known})
         elif hasattr(returned, "graph") and hasattr(returned, "name"):
             step = Step(train_op=returned)
@@ -128,8 +128,9 @@ class Program:
     def takes_num_gpus(self) -> bool:
         parameters = self._parameters().values()
         return any(
-            each.kind is each.VAR_KEYWORD or (each.name == "num_gpus" and _by_keyword(each))
-            for each in parameters
+            parameter.kind is parameter.VAR_KEYWORD
+            or (parameter.name == "num_gpus" and _by_keyword(parameter))
+            for parameter in parameters
         )
 
     def arguments(self, num_gpus: int) -> dict[str, int]:
@@ -140,11 +141,11 @@ class Program:
         """
         given = {"num_gpus": num_gpus} if self.takes_num_gpus else {}
         wanted = [
-            each.name
-            for each in self._parameters().values()
-            if each.default is each.empty
-            and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-            and each.name not in given
+            parameter.name
+            for parameter in self._parameters().values()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+            and parameter.name not in given
         ]
         if wanted:
             raise InputError(

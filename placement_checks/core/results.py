@@ -99,7 +99,7 @@ class Report:
         """
         if self.errors:
             return 2
-        unchecked = [each.rule for each in self.verdicts if each.state == "not-checked"]
+        unchecked = [verdict.rule for verdict in self.verdicts if verdict.state == "not-checked"]
         if self.count("broken"):
             return 1
         if not self.count("kept") or any(rule in asked for rule in unchecked):

@@ -68,7 +68,7 @@ class Behaviour:
                 _switch(name, on=wanted)
 
 
-_NAMES = tuple(each.name for each in fields(Behaviour))
+_NAMES = tuple(switch.name for switch in fields(Behaviour))
 _TURNED_OFF = re.compile(rf"\bdisable_({'|'.join(_NAMES)})\b")
 
 # By program, None for one that follows the process; and by what modules programs share: those are

@@ -51,7 +51,9 @@ class GraphDetails(Details):
         found = self._op(op)
         if found is None:
             return ()
-        return [Tensor(each.dtype.base_dtype.name, dims(each.shape)) for each in found.outputs]
+        return [
+            Tensor(output.dtype.base_dtype.name, dims(output.shape)) for output in found.outputs
+        ]
 
     def attributes(self, op: str) -> Mapping[str, Any]:
         node = self._node(op)
@@ -72,8 +74,8 @@ class GraphDetails(Details):
         if kind == "list" and not value.list.func and not value.list.tensor:
             listed = value.list
             plain = (listed.i, listed.f, listed.b, listed.s, listed.type)
-            return tuple(each for values in plain for each in values) or tuple(
-                _shape(each) for each in listed.shape
+            return tuple(item for values in plain for item in values) or tuple(
+                _shape(shape) for shape in listed.shape
             )
         return None
 

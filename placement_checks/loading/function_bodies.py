@@ -69,7 +69,7 @@ def check_calls(graph_def: Any, program: str) -> None:
                 sizes[function] = _Size(len(nodes) + ops, levels + 1)
         found = [sizes[function] for function in functions]
         return _Size(
-            sum(each.ops for each in found), max((each.levels for each in found), default=0)
+            sum(size.ops for size in found), max((size.levels for size in found), default=0)
         )
 
     def too_deep() -> InputError:

@@ -44,9 +44,9 @@ class GradientNotes:
                 self._busy = False
                 self._built.append((start, graph.version))
                 self.objectives += [
-                    each.name
-                    for each in tf.nest.flatten(targets)
-                    if getattr(each, "graph", None) is graph
+                    target.name
+                    for target in tf.nest.flatten(targets)
+                    if getattr(target, "graph", None) is graph
                 ]
 
         return noting

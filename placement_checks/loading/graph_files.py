@@ -72,15 +72,15 @@ def _parse(file: Path, name: str) -> Any:
 
 def _nodes(message: Any) -> bool:
     if isinstance(message, saved_model_pb2.SavedModel):
-        return any(_nodes(each) for each in message.meta_graphs)
+        return any(_nodes(graph) for graph in message.meta_graphs)
     graph = message.graph_def if isinstance(message, meta_graph_pb2.MetaGraphDef) else message
     return bool(graph.node)
 
 
 def _for_training(saved: Any) -> Any:
     """The MetaGraph tagged ``train``, else the first, of those that hold ops."""
-    graphs = [each for each in saved.meta_graphs if _nodes(each)]
-    return next((each for each in graphs if "train" in each.meta_info_def.tags), graphs[0])
+    graphs = [graph for graph in saved.meta_graphs if _nodes(graph)]
+    return next((graph for graph in graphs if "train" in graph.meta_info_def.tags), graphs[0])
 
 
 def _collections(meta: Any, program: str) -> dict[str, tuple[str, ...]]:

@@ -111,7 +111,7 @@ class _Builds:
             step=step,
             graph_def=source.graph_def,
             graph=source.live,
-            initial=initial_state(source.live, {each.name for each in asked.variables}),
+            initial=initial_state(source.live, {variable.name for variable in asked.variables}),
             applied=applied,
             for_gpus=self._for_gpus,
         )

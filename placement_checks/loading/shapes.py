@@ -70,8 +70,11 @@ def _imported(data: bytes) -> dict[str, list[tuple[str, list[int | None] | None]
             return {}
     return {
         op.name: [
-            (each.dtype.base_dtype.name, None if each.shape.rank is None else each.shape.as_list())
-            for each in op.outputs
+            (
+                output.dtype.base_dtype.name,
+                None if output.shape.rank is None else output.shape.as_list(),
+            )
+            for output in op.outputs
         ]
         for op in graph.get_operations()
     }

@@ -29,7 +29,7 @@ def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]
     What led to the call of a builder, if it was called by `building.build`, is left out, and so is
     every frame outside ``folder``, if one is given.
     """
-    frames = [(each.filename, each.lineno, each.name) for each in stack]
+    frames = [(frame.filename, frame.lineno, frame.name) for frame in stack]
     for position in range(len(frames) - 1, -1, -1):
         if frames[position][0] == _BUILD:
             frames = frames[position + 1 :]

@@ -27,8 +27,8 @@ def step_ops(step: Step, source: Source) -> StepOps:
         if value is None:
             return
         if isinstance(value, list | tuple):
-            for each in value:
-                yield from names(key, each)
+            for item in value:
+                yield from names(key, item)
             return
         named = value
         if isinstance(value, tf.Variable):  # also what an assignment yields, by its own op
@@ -50,9 +50,11 @@ def step_ops(step: Step, source: Source) -> StepOps:
         train_op=tuple(names("train_op", step.train_op)),
         losses=tuple(names("loss", step.loss)),
         inputs=tuple(
-            tuple(names("inputs", list(each.values())))
-            for each in ([step.inputs] if isinstance(step.inputs, Mapping) else step.inputs or ())
-            if isinstance(each, Mapping)
+            tuple(names("inputs", list(inputs.values())))
+            for inputs in (
+                [step.inputs] if isinstance(step.inputs, Mapping) else step.inputs or ()
+            )
+            if isinstance(inputs, Mapping)
         ),
         session=_session(step.config),
     )

@@ -64,7 +64,7 @@ def graph_file(path: Path) -> Path:
     name = str(path)
     if kind_of(path) == "folder":
         saved = [path / f"saved_model{suffix}" for suffix in (".pb", ".pbtxt")]
-        path = next((each for each in saved if kind_of(each) == "file"), path)
+        path = next((file for file in saved if kind_of(file) == "file"), path)
         if kind_of(path) == "folder":
             raise InputError(name, "is a folder without a saved_model.pb", "name a SavedModel")
     if reason := _unreadable(path):
@@ -246,7 +246,7 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
         with users_code(target, _LOADING, None):  # a module's own __getattr__
             present = hasattr(found, part)
         if not present:
-            names = [each for each, value in vars(module).items() if callable(value)]
+            names = [key for key, value in vars(module).items() if callable(value)]
             raise InputError(
                 target,
                 f"there is no function '{name}' in it",

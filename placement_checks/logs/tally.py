@@ -155,7 +155,7 @@ def _add(counts: MutableMapping[Record, int], record: Record, times: int) -> Non
 
 def _unglue(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:
     """Take pytest's progress dots off the names of nodes that were printed right behind them."""
-    for record in [each for each in plain if each.node and each.node[0] == "."]:
+    for record in [record for record in plain if record.node and record.node[0] == "."]:
         node = (record.node or "").lstrip(".")
         if record not in logged and node[:1].isalnum():
             _add(plain, record._replace(node=node), plain.pop(record))

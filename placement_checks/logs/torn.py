@@ -80,12 +80,15 @@ def is_cut(line: bytes) -> bool:
 def unfinished(line: bytes, readings: list[Reading]) -> list[bytes]:
     """The beginnings, ``node: (Op)``, of the records that begin on a line and do not end on it."""
     begun = list(_BEGUN.finditer(line))
-    whole = [each for each in readings if None not in (each.record.node, each.record.op)]
+    whole = [
+        reading for reading in readings if None not in (reading.record.node, reading.record.op)
+    ]
     lacking = len(begun) - len(whole)
     if lacking <= 0:
         return []
     left = Counter(_beginning(line, match) for match in begun) - Counter(
-        b"] " * each.logged + f"{each.record.node}: ({each.record.op})".encode() for each in whole
+        b"] " * reading.logged + f"{reading.record.node}: ({reading.record.op})".encode()
+        for reading in whole
     )
     return list(left.elements())[:lacking]
 
@@ -241,10 +244,12 @@ def _mend_names(plain: MutableMapping[Record, int], logged: Mapping[Record, int]
     into other text, only the copies tell. And text that ends in no newline becomes the beginning
     of a name: ``loss: 2.30w/read``.
     """
-    alone = {each for each in plain if each.node and each not in logged}
+    alone = {record for record in plain if record.node and record not in logged}
     if not logged or not 0 < len(alone) <= _MOST_ALONE:
         return
-    lacking = {each for each in logged if each.node and plain.get(each, 0) < logged[each]}
+    lacking = {
+        record for record in logged if record.node and plain.get(record, 0) < logged[record]
+    }
     lengths = {len(record.node or "") for record in alone}
     longer: dict[Record, set[Record]] = defaultdict(set)
     for record in lacking:
@@ -289,4 +294,4 @@ def complete(text: bytes) -> Record | None:
     """The record that ``text`` is, device included."""
     if not text[-1:].isdigit() or len(text) > _LONGEST:
         return None
-    return next((each.record for each in read(text) if each.record.device), None)
+    return next((reading.record for reading in read(text) if reading.record.device), None)

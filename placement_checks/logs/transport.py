@@ -123,13 +123,13 @@ def _strings(value: Any) -> Iterator[str]:
     """The strings in a JSON value, and the texts that journald writes as numbers."""
     todo = [value]
     while todo:
-        each = todo.pop()
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, dict):
-            todo += each.values()
-        elif isinstance(each, list):
-            if each and all(isinstance(byte, int) and 0 <= byte < 256 for byte in each):
-                yield bytes(each).decode(errors="replace")
+        item = todo.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            todo += item.values()
+        elif isinstance(item, list):
+            if item and all(isinstance(byte, int) and 0 <= byte < 256 for byte in item):
+                yield bytes(item).decode(errors="replace")
             else:
-                todo += each
+                todo += item

@@ -72,7 +72,7 @@ def _follows_resource(node: Any) -> bool:
 
     The placer puts it on the device of what it is led to, even strictly, wherever it asks to be.
     """
-    types = (each for value in node.attr.values() for each in (value.type, *value.list.type))
+    types = (dtype for value in node.attr.values() for dtype in (value.type, *value.list.type))
     return _has_resource(node.op) or any(map(_is_resource, types))
 
 

@@ -24,7 +24,9 @@ def why_not(op: Op, node: Any, machine: Machine) -> str:
     wanted = Device(type=op.requested.type, index=op.requested.index)
     if not machine.has(wanted):
         return f"the machine ({machine}) has no {wanted}"
-    usable = [each for each in _kernels(op.type) if each.device_type in (wanted.type, "DEFAULT")]
+    usable = [
+        kernel for kernel in _kernels(op.type) if kernel.device_type in (wanted.type, "DEFAULT")
+    ]
     if not usable:
         return f"{op.type} has no {wanted.type} kernel"
     if node is not None and not any(_fits(kernel, node) for kernel in usable):

@@ -50,7 +50,7 @@ def take(port: int, limit: float) -> None:
         ConnectionError: there is no such connection, or somebody else was quicker.
     """
     late = time.monotonic() + limit
-    while not any(each.remote.port == port for each in _own_connections()):
+    while not any(connection.remote.port == port for connection in _own_connections()):
         if time.monotonic() > late:
             raise ConnectionError(f"could not connect to its own port {port} within {limit:.0f} s")
         time.sleep(_LOOK_EVERY)
@@ -75,9 +75,13 @@ def close(port: int) -> None:
 
 
 def _look_for_others(port: int) -> None:
-    own = {each.local for each in _own_connections()}
-    for each in _connections():
-        if each.is_connected and each.local.port == port and each.remote not in own:
+    own = {connection.local for connection in _own_connections()}
+    for connection in _connections():
+        if (
+            connection.is_connected
+            and connection.local.port == port
+            and connection.remote not in own
+        ):
             raise ConnectionError(f"found that another process had connected to its port {port}")
 
 
@@ -104,7 +108,9 @@ class _Connection(NamedTuple):
 def _listeners(port: int) -> Iterator[socket.socket]:
     """This process's sockets that listen on ``port``; there is one at least, or OSError."""
     listening = {
-        each.inode for each in _connections() if each.state == _LISTEN and each.local.port == port
+        connection.inode
+        for connection in _connections()
+        if connection.state == _LISTEN and connection.local.port == port
     }
     found = {inode: name for inode, name in _own_sockets().items() if inode in listening}
     if not found:
@@ -117,7 +123,11 @@ def _listeners(port: int) -> Iterator[socket.socket]:
 def _own_connections() -> list[_Connection]:
     """The connected sockets of this process."""
     inodes = _own_sockets()
-    return [each for each in _connections() if each.inode in inodes and each.is_connected]
+    return [
+        connection
+        for connection in _connections()
+        if connection.inode in inodes and connection.is_connected
+    ]
 
 
 def _own_sockets() -> dict[str, str]:

@@ -31,11 +31,11 @@ def close(word: str, known: Iterable[str], *, alike: float = 0.6) -> list[str]:
 def nearest(name: str, names: Collection[str]) -> str | None:
     """The name in another scope, or else the one that is spelled most like it."""
     own = name.rpartition("/")[2]
-    ends = [each for each in names if each.endswith(f"/{name}")]
+    ends = [other for other in names if other.endswith(f"/{name}")]
     near = [
         *ends,
         *close(name, names),
-        *(each for each in names if each.rpartition("/")[2] == own),
+        *(other for other in names if other.rpartition("/")[2] == own),
         *close(name, names, alike=0.4),
     ]
     return near[0] if near else None

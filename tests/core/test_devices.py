@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from placement_checks import Device
 from placement_checks.core.errors import InputError
 
-PARTS = [each.name for each in fields(Device)]
+PARTS = [field.name for field in fields(Device)]
 
 jobs = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,5}", fullmatch=True)
 numbers = st.integers(0, 12)
@@ -37,7 +37,7 @@ def test_spellings_of_one_device_are_equal(kind: str, index: int, data: st.DataO
     spelled = data.draw(
         st.sampled_from([f"/{kind}:{index}", f"{kind}:{index}", f"//device:{kind}:{index}/"])
     )
-    cased = "".join(data.draw(st.sampled_from([each, each.upper()])) for each in spelled)
+    cased = "".join(data.draw(st.sampled_from([letter, letter.upper()])) for letter in spelled)
     assert Device.parse(cased) == Device(type=kind.upper(), index=index)
 
 
@@ -105,8 +105,10 @@ def test_parse_raises_nothing_but_input_errors(text: str) -> None:
 def test_over_fills_what_is_left_open(inner: Device, outer: Device) -> None:
     merged = inner.over(outer)
     for part in PARTS:
-        stated = [getattr(each, part) for each in (inner, outer)]
-        assert getattr(merged, part) == next((each for each in stated if each is not None), None)
+        stated = [getattr(device, part) for device in (inner, outer)]
+        assert getattr(merged, part) == next(
+            (value for value in stated if value is not None), None
+        )
 
 
 @given(devices, devices, devices)
@@ -193,4 +195,4 @@ def test_devices_of_a_kind_come_in_the_order_of_their_indices(
 ) -> None:
     kind = [replace(device, type="GPU", index=index) for index in indices]
 
-    assert [each.index for each in sorted(kind)] == sorted(indices)
+    assert [device.index for device in sorted(kind)] == sorted(indices)

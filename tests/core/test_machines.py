@@ -46,7 +46,7 @@ def clusters(draw: st.DrawFn) -> Machine | None:
         for gap in before:
             tasks.append(task(job, following[job] + gap, cpus=cpus, gpus=gpus))
             following[job] += gap + 1
-    masters = [] if Machine(tuple(tasks)).is_local else [(each.job, each.index) for each in tasks]
+    masters = [] if Machine(tuple(tasks)).is_local else [(task.job, task.index) for task in tasks]
     return Machine(tuple(tasks), draw(st.sampled_from([None, *masters])))
 
 
@@ -359,18 +359,20 @@ def test_smallest_has_the_jobs_that_are_asked_for(requested: Sequence[str], text
 )
 def test_smallest_has_every_device_and_no_task_beyond(requested: Sequence[Device]) -> None:
     machine = Machine.smallest(requested, 2)
-    assert all(machine.has(each) for each in requested)
-    last = {each.job: each.index for each in machine.tasks}
-    asked = {job: max(each.task or 0 for each in requested if each.job == job) for job in last}
+    assert all(machine.has(device) for device in requested)
+    last = {task.job: task.index for task in machine.tasks}
+    asked = {
+        job: max(device.task or 0 for device in requested if device.job == job) for job in last
+    }
     assert last == asked
 
 
 def test_devices_are_whole_names_in_the_order_of_the_tasks() -> None:
     machine = Machine.parse("ps*1; worker*2: gpu*2")
-    assert [str(each) for each in machine.devices if each.job == "ps"] == [
+    assert [str(device) for device in machine.devices if device.job == "ps"] == [
         "/job:ps/replica:0/task:0/device:CPU:0"
     ]
-    assert [str(each) for each in machine.gpus] == [
+    assert [str(device) for device in machine.gpus] == [
         f"/job:worker/replica:0/task:{number}/device:GPU:{index}"
         for number in range(2)
         for index in range(2)

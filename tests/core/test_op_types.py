@@ -35,7 +35,7 @@ def test_tensorflow_has_every_type(name: str) -> None:
     release = tuple(map(int, __version__.split(".")[:2]))
     excepted = OF_GRAPPLER | LATER if release < (2, 21) else OF_GRAPPLER
 
-    assert [each for each in NAMED[name] - excepted if not op_def_registry.get(each)] == []
+    assert [kind for kind in NAMED[name] - excepted if not op_def_registry.get(kind)] == []
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,8 @@ def test_no_type_is_named_elsewhere() -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    named = {each for each in quoted if op_def_registry.get(each[1]) or each[1] in OF_GRAPPLER}
+    named = {
+        (file, word) for file, word in quoted if op_def_registry.get(word) or word in OF_GRAPPLER
+    }
 
-    assert {each for each in named if each[0] not in TABLES} == WORDS
+    assert {(file, word) for file, word in named if file not in TABLES} == WORDS

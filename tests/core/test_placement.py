@@ -28,7 +28,7 @@ def test_assigned_to_takes_partial_patterns_and_passes_over_the_unplaced() -> No
         op("c", "MatMul", "/gpu:0"),
         op("d", "NoOp", "", "CPU:0"),
     )
-    assert [each.name for each in graph.assigned_to(Device(type="GPU"))] == ["a", "b"]
+    assert [op.name for op in graph.assigned_to(Device(type="GPU"))] == ["a", "b"]
 
 
 def test_where_is_the_outermost_line() -> None:

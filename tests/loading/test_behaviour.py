@@ -67,11 +67,11 @@ def test_what_the_process_has_holds_for_files_that_ask_for_nothing(write: Write)
     before = [made(first)]
 
     tf1.disable_v2_behavior()
-    within = [place(each).ops["v"].type for each in (first, second, asking)]
+    within = [place(target).ops["v"].type for target in (first, second, asking)]
     Behaviour().restore()
 
     assert (before, within) == ([RESOURCE], [REF, REF, REF])
-    assert [made(each) for each in (first, second, asking)] == [RESOURCE, RESOURCE, REF]
+    assert [made(target) for target in (first, second, asking)] == [RESOURCE, RESOURCE, REF]
 
 
 def test_a_builder_that_turns_it_off_does_so_for_itself(write: Write) -> None:

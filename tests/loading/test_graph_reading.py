@@ -141,7 +141,9 @@ def test_equal_keras_programs_have_equal_names_however_often_they_are_built() ->
 
     first, second = place(build), place(build)
 
-    assert [each.name for each in first.variables] == [each.name for each in second.variables]
+    assert [variable.name for variable in first.variables] == [
+        variable.name for variable in second.variables
+    ]
     assert first.single_gpu
     assert first.single_gpu.collections == first.placement.collections
 

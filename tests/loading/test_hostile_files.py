@@ -42,7 +42,7 @@ def graph() -> Any:
 
 
 def node(graph: Any, name: str) -> Any:
-    return next(each for each in graph.node if each.name == name)
+    return next(candidate for candidate in graph.node if candidate.name == name)
 
 
 def save(graph: Any, name: str = "graph.pb") -> str:

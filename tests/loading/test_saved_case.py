@@ -186,4 +186,4 @@ def test_a_damaged_case_is_an_error_of_that_file_or_a_case(data: st.DataObject) 
 
     with suppress(InputError):
         case = Case.load(Path("no.npz"))
-        assert sum(each.nbytes for batch in case.batches for each in batch.values()) < len(SAVED)
+        assert sum(array.nbytes for batch in case.batches for array in batch.values()) < len(SAVED)

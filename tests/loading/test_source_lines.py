@@ -57,7 +57,7 @@ def test_where_is_the_outermost_line_and_the_frames_lead_inwards(folder: Path) -
 
 def test_frames_of_keras_and_tensorflow_are_passed_over(folder: Path) -> None:
     placement = place("train.py:build")
-    kernel = next(each.name for each in placement.variables if "kernel" in each.name)
+    kernel = next(variable.name for variable in placement.variables if "kernel" in variable.name)
 
     assert [str(frame) for frame in placement.placement.details.frames(kernel)] == [
         "train.py:10",

@@ -43,7 +43,7 @@ def test_ops_and_tensors_are_known_by_their_names() -> None:
 def test_what_is_made_of_several_tensors_is_known_by_all_of_them() -> None:
     inputs = said(inputs=lambda _: {"x": tf1.sparse_placeholder(tf.float32, name="s")}).inputs
 
-    assert [sorted(each) for each in inputs] == [["s/indices:0", "s/shape:0", "s/values:0"]]
+    assert [sorted(names) for names in inputs] == [["s/indices:0", "s/shape:0", "s/values:0"]]
 
 
 def test_one_mapping_of_inputs_is_that_of_all_towers() -> None:
@@ -60,7 +60,7 @@ def test_variables_and_assignments_are_known_by_their_ops(use_resource: bool) ->
 
     (counted,) = placement.placement.step.train_op
     assert placement.ops[counted.partition(":")[0]].type.startswith("AssignAdd")
-    assert [each.partition(":")[0] for each in placement.placement.step.losses] == ["step"]
+    assert [loss.partition(":")[0] for loss in placement.placement.step.losses] == ["step"]
 
 
 def test_several_ops_are_one_step_together() -> None:

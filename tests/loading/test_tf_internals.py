@@ -115,13 +115,13 @@ def test_an_optimizer_of_keras_knows_what_it_was_built_for() -> None:
 
     optimizer.build(variables)
 
-    assert [each.name for each in tf_internals.trained_by(optimizer)] == ["b:0", "a:0"]
+    assert [variable.name for variable in tf_internals.trained_by(optimizer)] == ["b:0", "a:0"]
 
 
 def test_the_kernels_of_an_op_type() -> None:
     kernels = tf_internals.kernels_of("MatMul")
 
-    of_cpu = [each for each in kernels if each.device_type == "CPU"]
+    of_cpu = [kernel for kernel in kernels if kernel.device_type == "CPU"]
     taken = {
         number
         for kernel in of_cpu
@@ -135,7 +135,7 @@ def test_the_kernels_of_an_op_type() -> None:
 def test_the_definition_of_an_op_type() -> None:
     definition = tf_internals.definition_of("AssignVariableOp")
 
-    assert [each.name for each in definition.input_arg] == ["resource", "value"]
+    assert [argument.name for argument in definition.input_arg] == ["resource", "value"]
     assert tf_internals.definition_of("NoSuchOp") is None
 
 
@@ -322,9 +322,9 @@ def named(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
             case ast.Import():
-                yield from (each.name for each in node.names)
+                yield from (alias.name for alias in node.names)
             case ast.ImportFrom(module=str(module)):
-                yield from (f"{module}.{each.name}" for each in node.names)
+                yield from (f"{module}.{alias.name}" for alias in node.names)
             case ast.Call(func=ast.Name(id="getattr" | "setattr"), args=[_, name, *_]):
                 yield from [str(name.value)] if isinstance(name, ast.Constant) else []
             case ast.Constant(value=str(text)) if not private(text):

@@ -32,7 +32,7 @@ def test_precision_and_recall_are_1(truth: Path) -> None:
 def test_what_was_read_can_be_written_and_read_again(truth: Path, tmp_path: Path) -> None:
     log = read_logs([str(truth).replace(".truth.json", ".log")])
     file = tmp_path / "again.log"
-    file.write_text("".join(text_of(each) + "\n" for each in log.counts for _ in range(2)))
+    file.write_text("".join(text_of(record) + "\n" for record in log.counts for _ in range(2)))
 
     assert read_logs([str(file)]).counts == dict.fromkeys(log.counts, 2)
 
@@ -40,8 +40,8 @@ def test_what_was_read_can_be_written_and_read_again(truth: Path, tmp_path: Path
 def test_there_are_as_many_versions_as_promised() -> None:
     versions = {tuple(map(int, truth.parent.name.split("."))) for truth in TRUTHS}
 
-    assert len([each for each in versions if each < (2,)]) >= 5
-    assert len([each for each in versions if each >= (2,)]) >= 5
+    assert len([version for version in versions if version < (2,)]) >= 5
+    assert len([version for version in versions if version >= (2,)]) >= 5
 
 
 def test_stdout_and_stderr_in_two_files_are_one_run() -> None:

@@ -16,7 +16,7 @@ GPU = f"{HOST}/device:GPU:1"
 
 
 def found(line: str | bytes) -> list[Record]:
-    return [each.record for each in read(line.encode() if isinstance(line, str) else line)]
+    return [reading.record for reading in read(line.encode() if isinstance(line, str) else line)]
 
 
 @pytest.mark.parametrize(

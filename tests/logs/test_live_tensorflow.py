@@ -27,7 +27,7 @@ def test_a_session_is_caught() -> None:
 
     placement = caught.placement()
 
-    assert [each.name for each in placement.variables] == ["w"]
+    assert [variable.name for variable in placement.variables] == ["w"]
     assert {"w", "read"} <= placement.ops.keys()
     assigned = placement.ops["w"].assigned
     assert assigned is not None

@@ -30,7 +30,7 @@ def read(text: str) -> Log:
 
 
 def states(log: Log, machine: Machine | None = None) -> dict[str, str]:
-    return {each.rule: each.state for each in verify(log.placement(machine)).verdicts}
+    return {verdict.rule: verdict.state for verdict in verify(log.placement(machine)).verdicts}
 
 
 def test_doubled_records_are_one_placement_and_repeats_are_kept() -> None:
@@ -142,9 +142,13 @@ def test_variables_are_known_by_the_type_of_their_op() -> None:
 
     report = verify(log.placement())
 
-    checked = {each.rule: each.state for each in report.verdicts if each.state != "not-checked"}
+    checked = {
+        verdict.rule: verdict.state
+        for verdict in report.verdicts
+        if verdict.state != "not-checked"
+    }
     assert checked == {"variables-on-host": "broken", "no-idle-device": "kept"}
-    (finding,) = next(each for each in report.verdicts if each.state == "broken").findings
+    (finding,) = next(verdict for verdict in report.verdicts if verdict.state == "broken").findings
     assert finding.message == "variable w sits on /device:GPU:0, not on /device:CPU:0"
     assert finding.object == "w"
 
@@ -181,7 +185,9 @@ def test_a_log_of_a_machine_without_gpus_is_no_pass(machine: Machine | None) -> 
     log = read(f"w: (VarHandleOp): {CPU}\na: (MatMul): {CPU}\n")
 
     assert set(states(log, machine).values()) == {"not-checked"}
-    reasons = {each.rule: str(each.reason) for each in verify(log.placement(machine)).verdicts}
+    reasons = {
+        verdict.rule: str(verdict.reason) for verdict in verify(log.placement(machine)).verdicts
+    }
     assert reasons["variables-on-host"].startswith("the log comes from a machine without GPUs")
 
 
@@ -198,7 +204,7 @@ def test_a_log_before_0_12_has_no_types() -> None:
     log = read("w: /job:localhost/replica:0/task:0/gpu:0\n")
 
     assert log.placement().ops["w"].type == ""
-    reasons = {each.rule: str(each.reason) for each in verify(log.placement()).verdicts}
+    reasons = {verdict.rule: str(verdict.reason) for verdict in verify(log.placement()).verdicts}
 
     assert reasons["variables-on-host"].startswith("logs of TensorFlow before 0.12 have no op typ")
 
@@ -220,11 +226,11 @@ def test_a_graph_adds_what_the_log_does_not_say() -> None:
     )
 
     joined = log.placement(graph=GRAPH)
-    verdicts = {each.rule: each for each in verify(joined).verdicts}
+    verdicts = {verdict.rule: verdict for verdict in verify(joined).verdicts}
 
     assert (joined.program, joined.placer, list(joined.ops)) == ("a.log", "log", list("wabc"))
     assert verdicts["variables-on-host"].findings[0].where == "train.py:9"
-    assert [each.object for each in verdicts["no-fallback"].findings] == ["a"]
+    assert [finding.object for finding in verdicts["no-fallback"].findings] == ["a"]
     assert verdicts["placeable"].state == "not-checked"
 
 

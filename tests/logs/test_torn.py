@@ -338,7 +338,7 @@ def test_of_more_heads_than_copies_the_rest_is_lost() -> None:
 def test_a_newline_that_was_lost_or_comes_later(text: str, records: Sequence[str]) -> None:
     log = read(text)
 
-    found = [f"{each.node} {each.device.rpartition(':')[2]}" for each in log.counts]
+    found = [f"{record.node} {record.device.rpartition(':')[2]}" for record in log.counts]
     assert sorted(found) == records
     assert log.torn == 0
 

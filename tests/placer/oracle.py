@@ -39,9 +39,9 @@ def placed(data: bytes, soft: bool) -> dict[str, str] | str:
         except tf.errors.OpError as error:
             return str(error.message)
     (dump,) = (
-        each
-        for each in (folder / "dumps").glob("placer_output*")
-        if "oracle_probe" in each.read_text()
+        dump
+        for dump in (folder / "dumps").glob("placer_output*")
+        if "oracle_probe" in dump.read_text()
     )
     nodes = text_format.Parse(dump.read_text(), tf1.GraphDef()).node
     return {node.name: node.device for node in nodes}

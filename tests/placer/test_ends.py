@@ -104,7 +104,9 @@ def test_it_ends_though_a_process_forked_from_the_parent_holds_its_input_open(
         tmp_path,
         "import time; time.sleep(1000)",
     )
-    (forked,) = (each.pid for each in psutil.Process(parent).children() if each.pid != child)
+    (forked,) = (
+        process.pid for process in psutil.Process(parent).children() if process.pid != child
+    )
     try:
         kill(parent)
 

@@ -177,9 +177,9 @@ def ports_of(state: str) -> set[int]:
     """The local TCP ports of the placer's sockets in a state."""
     home = Path(f"/proc/{pid()}")
     inodes = set()
-    for each in (home / "fd").iterdir():
+    for descriptor in (home / "fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(each))
+            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(descriptor))
             inodes.add(match[1] if match else "")
     rows = [
         row.split()

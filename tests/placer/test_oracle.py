@@ -18,7 +18,7 @@ from placement_checks.run.devices import running_on
 
 CPUS = 3
 NAMES = [graph.__name__ for graph in GRAPHS] + [
-    each.partition(":")[2] + str(i) for i, each in enumerate(PROGRAMS)
+    program.partition(":")[2] + str(i) for i, program in enumerate(PROGRAMS)
 ]
 
 
@@ -28,7 +28,7 @@ def graphs(fixtures: Path) -> dict[str, tf.Graph]:
     builders = dict(
         zip(
             NAMES,
-            [*GRAPHS, *(builder_of(f"{fixtures}/{each}") for each in PROGRAMS)],
+            [*GRAPHS, *(builder_of(f"{fixtures}/{program}") for program in PROGRAMS)],
             strict=True,
         )
     )
@@ -71,10 +71,10 @@ def test_every_node_is_where_the_placer_of_a_local_session_puts_it(
 
     if isinstance(expected, str):
         assert placement.placement.refusals
-        assert any(each.op in expected for each in placement.placement.refusals)
+        assert any(refusal.op in expected for refusal in placement.placement.refusals)
     else:
         assert not placement.placement.refusals
         names = [op.name for op in graphs[name].get_operations()]
-        assert {each: str(placement.ops[each].assigned) for each in names} == {
-            each: expected[each] for each in names
+        assert {op: str(placement.ops[op].assigned) for op in names} == {
+            op: expected[op] for op in names
         }
