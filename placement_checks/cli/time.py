@@ -25,7 +25,7 @@ from placement_checks.report.chrome_trace import chrome_trace
 from placement_checks.report.html import page
 from placement_checks.report.timeline_svg import picture
 from placement_checks.run.threads import set_thread_pools
-from placement_checks.util.streams import report_alone
+from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural
 from placement_checks.verification import configuration, gathering
 from placement_checks.verification.configuration import Settings
@@ -92,7 +92,7 @@ def command(
     set_thread_pools()
     check_targets([target, settings.reference], settings.batch)
     with written(output) as stream, _timeline(timeline) as step:
-        with report_alone():
+        with stdout_for_report():
             gathering.prepare(placer=False)
             timings = _timed(target, settings, rows, rounds)
         step.write(chrome_trace(timings[-1].trace.shortest, target))

@@ -22,7 +22,7 @@ from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.report.html import page
 from placement_checks.report.timeline_svg import picture
-from placement_checks.util.streams import report_alone
+from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.gathering import with_numbers
@@ -104,7 +104,7 @@ def command(
     check_targets([graph, reference], batch)
     results = _Results()
     with written(output) as stream:
-        with report_alone():
+        with stdout_for_report():
             for target, settings in jobs:
                 results.judge(target, settings, graph)
         _write(results, output_format, stream)
@@ -173,7 +173,9 @@ class _Results:
             return replace(evidence, measurement=failed, trace=failed)
 
     def status(self, named: Sequence[str], require_all: bool) -> int:
-        statuses = [report.status(asked=named, require_all=require_all) for report in self.reports]
+        statuses = [
+            report.status(requested=named, require_all=require_all) for report in self.reports
+        ]
         return max([*statuses, *(FAILED for _ in self.errors)])
 
 

@@ -21,7 +21,7 @@ _FIX = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:222
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
-_SHOWN = 8
+_SHOWN = 8  # indices of tasks in a message
 
 Addresses = dict[str, dict[int, str]]
 
@@ -36,12 +36,12 @@ def addresses(spec: Any, name: str = "the ClusterSpec") -> Addresses:
     Raises:
         InputError: it has another form, an address is malformed, or two tasks have the same.
     """
-    joined = spec.as_dict() if hasattr(spec, "as_dict") else spec
-    if not isinstance(joined, Mapping) or not joined:
+    jobs = spec.as_dict() if hasattr(spec, "as_dict") else spec
+    if not isinstance(jobs, Mapping) or not jobs:
         raise InputError(name, "names no jobs", _FIX)
-    found: Addresses = {}
+    cluster: Addresses = {}
     owners: dict[str, str] = {}
-    for job, tasks in joined.items():
+    for job, tasks in jobs.items():
         if not isinstance(job, str) or not _JOB.fullmatch(job):
             raise InputError(name, f"{job!r} is no name of a job", _FIX)
         for index, address in _tasks(tasks, job, name):
@@ -54,15 +54,15 @@ def addresses(spec: Any, name: str = "the ClusterSpec") -> Addresses:
                     "give every task a port of its own",
                 )
             owners[address] = task
-            found.setdefault(job, {})[index] = address
-    return found
+            cluster.setdefault(job, {})[index] = address
+    return cluster
 
 
 def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
     """The cluster that ``TF_CONFIG`` describes, and the job and index of this process in it.
 
     Raises:
-        InputError: it is not set, is no such JSON, or names a task that its cluster has not.
+        InputError: it is not set, is not such JSON, or names a task that its cluster lacks.
     """
     text = os.environ.get(TF_CONFIG)
     if not text:
@@ -80,7 +80,7 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
     return cluster, _own(str(own["type"]), own.get("index", 0), cluster)
 
 
-def some_tasks(indices: Sequence[int]) -> str:
+def tasks_text(indices: Sequence[int]) -> str:
     """``task 0 alone``, ``tasks 0 and 7``, ``tasks 0 to 7``."""
     if len(indices) == 1:
         return f"task {indices[0]} alone"
@@ -122,13 +122,13 @@ def _check_address(address: Any, task: str, name: str) -> None:
 def _own(job: str, index: Any, cluster: Addresses) -> tuple[str, int]:
     if job not in cluster:
         near = nearest(job, list(cluster))
-        known = f"its jobs are {', '.join(cluster)}"
-        fix = f"did you mean '{near}'?" if near else known
+        jobs = f"its jobs are {', '.join(cluster)}"
+        fix = f"did you mean '{near}'?" if near else jobs
         raise InputError(TF_CONFIG, f"its task is of the job {job}, which the cluster lacks", fix)
     if not _is_index(index) or int(index) not in cluster[job]:
         raise InputError(
             TF_CONFIG,
             f"its task is /job:{job}/task:{str(index)[:20]}, which the cluster lacks",
-            f"the job has {some_tasks(sorted(cluster[job]))}",
+            f"the job has {tasks_text(sorted(cluster[job]))}",
         )
     return job, int(index)

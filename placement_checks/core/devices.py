@@ -45,7 +45,7 @@ class Device:
         Raises:
             InputError: a part that TensorFlow does not know, or a part stated twice.
         """
-        found: dict[str, str] = {}
+        named: dict[str, str] = {}
         for part in filter(None, text.split("/")):
             match = _PART.fullmatch(part)
             if match is None:
@@ -57,10 +57,10 @@ class Device:
             parts = {key: value for key, value in match.groupdict().items() if value is not None}
             if "short" in parts:
                 parts = {"type": parts["short"], "index": parts.get("short_index", "*")}
-            if found.keys() & parts.keys():
+            if named.keys() & parts.keys():
                 raise InputError(repr(text), f"'{part}' states a part again", "name one device")
-            found |= parts
-        stated = {key: value for key, value in found.items() if value != "*"}
+            named |= parts
+        stated = {key: value for key, value in named.items() if value != "*"}
         return Device(
             stated.get("job"),
             _number(stated.get("replica")),
@@ -70,7 +70,7 @@ class Device:
         )
 
     def over(self, outer: Device) -> Device:
-        """This device inside the scope of ``outer``: what this one leaves open, ``outer`` fills.
+        """This device inside the scope of ``outer``, which fills what this one leaves open.
 
         Part by part, as ``tf.DeviceSpec.make_merged_spec`` does it.
         """
@@ -119,7 +119,7 @@ class Device:
         return (self.job or "", replica, task, self.type or "", index)
 
     def __bool__(self) -> bool:
-        return self != _NOWHERE
+        return self != _ANYWHERE
 
     def __str__(self) -> str:
         parts = [
@@ -137,5 +137,5 @@ def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-_NOWHERE = Device()
+_ANYWHERE = Device()
 LOCALHOST = Device("localhost", 0, 0)

@@ -1,10 +1,10 @@
-"""What a user is told when the input, and not the program under test, is at fault."""
+"""The errors that a user gets where the input, and not the program under test, is at fault."""
 
 from __future__ import annotations
 
 from placement_checks.util.printable import printable
 
-DEBUG = "PLACEMENT_CHECKS_DEBUG"  # the variable that asks for tracebacks of our own faults
+DEBUG = "PLACEMENT_CHECKS_DEBUG"  # set in the environment: show tracebacks of our own faults
 
 
 class PlacementError(Exception):
@@ -56,27 +56,27 @@ class PlacerError(PlacementError):
 
 
 class CannotRun(Exception):
-    """Why a sound program cannot be run here for numbers; rules on runs are then not checked."""
+    """A sound program cannot be run here; the rules on runs are then not checked."""
 
 
 def as_error(object: str, fault: BaseException) -> PlacementError:
-    """What a user is told of an exception: itself if it was raised on purpose, else our fault.
+    """The error for an exception: itself if it was raised on purpose, else one of this package.
 
     Args:
-        object: what was being looked at.
+        object: what was checked when it was raised.
         fault: the exception; it becomes the cause of the error.
     """
     if isinstance(fault, PlacementError):
         return fault
-    name, told = type(fault).__name__, text_of(fault).splitlines()
+    name, lines = type(fault).__name__, message_of(fault).splitlines()
     fix = f"set {DEBUG}=1 for the traceback, and report it"
-    error = PlacementError(object, f"{name}: {told[0]}" if told else name, fix)
+    error = PlacementError(object, f"{name}: {lines[0]}" if lines else name, fix)
     error.__cause__ = fault
     return error
 
 
-def text_of(fault: BaseException) -> str:
-    """What an exception says; nothing, if not even that goes well."""
+def message_of(fault: BaseException) -> str:
+    """The message of an exception; ``""`` if its ``__str__`` raises."""
     try:
         return str(fault).strip()
     except Exception:

@@ -1,4 +1,4 @@
-"""All that a rule may look at: a placement, and what else was found out about its program."""
+"""All that a rule may look at: a placement, and what else is known of its program."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Evidence:
     policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @staticmethod
-    def of(known: Evidence | Placement) -> Evidence:
+    def of(evidence: Evidence | Placement) -> Evidence:
         """The evidence itself, or that of a placement alone, such as a log's."""
-        return known if isinstance(known, Evidence) else Evidence(known)
+        return evidence if isinstance(evidence, Evidence) else Evidence(evidence)
 
     @property
     def ops(self) -> Mapping[str, Op]:

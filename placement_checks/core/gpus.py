@@ -1,4 +1,4 @@
-"""GPUs in numbers: those of this machine, and how many a host can have."""
+"""How many GPUs there are on this machine, and how many a host can have."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def local_gpus() -> tuple[int, ...]:
 
 
 def checked_gpus(count: int) -> int:
-    """A number of GPUs a host can have.
+    """``count``, if a host can have so many GPUs.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: it is not a whole number from 1 to 256.
     """
     if isinstance(count, bool) or not isinstance(count, Integral):
         raise UsageError(f"gpus={count!r:.60}", "is no number", "give a whole one, such as gpus=2")

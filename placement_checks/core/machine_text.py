@@ -1,4 +1,4 @@
-"""Tasks: the processes of a machine, and the form in which they are written.
+"""Tasks: the processes of a machine, and the text form that describes them.
 
 A machine is written as groups of equal tasks, ``;`` between them::
 
@@ -21,7 +21,7 @@ from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import UsageError
 from placement_checks.core.gpus import MAX_GPUS
-from placement_checks.util.text import close
+from placement_checks.util.text import close_matches
 
 MAX_TASKS = 10_000
 PRESETS = {
@@ -114,20 +114,20 @@ def _check_spelling(job: str, count: str | None, whole: str) -> None:
         UsageError: the name is like one of theirs, and no devices are stated.
     """
     name, digits = re.fullmatch(r"(.*?)x?(\d*)", job.lower()).groups()  # type: ignore[union-attr]
-    for near in close(name, _TYPES, alike=0.66):  # two letters of three
+    for near in close_matches(name, _TYPES, cutoff=0.66):  # two letters of three
         number = count or digits or "1"
         raise UsageError(
             f"machine '{whole}'",
             f"'{job}' is no type of device",
             f"did you mean '{near}*{number}'? A job of that name is '{job}*{number}: cpu*1'",
         )
-    for near in close(job, PRESETS, alike=0.8):
+    for near in close_matches(job, PRESETS, cutoff=0.8):
         raise malformed(whole, f"'{job}' is no preset, '{near}' is")
 
 
 def _unlike_a_group(group: str, whole: str) -> str:
     """Why a group cannot be read."""
-    near = close(group, [*PRESETS, "this", TF_CONFIG], alike=0.8)
+    near = close_matches(group, [*PRESETS, "this", TF_CONFIG], cutoff=0.8)
     if group == whole.strip() and near:
         return f"is no preset, '{near[0]}' is"
     if re.fullmatch(r"[A-Za-z]\w*", group):

@@ -97,7 +97,7 @@ class Machine:
     def smallest(requested: Iterable[Device], gpus: int) -> Machine:
         """The smallest machine that has every job and task that ``requested`` names.
 
-        Tasks that are asked for a GPU, and those of a job called worker or chief, have ``gpus``
+        Tasks of which a GPU is requested, and those of a job called worker or chief, have ``gpus``
         GPUs, the others only a CPU. Without a job it is one host.
 
         Raises:
@@ -160,7 +160,7 @@ class Machine:
 
     @cached_property
     def master(self) -> Task:
-        """The task whose server sessions are opened on: of what is alike, its devices come first.
+        """The task on whose server sessions are opened; the placer prefers its devices.
 
         By default it is the first of the job chief or worker, or else of all.
         """
@@ -191,29 +191,29 @@ class Machine:
     @cached_property
     def jobs(self) -> dict[str, list[int]]:
         """The indices of the tasks, by job."""
-        found: dict[str, list[int]] = {}
+        indices: dict[str, list[int]] = {}
         for task in self.tasks:
-            found.setdefault(task.job, []).append(task.index)
-        return found
+            indices.setdefault(task.job, []).append(task.index)
+        return indices
 
     def lacks(self, device: Device) -> str:
-        """In words, the job or task that ``device`` names and the machine has not; or ``""``."""
+        """In words, the job or task that ``device`` names and the machine lacks; or ``""``."""
         if device.job is None:
             return ""
         if device.job not in self.jobs:
             if self.is_local:
                 return f"asks for the job {device.job}, and the machine is one host ({self})"
-            known = joined(f"/job:{job}" for job in self.jobs)
-            return f"asks for /job:{device.job}, and the machine has {known}"
+            jobs = joined(f"/job:{job}" for job in self.jobs)
+            return f"asks for /job:{device.job}, and the machine has {jobs}"
         tasks = self.jobs[device.job]
         if device.task is None or device.task in tasks:
             return ""
         return (
             f"asks for /job:{device.job}/task:{device.task}, and the job {device.job} has "
-            f"{cluster_spec.some_tasks(sorted(tasks))}"
+            f"{cluster_spec.tasks_text(sorted(tasks))}"
         )
 
-    def nearest(self, device: Device) -> str:
+    def fix_for(self, device: Device) -> str:
         """A fix where the machine lacks the job or task that ``device`` names."""
         near = nearest(device.job or "", list(self.jobs))
         if near and near != device.job:

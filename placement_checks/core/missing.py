@@ -1,4 +1,4 @@
-"""What is not there, with the reason: it takes the place of a value that could not be had."""
+"""A value that is not known, with the reason and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A placement: for every op what the program requested and what TensorFlow assigned.
+"""A placement: for every op the device that the program requested, and the assigned one.
 
 Needs no TensorFlow: `loading` reads placements from graphs, a test can build one by hand.
 """
@@ -21,7 +21,7 @@ TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
 NOT_ASKED: Final = Missing("no placer was asked")
-MAX_REFUSALS = 50  # how often the placer is asked again after a refusal
+MAX_REFUSALS = 50  # in one graph; the placer stops at each, and is then asked again
 
 
 class Op(NamedTuple):
@@ -30,11 +30,11 @@ class Op(NamedTuple):
     Attributes:
         name: unique in the graph; ops of a function body are named ``call/body op``.
         type: TensorFlow's op type, such as ``MatMul``.
-        requested: the device that the program asked for; false where it asked for none.
+        requested: the device that the program requested; false where it requested none.
         inputs: ``op``, ``op:1`` or ``^op`` (a control edge), as a GraphDef has them.
         assigned: where the placer put it; None where no placer answered.
         colocated: names of the ops it is bound to (``_class``), its own left out.
-        fallback_reason: why it did not get the device it asked for; ``""`` where it did.
+        fallback_reason: why it did not get the requested device; ``""`` where it did.
         fell_with_another: whether the reason is another op, which it is bound to.
         caller: the op whose function body it is in; ``""`` for an op of the graph itself.
     """
@@ -59,7 +59,7 @@ class Variable(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An op that the placer would not place, with its own words."""
+    """An op that the placer refused to place, with its message."""
 
     op: str
     message: str
@@ -166,12 +166,12 @@ class Placement:
         collections: names of variables by the key of their collection (`TRAINABLE`, `GLOBAL`).
         machine: the devices it was placed on; None for a placement that was only requested.
         placer: who assigned the devices: ``phantom``, ``session``, ``log``, or None for nobody.
-        soft: whether the placer was allowed to go elsewhere than asked.
+        soft: whether soft placement was allowed.
         assigned: whether devices were assigned; else why not.
         requested: whether requests and inputs are known; else why only what was assigned is.
         all_devices: whether the machine has no more devices than ``machine`` has; else why it may.
         complete: whether all was read; else why what was not read in full keeps no rule.
-        refusals: what the placer would not place as asked; the rest is then placed softly.
+        refusals: the ops that the placer refused; the others are then placed softly.
         step: what is known of its training step.
         details: looks up what else is known of an op.
     """
@@ -190,13 +190,13 @@ class Placement:
     refusals: Sequence[Refusal] = field(default=(), repr=False)
     step: StepOps = field(default=StepOps(), repr=False)
     details: Details = field(default=Details(), repr=False)
-    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def cached(self, make: Callable[[Placement], _T]) -> _T:
         """``make(self)``, computed once: what several rules want to know of one placement."""
-        if make not in self._derived:
-            self._derived[make] = make(self)
-        return cast(_T, self._derived[make])
+        if make not in self._cache:
+            self._cache[make] = make(self)
+        return cast(_T, self._cache[make])
 
     @cached_property
     def collected(self) -> Mapping[str, frozenset[str]]:
@@ -206,11 +206,11 @@ class Placement:
     @cached_property
     def colocations(self) -> Mapping[str, Sequence[str]]:
         """The ops that are bound to an op by ``_class``, by its name."""
-        found: dict[str, list[str]] = defaultdict(list)
+        bound: dict[str, list[str]] = defaultdict(list)
         for op in self.ops.values():
             for name in op.colocated:
-                found[name].append(op.name)
-        return found
+                bound[name].append(op.name)
+        return bound
 
     def assigned_to(self, pattern: Device) -> Iterator[Op]:
         """The ops that the placer put on a device that matches ``pattern``."""

@@ -1,4 +1,4 @@
-"""Programs: a function that builds a graph, what it says of one training step, what it built."""
+"""Programs: a function that builds a graph, what it returns about a step, and what it built."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Step:
 
     @property
     def soft(self) -> bool:
-        """Whether its session lets the placer go elsewhere than asked."""
+        """Whether its session allows soft placement."""
         if isinstance(self.config, Mapping):
             return bool(self.config.get("allow_soft_placement", False))
         return bool(getattr(self.config, "allow_soft_placement", False))
@@ -62,8 +62,8 @@ class Step:
         if isinstance(returned, Step):
             step = returned
         elif isinstance(returned, Mapping):
-            known = {entry.name for entry in fields(Step)}
-            step = Step(**{key: value for key, value in returned.items() if key in known})
+            keys = {entry.name for entry in fields(Step)}
+            step = Step(**{key: value for key, value in returned.items() if key in keys})
         elif hasattr(returned, "graph") and hasattr(returned, "name"):
             step = Step(train_op=returned)
         else:
@@ -99,8 +99,8 @@ class Program:
     folder: Path | None = None
     function: Callable[..., object] | None = None
 
-    def is_built_like(self, other: Program) -> bool:
-        """Whether both are the same function of the user's."""
+    def is_same_function(self, other: Program) -> bool:
+        """Whether both are the same function of the user."""
         return (self.function or self.build) is (other.function or other.build)
 
     @staticmethod
@@ -108,7 +108,7 @@ class Program:
         """The program of a function at hand, such as one a test has imported.
 
         Raises:
-            UsageError: it is no function.
+            UsageError: it is not a function.
         """
         if not callable(build):
             raise UsageError(
@@ -137,28 +137,28 @@ class Program:
         """The arguments for a call of the builder.
 
         Raises:
-            InputError: it wants some that nobody can give.
+            InputError: it requires another argument than num_gpus.
         """
-        given = {"num_gpus": num_gpus} if self.takes_num_gpus else {}
-        wanted = [
+        arguments = {"num_gpus": num_gpus} if self.takes_num_gpus else {}
+        missing = [
             parameter.name
             for parameter in self._parameters().values()
             if parameter.default is parameter.empty
             and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-            and parameter.name not in given
+            and parameter.name not in arguments
         ]
-        if wanted:
+        if missing:
             raise InputError(
                 self.name,
-                f"the builder wants {' and '.join(map(repr, wanted))}, and is called without",
+                f"the builder wants {' and '.join(map(repr, missing))}, and is called without",
                 "give it a default, or wrap it in a function that takes at most num_gpus",
             )
-        return given
+        return arguments
 
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
         try:
             return inspect.signature(self.build).parameters
-        except (TypeError, ValueError):  # a builtin that does not tell
+        except (TypeError, ValueError):  # a builtin without a signature
             return {}
 
 

@@ -1,4 +1,4 @@
-"""What comes of checking: findings, verdicts and reports, and what two placements differ in."""
+"""The results of checks: findings, verdicts, reports, and the difference of two placements."""
 
 from __future__ import annotations
 
@@ -81,20 +81,20 @@ class Report:
 
     @property
     def errors(self) -> Sequence[PlacementError]:
-        """What ended rules before they had an answer: once, with all the rules that it ended."""
-        ended: dict[str, list[Verdict]] = defaultdict(list)
+        """The errors that ended rules before they had an answer, each with all its rules."""
+        by_error: dict[str, list[Verdict]] = defaultdict(list)
         for verdict in self.verdicts:
             if verdict.error is not None:
-                ended[str(verdict.error)].append(verdict)
-        return [_ending(alike) for alike in ended.values()]
+                by_error[str(verdict.error)].append(verdict)
+        return [_combined_error(verdicts) for verdicts in by_error.values()]
 
-    def status(self, *, asked: Collection[str] = (), require_all: bool = False) -> int:
+    def status(self, *, requested: Collection[str] = (), require_all: bool = False) -> int:
         """The exit status: 0 for sound, 1 for a broken rule, 2 where nothing could be checked.
 
         It is 2 also where a rule was ended by an error: the worst counts.
 
         Args:
-            asked: rules that were asked for by name, and so must be checked.
+            requested: rules that the user names, which must be checked.
             require_all: whether a rule that could not be checked is as bad as a broken one.
         """
         if self.errors:
@@ -102,20 +102,20 @@ class Report:
         unchecked = [verdict.rule for verdict in self.verdicts if verdict.state == "not-checked"]
         if self.count("broken"):
             return 1
-        if not self.count("kept") or any(rule in asked for rule in unchecked):
+        if not self.count("kept") or any(rule in requested for rule in unchecked):
             return 2
         return 1 if require_all and unchecked else 0
 
 
-def _ending(verdicts: Sequence[Verdict]) -> PlacementError:
-    """The error that ended some rules, with their names."""
+def _combined_error(verdicts: Sequence[Verdict]) -> PlacementError:
+    """The error that ended these verdicts' rules, with the names of the rules."""
     error = verdicts[0].error
     assert error is not None
     rules = joined(verdict.rule for verdict in verdicts)
     message = f"{rules} could not be checked: {error.message}"
-    ending = type(error)(error.object, message, error.fix, details=error.details)
-    ending.__cause__ = error.__cause__
-    return ending
+    combined = type(error)(error.object, message, error.fix, details=error.details)
+    combined.__cause__ = error.__cause__
+    return combined
 
 
 class Moved(NamedTuple):
@@ -129,14 +129,14 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """What two placements have not in common.
+    """What differs between two placements.
 
     Attributes:
         old, new: what they are called.
         ops: how many ops both have.
         moved: ops that both have, on other devices.
         removed, added: the types of ops that only the old or the new one has, by name.
-        unread: which of the two is not all there, and why.
+        unread: which of the two was not read in full, and why.
     """
 
     old: str

@@ -45,21 +45,25 @@ def record_applied() -> Iterator[list[AppliedGradient]]:
 
 
 def _noting(
-    original: Callable[..., Any], apart: bool, noted: list[AppliedGradient]
+    original: Callable[..., Any], separate: bool, noted: list[AppliedGradient]
 ) -> Callable[..., Any]:
-    """``original``, an optimiser's method, that notes gradients; they may come apart."""
+    """``original``, an optimiser's method, that notes the gradients it is given.
 
-    def apply(self: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
-        given = list(given)
-        pairs = given
-        if apart:
+    Keras 3 gives gradients and variables in two lists, ``separate``; the others give pairs.
+    """
+
+    def apply(self: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        gradients = list(gradients)
+        pairs = gradients
+        if separate:
             named: Any = args[0] if args else kwargs.get("trainable_variables")
-            pairs = list(zip(given, trained_by(self) if named is None else named, strict=False))
+            variables = trained_by(self) if named is None else named
+            pairs = list(zip(gradients, variables, strict=False))
         noted.extend(
             AppliedGradient(gradient, op_name(variable), type(self).__name__)
             for gradient, variable in pairs
         )
-        return original(self, given, *args, **kwargs)
+        return original(self, gradients, *args, **kwargs)
 
     return apply
 

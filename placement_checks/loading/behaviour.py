@@ -63,9 +63,9 @@ class Behaviour:
     def restore(self) -> None:
         """Bring it back."""
         for name in _NAMES:
-            wanted = getattr(self, name)
-            if getattr(Behaviour.now(), name) != wanted:
-                _switch(name, on=wanted)
+            on = getattr(self, name)
+            if getattr(Behaviour.now(), name) != on:
+                _switch(name, on=on)
 
 
 _NAMES = tuple(switch.name for switch in fields(Behaviour))
@@ -102,23 +102,27 @@ def own_behaviour(program: Hashable, shared: Hashable) -> Iterator[None]:
             off, and is there already, holds for every program that is loaded later.
     """
     before = Behaviour.now()
-    known = set(sys.modules)
-    asked = _of_programs[program] if program in _of_programs else _of_shared.get(shared)
-    own = asked or before
+    loaded_before = set(sys.modules)
+    requested = _of_programs[program] if program in _of_programs else _of_shared.get(shared)
+    own = requested or before
     own.restore()
     try:
         yield
     finally:
         after = Behaviour.now()
-        askers = set() if after == Behaviour() else _askers(sys.modules.keys() - known)
-        if askers - {str(program)}:
+        files = (
+            set()
+            if after == Behaviour()
+            else _files_that_turn_off(sys.modules.keys() - loaded_before)
+        )
+        if files - {str(program)}:
             _of_shared[shared] = after
-        if askers or program not in _of_programs:
-            _of_programs[program] = after if askers or asked or after != own else None
+        if files or program not in _of_programs:
+            _of_programs[program] = after if files or requested or after != own else None
         before.restore()
 
 
-def _askers(modules: Iterable[str]) -> set[str]:
+def _files_that_turn_off(modules: Iterable[str]) -> set[str]:
     """The files of those of the user's modules that turn something off."""
     files = {getattr(sys.modules[name], "__file__", None) or "" for name in modules}
     return {

@@ -14,7 +14,7 @@ from placement_checks.core.program import AppliedGradient, Program, Step
 from placement_checks.loading.applied_gradients import record_applied
 from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.gradient_notes import record_gradients
-from placement_checks.loading.graph_reading import Source, of_live
+from placement_checks.loading.graph_reading import GraphSource, from_live_graph
 from placement_checks.loading.steps import step_ops
 from placement_checks.loading.tf_internals import names_of_keras
 from placement_checks.loading.users_code import users_code
@@ -23,7 +23,7 @@ from placement_checks.loading.users_code import users_code
 class Built(NamedTuple):
     """A graph, what its builder says about a step, and what optimisers were called with."""
 
-    source: Source
+    source: GraphSource
     step: Step
     applied: Sequence[AppliedGradient]
 
@@ -52,8 +52,8 @@ def build(program: Program, num_gpus: int) -> Built:
             "the builder built nothing into the default graph",
             "build there, without a tf.Graph().as_default() of its own and without eager code",
         )
-    source = of_live(graph, program.name, program.folder, gradients)
-    source.training = step_ops(step, source)
+    source = from_live_graph(graph, program.name, program.folder, gradients)
+    source.step_ops = step_ops(step, source)
     return Built(source, step, applied)
 
 

@@ -19,10 +19,10 @@ from placement_checks.loading.shapes import outputs_of
 from placement_checks.loading.source_lines import users_frames
 from placement_checks.loading.tf_internals import function_body, original_op
 
-_MOST_IMPORTED = 200_000  # ops of a file; a million would take 4 GB for their shapes
-_LARGE = 1024  # bytes; of larger constants the values are cut out before a graph is placed
-_MOST_VALUES = 1 << 16  # of a constant: one value may stand for all of any shape
-_DEEPEST = 100  # functions within functions, of which the bodies are compared
+_MAX_IMPORTED_OPS = 200_000  # ops of a file; a million would take 4 GB for their shapes
+_LARGE_BYTES = 1024  # bytes; of larger constants the values are cut out before a graph is placed
+_MAX_VALUES = 1 << 16  # of a constant: one value may stand for all of any shape
+_MAX_DEPTH = 100  # functions within functions, of which the bodies are compared
 
 
 class GraphDetails(Details):
@@ -40,27 +40,27 @@ class GraphDetails(Details):
         self._digests: dict[str, str] = {}
 
     def frames(self, op: str) -> Sequence[Frame]:
-        found = self._op(op)
-        return () if found is None else users_frames(found.traceback, self._folder)
+        live = self._op(op)
+        return () if live is None else users_frames(live.traceback, self._folder)
 
     def outputs(self, op: str) -> Sequence[Tensor]:
         if self._live is None:
             if isinstance(self._outputs, PlacerError):
                 raise self._outputs
             return self._outputs.get(op, ())
-        found = self._op(op)
-        if found is None:
+        live = self._op(op)
+        if live is None:
             return ()
         return [
-            Tensor(output.dtype.base_dtype.name, dims(output.shape)) for output in found.outputs
+            Tensor(output.dtype.base_dtype.name, dims(output.shape)) for output in live.outputs
         ]
 
     def attributes(self, op: str) -> Mapping[str, Any]:
         node = self._node(op)
         if node is None:
             return {}
-        known = {key: self._plain(node.attr[key], 0) for key in _telling(node)}
-        return {key: value for key, value in known.items() if value is not None}
+        plain = {key: self._plain(node.attr[key], 0) for key in _computing_attributes(node)}
+        return {key: value for key, value in plain.items() if value is not None}
 
     def _plain(self, value: Any, depth: int) -> Any:
         """An attribute as numbers, texts, tuples and bodies; None for tensors."""
@@ -81,7 +81,7 @@ class GraphDetails(Details):
 
     def _digest(self, function: str, depth: int) -> str:
         """What is equal for functions of the same body, whatever their own names."""
-        if depth == _DEEPEST:
+        if depth == _MAX_DEPTH:
             return function
         if function not in self._digests:
             self._digests[function] = function  # itself, should it call itself
@@ -92,7 +92,7 @@ class GraphDetails(Details):
                 parts = (source.partition(":") for source in node.input)
                 inputs = [(place.get(name, name), output) for name, _, output in parts]
                 digest.update(f"{node.op} {inputs}".encode())
-                for key in _telling(node):
+                for key in _computing_attributes(node):
                     attribute = self._plain(node.attr[key], depth + 1)
                     tensor = node.attr[key].tensor.SerializeToString(deterministic=True)
                     digest.update(f"{key} {attribute} {tensor!r}".encode())
@@ -105,9 +105,9 @@ class GraphDetails(Details):
             return None
         tensor = node.attr["value"].tensor
         bare = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
-        if tensor.ByteSize() > _LARGE or tensor == bare:
+        if tensor.ByteSize() > _LARGE_BYTES or tensor == bare:
             return None
-        if not 0 <= math.prod(dim.size for dim in tensor.tensor_shape.dim) <= _MOST_VALUES:
+        if not 0 <= math.prod(dim.size for dim in tensor.tensor_shape.dim) <= _MAX_VALUES:
             return None
         try:
             array = tf.make_ndarray(tensor)
@@ -118,8 +118,8 @@ class GraphDetails(Details):
     def forward_op(self, op: str) -> str:
         if op in self.bodies:
             return ""  # the name is that of another graph
-        found = self._op(op)
-        original = None if found is None else original_op(found)
+        live = self._op(op)
+        original = None if live is None else original_op(live)
         return "" if original is None else str(original.name)
 
     @cached_property
@@ -149,7 +149,7 @@ class GraphDetails(Details):
     @cached_property
     def _outputs(self) -> Mapping[str, Sequence[Tensor]] | PlacerError:
         """What the ops of a file yield; asked for once, and only if a rule wants to know."""
-        if len(self._graph_def.node) > _MOST_IMPORTED:
+        if len(self._graph_def.node) > _MAX_IMPORTED_OPS:
             return {}
         try:
             return outputs_of(self._graph_def)
@@ -184,11 +184,11 @@ def _in_body(graph: tf.Graph, function: str, name: str) -> tf.Operation:
 
 
 def _comparable(value: Any) -> Any:
-    """A value that equals itself, which a float that is no number does not."""
+    """A value that equals itself, which NaN does not."""
     return "nan" if isinstance(value, float) and value != value else value
 
 
-def _telling(node: Any) -> list[str]:
+def _computing_attributes(node: Any) -> list[str]:
     """The attributes that say what a node computes; a dataset's metadata numbers it."""
     return sorted(key for key in node.attr if not key.startswith("_") and key != "metadata")
 

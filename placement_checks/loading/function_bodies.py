@@ -15,7 +15,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Op, producer_of
 
 MAX_NESTED = 2_000_000  # ops; large programs have one million, and a million takes 8 GB to place
-DEEPEST = 100  # calls within calls; loops in branches in functions of programs go ten deep
+MAX_DEPTH = 100  # calls within calls; loops in branches in functions of programs go ten deep
 
 _CALLS: Mapping[str, Mapping[str, str]] = {
     "PartitionedCall": {"f": ""},
@@ -62,25 +62,25 @@ def check_calls(graph_def: Any, program: str) -> None:
                     "write the recursion as a loop",
                 )
             if function not in sizes:
-                if len(within) == DEEPEST:
+                if len(within) == MAX_DEPTH:
                     raise too_deep()
                 nodes = library[function].node_def
                 ops, levels = of_calls(nodes, (*within, function))
                 sizes[function] = _Size(len(nodes) + ops, levels + 1)
-        found = [sizes[function] for function in functions]
+        called = [sizes[function] for function in functions]
         return _Size(
-            sum(size.ops for size in found), max((size.levels for size in found), default=0)
+            sum(size.ops for size in called), max((size.levels for size in called), default=0)
         )
 
     def too_deep() -> InputError:
         return InputError(
             program,
-            f"its functions call each other more than {DEEPEST} levels deep",
+            f"its functions call each other more than {MAX_DEPTH} levels deep",
             "build it with fewer calls within calls",
         )
 
     ops, levels = of_calls(graph_def.node, ())
-    if levels > DEEPEST:
+    if levels > MAX_DEPTH:
         raise too_deep()
     if ops > MAX_NESTED:
         raise InputError(
@@ -116,15 +116,15 @@ def nested_ops(
             if function not in library:
                 continue
             body = library[function]
-            arguments = [argument.name for argument in body.signature.input_arg]
+            parameters = [argument.name for argument in body.signature.input_arg]
             # A branch is not given the condition, which is the first input of its call.
-            given = inputs[1:] if suffix.startswith(("/then", "/else", "/branch")) else inputs
-            data = [source for source in given if not source.startswith("^")]
-            known = dict(zip(arguments, data, strict=False))
+            arguments = inputs[1:] if suffix.startswith(("/then", "/else", "/branch")) else inputs
+            data = [source for source in arguments if not source.startswith("^")]
+            argument_of = dict(zip(parameters, data, strict=False))
             prefix = f"{name}{suffix}"
             for inner in body.node_def:
                 path = f"{prefix}/{inner.name}"
-                sources = [_source(source, prefix, known) for source in inner.input]
+                sources = [_source(source, prefix, argument_of) for source in inner.input]
                 # A node without a device of its own takes that of the call.
                 own = device_of(inner.device, path).over(device)
                 yield Op(path, inner.op, own, tuple(sources), caller=name), function, inner.name

@@ -1,4 +1,4 @@
-"""Notes, while a program builds, what it takes gradients of and which ops that makes."""
+"""Notes, while a program builds, what it takes gradients of and which ops this adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placement_checks.loading.tf_internals import around_gradients, patched
 
 
 class GradientNotes:
-    """What was noted.
+    """The gradients that a program takes while it builds.
 
     Attributes:
         objectives: the tensors that gradients were taken of, by name, in the order of the calls.
@@ -30,10 +30,10 @@ class GradientNotes:
             node.name for start, end in self._built for node in graph_def.node[start:end]
         )
 
-    def _noted(self, graph: tf.Graph, take: Callable[..., Any]) -> Callable[..., Any]:
-        """``take``, whose first argument is the objectives, noting what it does to ``graph``."""
+    def _recording(self, graph: tf.Graph, take: Callable[..., Any]) -> Callable[..., Any]:
+        """``take``, whose first argument is the objectives, with notes of what it adds."""
 
-        def noting(targets: Any, *args: Any, **kwargs: Any) -> Any:
+        def recording(targets: Any, *args: Any, **kwargs: Any) -> Any:
             if self._busy or tf.compat.v1.get_default_graph() is not graph:
                 return take(targets, *args, **kwargs)
             # A graph's version is the number of its ops.
@@ -49,7 +49,7 @@ class GradientNotes:
                     if getattr(target, "graph", None) is graph
                 ]
 
-        return noting
+        return recording
 
 
 @contextlib.contextmanager
@@ -58,13 +58,13 @@ def record_gradients(graph: tf.Graph) -> Iterator[GradientNotes]:
     notes = GradientNotes()
 
     def of_tape(gradient: Callable[..., Any]) -> Callable[..., Any]:
-        def noting(self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any) -> Any:
-            return notes._noted(graph, partial(gradient, self))(target, *args, **kwargs)
+        def recording(self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any) -> Any:
+            return notes._recording(graph, partial(gradient, self))(target, *args, **kwargs)
 
-        return noting
+        return recording
 
     with (
-        around_gradients(partial(notes._noted, graph)),
+        around_gradients(partial(notes._recording, graph)),
         patched(tf.GradientTape, "gradient", of_tape),
     ):
         yield notes

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import GLOBAL, TRAINABLE, StepOps
-from placement_checks.loading.graph_reading import Source, name_of
+from placement_checks.loading.graph_reading import GraphSource, name_of
 from placement_checks.loading.targets import graph_file
 
 _REASON = 200  # characters of it: a parser may quote a line of the file, which may be all of it
@@ -23,7 +23,7 @@ _KINDS: dict[str, tuple[type[Message], ...]] = {
 }
 
 
-def load(path: Path) -> Source:
+def load(path: Path) -> GraphSource:
     """Read a saved graph.
 
     Raises:
@@ -35,10 +35,10 @@ def load(path: Path) -> Source:
     if isinstance(message, saved_model_pb2.SavedModel):
         message = _for_training(message)
     if isinstance(message, meta_graph_pb2.MetaGraphDef):
-        return Source(
-            name, message.graph_def, _collections(message, name), training=_training(message, name)
+        return GraphSource(
+            name, message.graph_def, _collections(message, name), step_ops=_step_ops(message, name)
         )
-    return Source(name, message)
+    return GraphSource(name, message)
 
 
 def _parse(file: Path, name: str) -> Any:
@@ -107,7 +107,7 @@ def _variables(meta: Any, key: str, program: str) -> tuple[str, ...]:
         ) from None
 
 
-def _training(meta: Any, program: str) -> StepOps:
+def _step_ops(meta: Any, program: str) -> StepOps:
     """What its collections tell of a training step."""
 
     def nodes(key: str) -> tuple[str, ...]:

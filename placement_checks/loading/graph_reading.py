@@ -21,7 +21,7 @@ from placement_checks.util.garbage import gc_paused
 
 
 @dataclass
-class Source:
+class GraphSource:
     """A graph to be placed, with all that is known of it.
 
     Attributes:
@@ -30,7 +30,7 @@ class Source:
         collections: names of variables, without ``:0``, by collection.
         live: the ``tf.Graph`` it came from; None for a file.
         folder: where the user's source lines are; None for anywhere but in libraries.
-        training: what is known of its training step.
+        step_ops: what is known of its training step.
     """
 
     program: str
@@ -38,16 +38,16 @@ class Source:
     collections: Mapping[str, Sequence[str]] = field(default_factory=dict)
     live: tf.Graph | None = None
     folder: Path | None = None
-    training: StepOps = field(default_factory=StepOps)
+    step_ops: StepOps = field(default_factory=StepOps)
 
 
-def of_live(
+def from_live_graph(
     graph: tf.Graph,
     program: str,
     folder: Path | None = None,
     gradients: GradientNotes | None = None,
-) -> Source:
-    """Read a live graph; ``gradients`` are what was noted while it was built.
+) -> GraphSource:
+    """Read a live graph; ``gradients`` are the notes that were taken while it was built.
 
     Raises:
         InputError: it is larger than a GraphDef may be.
@@ -64,29 +64,27 @@ def of_live(
         key: tuple(name_of(variable.name) for variable in graph.get_collection(key))
         for key in (GLOBAL, TRAINABLE)
     }
-    training = StepOps(
+    step_ops = StepOps(
         train_ops=_collected(graph, tf.compat.v1.GraphKeys.TRAIN_OP),
         update_ops=_collected(graph, tf.compat.v1.GraphKeys.UPDATE_OPS),
         counters=_collected(graph, tf.compat.v1.GraphKeys.GLOBAL_STEP),
         objectives=gradients.objectives if gradients else (),
         backward=gradients.ops(graph_def) if gradients else None,
     )
-    return Source(program, graph_def, collections, graph, folder, training)
+    return GraphSource(program, graph_def, collections, graph, folder, step_ops)
 
 
 def _collected(graph: tf.Graph, key: str) -> tuple[str, ...]:
     """The names of the ops in a collection; what has no name, such as a callable, is left out."""
     items = graph.get_collection(key)
-    return tuple(name_of(item.name) for item in items if isinstance(_name(item), str))
-
-
-def _name(item: Any) -> Any:
-    return getattr(item, "name", None)
+    return tuple(
+        name_of(item.name) for item in items if isinstance(getattr(item, "name", None), str)
+    )
 
 
 @gc_paused()
-def requested(source: Source) -> Placement:
-    """The placement that a graph asks for; no placer has been asked.
+def requested(source: GraphSource) -> Placement:
+    """The placement that a graph requests; no placer has been asked.
 
     Raises:
         InputError: an op has no name of its own, asks for a device whose name cannot be read, or
@@ -132,7 +130,7 @@ def requested(source: Source) -> Placement:
         ops,
         variables,
         source.collections,
-        step=source.training,
+        step=source.step_ops,
         details=details,
     )
 

@@ -35,8 +35,8 @@ def _initialisers(graph: tf.Graph, holders: Collection[str], key: str) -> dict[s
     """The initialisers of the variables of a collection."""
     return {
         name_of(variable.name): variable.initializer.name
-        for held in graph.get_collection(key)
-        for variable in _copies(held)
+        for entry in graph.get_collection(key)
+        for variable in _copies(entry)
         if name_of(variable.name) in holders
     }
 
@@ -48,14 +48,15 @@ def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
     """
     mirrors: dict[str, str] = {}
     unsynchronised: set[str] = set()
-    for held in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
-        first, *copies = (name_of(copy.name) for copy in _copies(held))
+    for entry in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
+        first, *copies = (name_of(copy.name) for copy in _copies(entry))
         mirrors |= dict.fromkeys(copies, first)
-        if copies and held.synchronization is tf.VariableSynchronization.ON_READ:
+        if copies and entry.synchronization is tf.VariableSynchronization.ON_READ:
             unsynchronised.update(copies)
     return mirrors, frozenset(unsynchronised)
 
 
-def _copies(held: Any) -> Sequence[Any]:
+def _copies(variable: Any) -> Sequence[Any]:
     """The variables that one is made of: under ``MirroredStrategy`` one for each replica."""
-    return tuple(held.values) if isinstance(held, tf.distribute.DistributedValues) else (held,)
+    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+    return tuple(variable.values) if is_distributed else (variable,)

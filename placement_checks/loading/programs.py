@@ -1,4 +1,4 @@
-"""From a target to a built program: each is built once for each number of GPUs asked about."""
+"""From a target to a built program, which is built once for each number of GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.program import BuiltProgram, InitialState, Program, Step, Target
 from placement_checks.loading import graph_files
 from placement_checks.loading.building import build
-from placement_checks.loading.graph_reading import Source, of_live, requested
+from placement_checks.loading.graph_reading import GraphSource, from_live_graph, requested
 from placement_checks.loading.initial_state import initial_state
 from placement_checks.loading.targets import resolve
 
@@ -27,10 +27,10 @@ def load(target: Target | tf.Graph, gpus: int) -> BuiltProgram:
         gpus: how many GPUs the builder is asked for.
 
     Raises:
-        UsageError: the target is none.
+        UsageError: it is not a target.
         InputError: it cannot be built or read.
     """
-    return _loaded(_resolved(target), gpus)
+    return _load(_resolved(target), gpus)
 
 
 def load_reference(target: Target, towers: BuiltProgram) -> BuiltProgram:
@@ -39,19 +39,19 @@ def load_reference(target: Target, towers: BuiltProgram) -> BuiltProgram:
     It may be the same function, which is then not called again.
 
     Raises:
-        UsageError: the target is none.
+        UsageError: it is not a target.
         InputError: it cannot be built or read.
     """
-    found = _resolved(target)
-    if isinstance(found, Program) and _is_built_by(towers, found):
+    source = _resolved(target)
+    if isinstance(source, Program) and _is_built_by(towers, source):
         single = towers if towers.gpus == 1 else towers.for_gpus(1)
         if single:
             return single
-    return _loaded(found, 1)
+    return _load(source, 1)
 
 
 def _is_built_by(built: BuiltProgram, program: Program) -> bool:
-    return isinstance(built.program, Program) and program.is_built_like(built.program)
+    return isinstance(built.program, Program) and program.is_same_function(built.program)
 
 
 def _resolved(target: Any) -> Any:
@@ -63,18 +63,18 @@ def _resolved(target: Any) -> Any:
     return Program.of(target)
 
 
-def _loaded(found: Any, gpus: int) -> BuiltProgram:
-    if isinstance(found, Path):
+def _load(source: Any, gpus: int) -> BuiltProgram:
+    if isinstance(source, Path):
         reason = "a saved graph cannot be built for one GPU"
-        return _graph(graph_files.load(found), gpus, Missing(reason))
-    if isinstance(found, Program):
-        return _Builds(found).built(gpus)
+        return _without_program(graph_files.load(source), gpus, Missing(reason))
+    if isinstance(source, Program):
+        return _Builds(source).built(gpus)
     reason = "a graph cannot be built again for one GPU"
-    return _graph(of_live(found, "the graph"), gpus, Missing(reason))
+    return _without_program(from_live_graph(source, "the graph"), gpus, Missing(reason))
 
 
-def _graph(source: Source, gpus: int, reason: Missing) -> BuiltProgram:
-    """A graph that is there, and nothing else of its program."""
+def _without_program(source: GraphSource, gpus: int, reason: Missing) -> BuiltProgram:
+    """The built program of a graph of which nothing else is known."""
     return BuiltProgram(
         program=reason,
         gpus=gpus,
@@ -93,25 +93,27 @@ class _Builds:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._made: dict[int, BuiltProgram] = {}
+        self._by_gpus: dict[int, BuiltProgram] = {}
 
     def built(self, gpus: int) -> BuiltProgram:
-        if gpus not in self._made:
-            self._made[gpus] = self._build(gpus)
-        return self._made[gpus]
+        if gpus not in self._by_gpus:
+            self._by_gpus[gpus] = self._build(gpus)
+        return self._by_gpus[gpus]
 
     def _build(self, gpus: int) -> BuiltProgram:
         source, step, applied = build(self._program, gpus)
-        asked = replace(requested(source), soft=step.soft)
+        placement = replace(requested(source), soft=step.soft)
         assert source.live is not None
         return BuiltProgram(
             program=self._program,
             gpus=gpus,
-            requested=asked,
+            requested=placement,
             step=step,
             graph_def=source.graph_def,
             graph=source.live,
-            initial=initial_state(source.live, {variable.name for variable in asked.variables}),
+            initial=initial_state(
+                source.live, {variable.name for variable in placement.variables}
+            ),
             applied=applied,
             for_gpus=self._for_gpus,
         )

@@ -118,27 +118,27 @@ def _read(path: Path) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
         if sum(member.file_size for member in members) > path.stat().st_size:
             raise ValueError("it declares more than it holds")
         for member in members:
-            named = _MEMBER.fullmatch(member.filename)
-            if named is None:
+            match = _MEMBER.fullmatch(member.filename)
+            if match is None:
                 raise ValueError(f"'{member.filename}' is no array of a case")
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ValueError(f"'{member.filename}' is compressed")
             with archive.open(member) as stream:
-                yield named[1], named[2], _array(stream, member)
+                yield match[1], match[2], _array(stream, member)
 
 
 def _array(stream: Any, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
-    form = np.lib.format
-    first = form.read_magic(stream) == (1, 0)
-    read_header = form.read_array_header_1_0 if first else form.read_array_header_2_0
+    npy = np.lib.format
+    first = npy.read_magic(stream) == (1, 0)
+    read_header = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
     shape, _, dtype = read_header(stream)
     if dtype.kind not in _KINDS:
         raise ValueError(f"'{member.filename}' is of the dtype {dtype}")
-    held, longest = math.prod(shape) * dtype.itemsize, max(shape, default=0)
-    if held != member.file_size - stream.tell() or longest > member.file_size:
+    size, longest = math.prod(shape) * dtype.itemsize, max(shape, default=0)
+    if size != member.file_size - stream.tell() or longest > member.file_size:
         raise ValueError(f"'{member.filename}' does not hold the shape {shape}"[:200])
     stream.seek(0)
-    array: npt.NDArray[Any] = form.read_array(stream, allow_pickle=False)
+    array: npt.NDArray[Any] = npy.read_array(stream, allow_pickle=False)
     return array
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.core.placement import Tensor
-from placement_checks.util.child import Child, Ended, answers, end_with_parent
+from placement_checks.util.child import Child, Ended, answer_stream, end_with_parent
 
 _LIMIT = 300.0  # seconds; 200,000 ops take 30
 # How TensorFlow ends a process over a graph that contradicts itself.
@@ -32,7 +32,7 @@ def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
     """
     with Child(__spec__.name, environment=_QUIET) as child:
         try:
-            with child.within(_LIMIT):
+            with child.time_limit(_LIMIT):
                 child.requests.write(graph_def.SerializeToString())
                 child.requests.close()
                 answer = child.replies.read()
@@ -45,7 +45,7 @@ def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
                 "the process that infers shapes",
                 ended.how,
                 "run it again, or leave out the rule",
-                details=ended.said,
+                details=ended.output,
             ) from None
     return {
         name: [Tensor(dtype, None if dims is None else tuple(dims)) for dtype, dims in outputs]
@@ -56,7 +56,7 @@ def outputs_of(graph_def: Any) -> Mapping[str, Sequence[Tensor]]:
 def main() -> None:
     """Answer on standard output, which nothing else is written to."""
     end_with_parent()
-    with io.TextIOWrapper(answers()) as answer:
+    with io.TextIOWrapper(answer_stream()) as answer:
         json.dump(_imported(sys.stdin.buffer.read()), answer)
 
 

@@ -12,16 +12,16 @@ from google.protobuf.message import Message
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.core.program import Step
-from placement_checks.loading.graph_reading import Source
+from placement_checks.loading.graph_reading import GraphSource
 
 
-def step_ops(step: Step, source: Source) -> StepOps:
+def step_ops(step: Step, source: GraphSource) -> StepOps:
     """What is known of a training step: what the graph shows, and what the program says.
 
     Raises:
         InputError: the program names an op that is not in its graph, or what is no op at all.
     """
-    known = {node.name for node in source.graph_def.node}
+    in_graph = {node.name for node in source.graph_def.node}
 
     def names(key: str, value: Any) -> Iterator[str]:
         if value is None:
@@ -37,8 +37,8 @@ def step_ops(step: Step, source: Source) -> StepOps:
             yield from names(key, parts)
             return
         name = named if isinstance(named, str) else getattr(named, "name", None)
-        strange = getattr(named, "graph", source.live) is not source.live
-        if strange or not isinstance(name, str) or producer_of(name) not in known:
+        foreign = getattr(named, "graph", source.live) is not source.live
+        if foreign or not isinstance(name, str) or producer_of(name) not in in_graph:
             raise InputError(
                 source.program,
                 f"its {key} is {value!r:.80}, which is no op of the graph it built",
@@ -46,7 +46,7 @@ def step_ops(step: Step, source: Source) -> StepOps:
             )
         yield name
 
-    return source.training._replace(
+    return source.step_ops._replace(
         train_op=tuple(names("train_op", step.train_op)),
         losses=tuple(names("loss", step.loss)),
         inputs=tuple(

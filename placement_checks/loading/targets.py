@@ -24,7 +24,7 @@ from placement_checks.core.program import Program
 from placement_checks.loading.behaviour import own_behaviour
 from placement_checks.loading.source_lines import is_users
 from placement_checks.loading.users_code import users_code
-from placement_checks.util.text import close, did_you_mean
+from placement_checks.util.text import close_matches, did_you_mean
 
 GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
 _LIMIT = 1 << 31  # bytes; protobuf reads no larger message
@@ -96,14 +96,14 @@ def resolve(target: str) -> Program | Path:
         with as_script(Path(where).resolve()):
             build = _attribute(_load_file(Path(where)), name, target)
         as_file = partial(as_script, Path(where).resolve())
-        return Program(target, _within(as_file, build), folder, build)
+        return Program(target, _called_within(as_file, build), folder, build)
     as_module = partial(own_behaviour, where, where.partition(".")[0])
     with as_module():
         module = _import(where, target)
     home = getattr(module, "__file__", None)
     build = _attribute(module, name, target)
     of_module = Path(home).resolve().parent if home else None
-    return Program(target, _within(as_module, build), of_module, build)
+    return Program(target, _called_within(as_module, build), of_module, build)
 
 
 def kind_of(path: str | Path) -> str:
@@ -171,7 +171,7 @@ def _namesakes(folder: Path) -> dict[str, ModuleType]:
     }
 
 
-def _within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> Any:
+def _called_within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> Any:
     """The function, called as its file or module was loaded: it may import a neighbour late."""
 
     def call(*args: Any, **arguments: Any) -> object:
@@ -241,23 +241,23 @@ def _no_module(name: str, target: str) -> InputError:
 
 
 def _attribute(module: ModuleType, name: str, target: str) -> Any:
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
         with users_code(target, _LOADING, None):  # a module's own __getattr__
-            present = hasattr(found, part)
+            present = hasattr(value, part)
         if not present:
-            names = [key for key, value in vars(module).items() if callable(value)]
+            names = [key for key, member in vars(module).items() if callable(member)]
             raise InputError(
                 target,
                 f"there is no function '{name}' in it",
                 did_you_mean(name, names) or "name the function that builds the graph",
             )
-        found = getattr(found, part)
-    if not callable(found):
+        value = getattr(value, part)
+    if not callable(value):
         raise InputError(
-            target, f"'{name}' is no function but {type(found).__name__}", "name a builder"
+            target, f"'{name}' is no function but {type(value).__name__}", "name a builder"
         )
-    return found
+    return value
 
 
 def _incomplete(target: str) -> InputError:
@@ -276,7 +276,7 @@ def _incomplete(target: str) -> InputError:
 
 def _near(path: Path) -> str:
     try:
-        near = close(path.name, os.listdir(path.parent))
+        near = close_matches(path.name, os.listdir(path.parent))
     except (OSError, ValueError):  # there is no such folder, or it may not be listed
         return ""
     return f"did you mean '{path.parent / near[0]}'?" if near else ""

@@ -1,4 +1,4 @@
-"""Runs a user's own code: what it raises, and that it would end the process, is its own error."""
+"""Runs a user's own code: that it raises or calls ``sys.exit`` is an error of the input."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from placement_checks.core.errors import InputError, PlacementError, text_of
+from placement_checks.core.errors import InputError, PlacementError, message_of
 from placement_checks.loading.source_lines import is_users, shown
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line that tells in bold
-_AROUND = "Exception encountered when calling"  # Keras names the layer first
+_KERAS_INTRODUCTION = "Exception encountered when calling"  # Keras names the layer first
 
 
 @contextlib.contextmanager
 def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> Iterator[None]:
-    """Here a user's code runs.
+    """Run a user's code in this block.
 
     Args:
-        object: the target or function that is named in the error.
+        object: the target or function that the error names.
         what: what is run, such as "the builder".
         folder: where the user's frames are looked for; None for anywhere outside libraries.
         fix: what to do where no line of the user's is at fault.
@@ -34,7 +34,7 @@ def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> It
     except PlacementError:
         raise
     except (Exception, SystemExit) as error:
-        raise _failed(object, f"{what} {_deed(error)}", error, folder, fix) from None
+        raise _failed(object, f"{what} {_what_happened(error)}", error, folder, fix) from None
 
 
 def _failed(
@@ -55,10 +55,10 @@ def _failed(
     )
 
 
-def _deed(error: Exception | SystemExit) -> str:
+def _what_happened(error: Exception | SystemExit) -> str:
     if isinstance(error, SystemExit):
         return f"called sys.exit({', '.join(map(repr, error.args))})"
-    reason = _reason(_COLOURS.sub("", text_of(error)))
+    reason = _reason(_COLOURS.sub("", message_of(error)))
     return f"raised {type(error).__name__}" + (f": {reason}" if reason else "")
 
 
@@ -69,8 +69,8 @@ def _reason(message: str) -> str:
         return first
     if first == "in user code:":  # AutoGraph's: frames, and below them the error
         lines = textwrap.dedent("\n".join(more)).splitlines()
-        told = [line for line in lines if not line.startswith(("File ", " "))]
-        return _reason("\n".join(told).partition(": ")[2])
-    if first.startswith(_AROUND):
+        error = [line for line in lines if not line.startswith(("File ", " "))]
+        return _reason("\n".join(error).partition(": ")[2])
+    if first.startswith(_KERAS_INTRODUCTION):
         return more[0]
     return f"{first} {more[0].strip()}" if first.endswith(":") else first

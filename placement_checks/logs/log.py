@@ -16,10 +16,10 @@ from placement_checks.core.placement import Op, Placement, Variable
 from placement_checks.logs.forms import Record
 from placement_checks.util.text import plural
 
-_UNASKED = (
+_NO_REQUESTS = (
     "a placement log has neither requests nor edges; give the program that printed it with --graph"
 )
-_UNLISTED = "the log does not list the machine's devices; say how many GPUs it has (--gpus)"
+_NO_DEVICE_LIST = "the log does not list the machine's devices; say how many GPUs it has (--gpus)"
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Log:
     @property
     def unread(self) -> str:
         """What of the log could not be read, and what to do about it; ``""`` if it all was."""
-        return "; ".join((*self.troubles, *([self.torn_told] if self.torn else ())))
+        return "; ".join((*self.troubles, *([self.torn_message] if self.torn else ())))
 
     @property
-    def torn_told(self) -> str:
+    def torn_message(self) -> str:
         """How many records are torn, in words."""
         is_torn, whose = ("is torn", "its") if self.torn == 1 else ("are torn", "their")
         return (
@@ -99,7 +99,7 @@ class Log:
             InputError: the log has no records, or not one of the ops of ``graph``.
         """
         self.require_records()
-        asked = graph or Placement(self.name, {}, requested=Missing(_UNASKED))
+        asked = graph or Placement(self.name, {}, requested=Missing(_NO_REQUESTS))
         ops = self._ops(graph)
         if graph and not any(op.assigned for op in ops.values()):
             raise InputError(
@@ -120,7 +120,7 @@ class Log:
             machine=machine if machine and own.gpus else own,
             placer="log",
             assigned=True,
-            all_devices=True if listed else Missing(_UNLISTED),
+            all_devices=True if listed else Missing(_NO_DEVICE_LIST),
             complete=Missing(f"the log was not read in full: {self.unread}")
             if self.unread
             else True,

@@ -17,7 +17,7 @@ from placement_checks.logs.torn import Torn, complete, cut, may_be_torn, unfinis
 _START = re.compile(
     rb"\n(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ )?"
 )
-_MOST_SEEN = 50_000
+_MAX_SEEN = 50_000
 
 
 class Tally:
@@ -52,7 +52,7 @@ class Tally:
         head, rest = cut(line)
         readings = read(rest)
         torn = unfinished(rest, readings)
-        if len(readings) == 1 and not (head or torn) and len(self._seen) < _MOST_SEEN:
+        if len(readings) == 1 and not (head or torn) and len(self._seen) < _MAX_SEEN:
             self._seen[line] = readings[0]
             return
         times = self._common.pop(line)

@@ -40,10 +40,10 @@ _GLUED = re.compile(rb"[\w.][\w.>/-]*: \(" + OP + rb"+\): " + DEVICE + rb"(?=\.?
 _BEGUN = re.compile(rb"[\w.>/-]: \(" + OP + rb"+\)(?:: )?/(?=job:|jo?b?$|$)")
 _TAIL = re.compile(OP + rb"{0,200}(?:\)(?:: )?)?[\w:/]{0,200}\d")
 _LONGEST = 1000  # bytes of a name that are looked at
-_FAR = 20_000  # lines of stdout after which a head has no continuation
-_TRIES = 50  # lines with which one is tried that may be no head
-_MOST_MARKS = 1000
-_MOST_ALONE = 10_000  # if more records have no copy, the two streams are not of one run
+_MAX_DISTANCE = 20_000  # lines of stdout after which a head has no continuation
+_MAX_TRIES = 50  # lines with which one is tried that may be no head
+_MAX_MARKS = 1000
+_MAX_WITHOUT_COPY = 10_000  # if more records have no copy, the two streams are not of one run
 
 
 def cut(line: bytes) -> tuple[bytes, bytes]:
@@ -128,7 +128,7 @@ class Torn:
                 self._give_up()
                 self.waiting = head
                 self._passed = 0
-                self._far = _FAR if _HEAD.fullmatch(head) else _TRIES
+                self._far = _MAX_DISTANCE if _HEAD.fullmatch(head) else _MAX_TRIES
         self._go_on(lines, begin, len(lines))
 
     def look_beyond(self, lines: list[bytes]) -> None:
@@ -156,7 +156,7 @@ class Torn:
 
     def _give_up(self) -> None:
         if self.waiting and not complete(self.waiting):
-            if self.waiting.endswith((b":", b": ")) and len(self._marks) < _MOST_MARKS:
+            if self.waiting.endswith((b":", b": ")) and len(self._marks) < _MAX_MARKS:
                 self._marks[self.waiting] += 1
             elif _HEAD.fullmatch(self.waiting):
                 self.lose(self.waiting, 1)
@@ -213,7 +213,7 @@ def _without_copy(
 
     Where all records have that copy, a lone word is no head: it would begin like one of them.
     """
-    if not heads or len(heads) > _MOST_ALONE:
+    if not heads or len(heads) > _MAX_WITHOUT_COPY:
         return heads.total()
     doubled = plain.keys() <= logged.keys()
     lacking = sorted(
@@ -245,7 +245,7 @@ def _mend_names(plain: MutableMapping[Record, int], logged: Mapping[Record, int]
     of a name: ``loss: 2.30w/read``.
     """
     alone = {record for record in plain if record.node and record not in logged}
-    if not logged or not 0 < len(alone) <= _MOST_ALONE:
+    if not logged or not 0 < len(alone) <= _MAX_WITHOUT_COPY:
         return
     lacking = {
         record for record in logged if record.node and plain.get(record, 0) < logged[record]

@@ -33,7 +33,7 @@ _MARKS = re.compile(
     + rb"| *\d{1,9}: (?![(/]))+"  # srun --label; not a node of that name
 )
 _CRI = re.compile(rb"(?m)^(\S+) (stdout|stderr) ([PF])(?: (.*))?$")
-_MOST_IN_PIECES = 1 << 20  # bytes of a line
+_MAX_JOINED = 1 << 20  # bytes of a line
 _SAMPLE = 4096  # bytes of a block in which a mark must show
 
 
@@ -103,7 +103,7 @@ class Unwrapper:
     def _joined(self, stream: str, text: bytes, *, ends: bool) -> Iterator[bytes]:
         line = self._pieces.setdefault(stream, bytearray())
         line += text
-        if ends or len(line) > _MOST_IN_PIECES:
+        if ends or len(line) > _MAX_JOINED:
             yield from bytes(self._pieces.pop(stream)).split(b"\n")
 
 

@@ -1,4 +1,4 @@
-"""Whether an answer can be the placer's to what it was asked."""
+"""Checks an answer of the placer against the request that it answers."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ _FIRST_REF: int = types_pb2.DT_FLOAT_REF
 
 
 def check(
-    devices: Sequence[str], requested: Sequence[str], asked: Placement, graph_def: Any
+    devices: Sequence[str], requested: Sequence[str], placement: Placement, graph_def: Any
 ) -> None:
-    """That an answer has every op, each on a device of the machine, and where it asks to be.
+    """Check that every op has a device of the machine, and the one that it requests.
 
     Args:
         devices: the device of each op of the graph, in its order.
-        requested: where each had to be placed; empty if the placer was allowed to go elsewhere.
-        asked: the program and its machine.
+        requested: the device each requests, in the same order; empty if placed softly.
+        placement: what the program requests, with its machine.
         graph_def: the graph that was placed.
 
     Raises:
-        InputError: it is none that the placer can have given to this request.
+        InputError: the placer cannot have given this answer to this request.
     """
-    assert asked.machine is not None
-    there = set(map(str, asked.machine.devices))
+    assert placement.machine is not None
+    known = set(map(str, placement.machine.devices))
     nodes = graph_def.node
     faults = [
-        f"'{node.name}' is on {device}, which is not in {asked.machine}"
+        f"'{node.name}' is on {device}, which is not in {placement.machine}"
         if device
         else f"'{node.name}' has no device"
         for node, device in zip(nodes, devices, strict=True)
-        if device not in there
+        if device not in known
     ]
     elsewhere = [
-        (node, device, wanted)
-        for node, device, wanted in zip(nodes, devices, requested, strict=False)
-        if device and not _suits(device, wanted)
+        (node, device, request)
+        for node, device, request in zip(nodes, devices, requested, strict=False)
+        if device and not _matches(device, request)
     ]
     if elsewhere:
-        led = {name for op in asked.ops.values() for name in op.colocated}
+        followed = {name for op in placement.ops.values() for name in op.colocated}
         faults += [
-            f"'{node.name}' asks for {wanted} and is on {device}"
-            for node, device, wanted in elsewhere
-            if not (node.name in led or "_class" in node.attr or _follows_resource(node))
+            f"'{node.name}' asks for {request} and is on {device}"
+            for node, device, request in elsewhere
+            if not (node.name in followed or "_class" in node.attr or _follows_resource(node))
         ]
     if faults:
         raise InputError(
-            asked.program,
+            placement.program,
             f"the placer's answer for {len(faults)} of {len(devices)} ops cannot be right: "
             + faults[0],
             "report this graph: nothing is said about a graph that was not placed in full",
@@ -63,14 +63,14 @@ def check(
 
 
 @lru_cache(maxsize=65536)
-def _suits(device: str, requested: str) -> bool:
+def _matches(device: str, requested: str) -> bool:
     return Device.parse(device).matches(Device.parse(requested))
 
 
 def _follows_resource(node: Any) -> bool:
-    """Whether an op takes or gives a resource or a reference.
+    """Whether an op takes or yields a resource or a reference.
 
-    The placer puts it on the device of what it is led to, even strictly, wherever it asks to be.
+    The placer puts it on the device of that resource, even strictly, whatever it requests.
     """
     types = (dtype for value in node.attr.values() for dtype in (value.type, *value.list.type))
     return _has_resource(node.op) or any(map(_is_resource, types))

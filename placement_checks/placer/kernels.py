@@ -1,4 +1,4 @@
-"""Why an op has no place on a device, as the kernels of this TensorFlow build tell it."""
+"""Why an op cannot be placed on a device: what the kernels of this TensorFlow build take."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from placement_checks.core.placement import Op
 from placement_checks.loading.tf_internals import kernels_of
 
 
-def why_not(op: Op, node: Any, machine: Machine) -> str:
-    """Why the placer did not give ``op`` the device it asked for; ``""`` if nothing of its own.
+def fallback_reason(op: Op, node: Any, machine: Machine) -> str:
+    """Why ``op`` did not get the device it requests; ``""`` if not for its own kernels.
 
     Args:
         op: the op, requested on one device and assigned to another.
         node: its NodeDef; None for an op of a function body.
-        machine: the devices there were.
+        machine: the devices that it was placed on.
     """
-    wanted = Device(type=op.requested.type, index=op.requested.index)
-    if not machine.has(wanted):
-        return f"the machine ({machine}) has no {wanted}"
+    requested = Device(type=op.requested.type, index=op.requested.index)
+    if not machine.has(requested):
+        return f"the machine ({machine}) has no {requested}"
     usable = [
-        kernel for kernel in _kernels(op.type) if kernel.device_type in (wanted.type, "DEFAULT")
+        kernel for kernel in _kernels(op.type) if kernel.device_type in (requested.type, "DEFAULT")
     ]
     if not usable:
-        return f"{op.type} has no {wanted.type} kernel"
+        return f"{op.type} has no {requested.type} kernel"
     if node is not None and not any(_fits(kernel, node) for kernel in usable):
         types = sorted({_shown(node, name) for name in _constrained(usable, node)})
-        return f"the {wanted.type} kernel of {op.type} does not take {', '.join(types)}"
+        return f"the {requested.type} kernel of {op.type} does not take {', '.join(types)}"
     return ""
 
 
-BOUND = "bound to another op, by colocation or by a reference"
+BOUND_TO_ANOTHER = "bound to another op, by colocation or by a reference"
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""Asks the placer where the ops of a captured graph go."""
+"""Asks TensorFlow's placer where the ops of a built program go."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from placement_checks.loading.graph_def import (
     without_large_constants,
 )
 from placement_checks.placer.answers import check
-from placement_checks.placer.kernels import BOUND, why_not
+from placement_checks.placer.kernels import BOUND_TO_ANOTHER, fallback_reason
 from placement_checks.placer.task_order import TaskOrder
 from placement_checks.placer.worker.client import (
     PlacerProcess,
@@ -32,73 +32,75 @@ from placement_checks.placer.worker.client import (
 from placement_checks.placer.worker.refused import GraphRefused
 
 
-def place(asked: Placement, graph_def: Any, machine: Machine, devices: str) -> Placement:
-    """``asked`` with the devices that TensorFlow's placer assigns on ``machine``.
+def place(placement: Placement, graph_def: Any, machine: Machine, devices: str) -> Placement:
+    """``placement`` with the devices that TensorFlow's placer assigns on ``machine``.
 
     Where strict placement fails, the refusals are collected and the graph is placed softly.
 
     Args:
-        asked: what a program asks for, and whether it may be placed softly.
+        placement: what a program requests, and whether it may be placed softly.
         graph_def: its ``GraphDef``, which is not changed.
         machine: the devices.
-        devices: ``auto``, ``real`` or ``simulated``.
+        devices: ``real`` for this machine's own devices, ``simulated`` for ones that need not
+            exist, ``auto`` for its own where it has enough GPUs.
 
     Raises:
-        InputError: a device name that the placer cannot read.
+        InputError: an op requests a device whose name TensorFlow cannot read, or the placer's
+            answer cannot be right.
         PlacerError: the placer process died or hung.
     """
-    asked = replace(asked, machine=machine)
+    placement = replace(placement, machine=machine)
     here = machine.is_local and 0 < len(machine.gpus) <= len(local_gpus())
     if devices == "real" and not here:
-        lacking = Missing(f"this machine has not the devices asked for ({machine})")
-        return replace(asked, assigned=lacking)
+        missing = Missing(f"this machine has not the devices asked for ({machine})")
+        return replace(placement, assigned=missing)
     real = here and devices != "simulated"
     process, kind = (session, "session") if real else (phantom, "phantom")
-    if refusals := _of_other_clusters(asked):
+    if refusals := _of_other_clusters(placement):
         return replace(
-            asked,
+            placement,
             refusals=refusals,
             placer=kind,
             assigned=Missing(f"the machine ({machine}) lacks tasks that the program names"),
         )
     graph_def = prepared(graph_def, machine)
     try:
-        if not asked.soft:
+        if not placement.soft:
             try:
-                placed = _ask(process, graph_def, asked, soft=False)
-                return _assigned(asked, graph_def, placed, kind)
+                placed = _ask(process, graph_def, placement, soft=False)
+                return _assigned(placement, graph_def, placed, kind)
             except GraphRefused as refused:
-                refusals = list(_refusals(process, graph_def, asked, refused))
+                refusals = list(_refusals(process, graph_def, placement, refused))
         try:
-            placed = _ask(process, graph_def, asked, soft=True)
+            placed = _ask(process, graph_def, placement, soft=True)
         except GraphRefused as refused:
             return replace(
-                asked,
-                refusals=refusals or [_refusal(str(refused), asked)],
+                placement,
+                refusals=refusals or [_refusal(str(refused), placement)],
                 placer=kind,
                 assigned=Missing("the placer refused the graph"),
             )
     except PlacerUnavailable as reason:
-        return replace(asked, assigned=Missing(str(reason)))
-    return replace(_assigned(asked, graph_def, placed, kind), refusals=refusals)
+        return replace(placement, assigned=Missing(str(reason)))
+    return replace(_assigned(placement, graph_def, placed, kind), refusals=refusals)
 
 
-def _of_other_clusters(asked: Placement) -> list[Refusal]:
-    """The ops that ask for a job or task that the machine has not, which no placer allows."""
-    assert asked.machine is not None
+def _of_other_clusters(placement: Placement) -> list[Refusal]:
+    """The ops that request a job or task that the machine lacks, which no placer allows."""
+    assert placement.machine is not None
     lacking = {
         device: reason
-        for device in {op.requested for op in asked.ops.values()}
-        if (reason := asked.machine.lacks(device))
+        for device in {op.requested for op in placement.ops.values()}
+        if (reason := placement.machine.lacks(device))
     }
     return [
         Refusal(op.name, f"it {lacking[op.requested]}")
-        for op in asked.ops.values()
+        for op in placement.ops.values()
         if op.requested in lacking and not op.caller
     ]
 
 
-# What strategies name without a job; a part that stands twice is read by TensorFlow alone.
+# What strategies name without a job; only TensorFlow reads a device name that has a part twice.
 _HERE = re.compile(r"/(?:replica|task):0(?=/|$)")
 
 
@@ -121,18 +123,18 @@ def prepared(graph_def: Any, machine: Machine) -> Any:
     return copied
 
 
-def _ask(process: PlacerProcess, graph_def: Any, asked: Placement, *, soft: bool) -> list[str]:
-    """The device of every op of ``asked``, in its order."""
-    names = list(asked.ops)
+def _ask(process: PlacerProcess, graph_def: Any, placement: Placement, *, soft: bool) -> list[str]:
+    """The device of every op of ``placement``, in its order."""
+    names = list(placement.ops)
     own = len(graph_def.node)
-    assert asked.machine is not None
-    preference = TaskOrder(asked.machine)
+    assert placement.machine is not None
+    order = TaskOrder(placement.machine)
     try:
         devices = process.place(
             graph_def.SerializeToString(),
             names[:own],
             names[own:],
-            preference.tasks(),
+            order.tasks(),
             soft=soft,
         )
     except GraphRefused as refused:
@@ -141,30 +143,34 @@ def _ask(process: PlacerProcess, graph_def: Any, asked: Placement, *, soft: bool
                 f"the placer does not know the op type {unknown[1]}: "
                 "ops of libraries of one's own cannot be placed"
             ) from None
-        raise GraphRefused(preference.back(str(refused))) from None
-    back = cache(preference.back)
-    answer = list(map(back, devices))
-    requested = [] if soft else [back(node.device) for node in graph_def.node]
-    check(answer[:own], requested, asked, graph_def)
+        raise GraphRefused(order.restore(str(refused))) from None
+    restored = cache(order.restore)
+    answer = list(map(restored, devices))
+    requested = [] if soft else [restored(node.device) for node in graph_def.node]
+    check(answer[:own], requested, placement, graph_def)
     return answer
 
 
-def _assigned(asked: Placement, graph_def: Any, devices: Iterable[str], kind: str) -> Placement:
-    assert asked.machine is not None
-    machine = asked.machine
+def _assigned(
+    placement: Placement, graph_def: Any, devices: Iterable[str], kind: str
+) -> Placement:
+    assert placement.machine is not None
+    machine = placement.machine
     ops = {}
-    fallen = {}
-    for op, device in zip(asked.ops.values(), devices, strict=True):
+    fallbacks = {}
+    for op, device in zip(placement.ops.values(), devices, strict=True):
         placed = op._replace(assigned=Device.parse(device)) if device else op
         if placed.assigned and not placed.assigned.matches(op.requested):
-            fallen[op.name] = placed
+            fallbacks[op.name] = placed
         ops[op.name] = placed
-    if fallen:
-        nodes = {node.name: node for node in graph_def.node if node.name in fallen}
-        for name, op in fallen.items():
-            reason = why_not(op, nodes.get(name), machine)
-            ops[name] = op._replace(fallback_reason=reason or BOUND, fell_with_another=not reason)
-    return replace(asked, ops=ops, placer=kind, assigned=True)
+    if fallbacks:
+        nodes = {node.name: node for node in graph_def.node if node.name in fallbacks}
+        for name, op in fallbacks.items():
+            reason = fallback_reason(op, nodes.get(name), machine)
+            ops[name] = op._replace(
+                fallback_reason=reason or BOUND_TO_ANOTHER, fell_with_another=not reason
+            )
+    return replace(placement, ops=ops, placer=kind, assigned=True)
 
 
 # The placer's messages, read in core/common_runtime/placer.cc and colocation_graph.cc.
@@ -175,51 +181,51 @@ _MALFORMED = re.compile(r"Malformed device specification '([^']*)' in node: \{na
 
 
 def _refusals(
-    process: PlacerProcess, graph_def: Any, asked: Placement, refused: GraphRefused
+    process: PlacerProcess, graph_def: Any, placement: Placement, refused: GraphRefused
 ) -> Iterator[Refusal]:
     """Everything that strict placement refuses, one after the other.
 
-    The placer stops at the first op, so that op and those bound to it are let go anywhere, and it
+    The placer stops at the first op, so that op and those bound to it may go anywhere, and it
     is asked again.
     """
     nodes = {node.name: node for node in graph_def.node}
-    kept: dict[str, str] = {}
-    told: set[str] = set()
+    devices: dict[str, str] = {}
+    reported: set[str] = set()
     try:
         for _ in range(MAX_REFUSALS):
-            refusal = _refusal(str(refused), asked)
-            alike = _on_the_same_missing_device(refusal, asked)
+            refusal = _refusal(str(refused), placement)
+            alike = _on_the_same_missing_device(refusal, placement)
             for name in [refusal.op, *alike]:
-                if name not in told:
+                if name not in reported:
                     yield Refusal(name, refusal.message.replace(refusal.op, name))
-            named = {refusal.op, *_NODE.findall(str(refused)), *_MEMBER.findall(str(refused))}
-            named.update(alike)
-            told |= {refusal.op, *alike}
-            group = named & nodes.keys() - kept.keys()
-            if not group:
+            group = {refusal.op, *_NODE.findall(str(refused)), *_MEMBER.findall(str(refused))}
+            group.update(alike)
+            reported |= {refusal.op, *alike}
+            released = group & nodes.keys() - devices.keys()
+            if not released:
                 return
-            for name in group:
-                kept[name] = nodes[name].device
-                nodes[name].device = _without_type(kept[name])
+            for name in released:
+                devices[name] = nodes[name].device
+                nodes[name].device = _without_type(devices[name])
             try:
-                _ask(process, graph_def, asked, soft=False)
+                _ask(process, graph_def, placement, soft=False)
             except GraphRefused as again:
                 refused = again
             else:
                 return
     finally:
-        for name, device in kept.items():
+        for name, device in devices.items():
             nodes[name].device = device
 
 
-def _on_the_same_missing_device(refusal: Refusal, asked: Placement) -> list[str]:
-    """The other ops that ask for the device that this one asks for, if the machine has none."""
-    op = asked.ops.get(refusal.op)
-    if op is None or asked.machine is None or asked.machine.has(op.requested):
+def _on_the_same_missing_device(refusal: Refusal, placement: Placement) -> list[str]:
+    """The other ops that request the same device, if the machine lacks it."""
+    op = placement.ops.get(refusal.op)
+    if op is None or placement.machine is None or placement.machine.has(op.requested):
         return []
     return [
         other.name
-        for other in asked.ops.values()
+        for other in placement.ops.values()
         if other.requested == op.requested and other.name != op.name and not other.caller
     ]
 
@@ -229,8 +235,8 @@ def _without_type(device: str) -> str:
     return str(Device(parsed.job, parsed.replica, parsed.task))
 
 
-def _refusal(message: str, asked: Placement) -> Refusal:
-    """The op that a message of the placer is about, and the message in the user's own terms.
+def _refusal(message: str, placement: Placement) -> Refusal:
+    """The op that a message of the placer is about, and the message as the user can read it.
 
     Where that op is bound to a variable, the variable is what the user knows.
 
@@ -240,15 +246,15 @@ def _refusal(message: str, asked: Placement) -> Refusal:
     malformed = _MALFORMED.search(message)
     if malformed:
         device = malformed[1].removeprefix(str(LOCALHOST))
-        line = asked.where(malformed[2])
+        line = placement.where(malformed[2])
         where = f" ({line})" if line else ""
         raise InputError(
-            asked.program,
+            placement.program,
             f"op '{malformed[2]}'{where} asks for the device '{device}', "
             "which TensorFlow cannot read",
             "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0",
         )
-    found = _NODE.search(message)
-    bound = [asked.ops[name] for name in _MEMBER.findall(message) if name in asked.ops]
+    node = _NODE.search(message)
+    bound = [placement.ops[name] for name in _MEMBER.findall(message) if name in placement.ops]
     variable = next((op.name for op in bound if op.type in VARIABLES), None)
-    return Refusal(variable or (found[1] if found else ""), message.replace(str(LOCALHOST), ""))
+    return Refusal(variable or (node[1] if node else ""), message.replace(str(LOCALHOST), ""))

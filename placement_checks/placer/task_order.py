@@ -1,4 +1,6 @@
-"""The placer prefers the devices of the task that the session is opened on, the master.
+"""Names for tasks that make the placer process prefer the devices of the master.
+
+The placer prefers the devices of the task that the session is opened on, the master.
 
 Of devices that suit an op alike, its own come first, then it goes by name (measured on clusters of
 processes with each task as the master: unpinned ops follow it, and so do those that name a job
@@ -33,30 +35,32 @@ class TaskOrder:
             self._swapped = {first: master, master: first}
 
     def tasks(self) -> list[list[object]]:
-        """``[job, index, devices]`` of every task."""
-        return [[*self._there(task.job, task.index), task.devices] for task in self._machine.tasks]
+        """``[job, index, devices]`` of every task, devices as ``((type, count), …)``."""
+        return [
+            [*self._renamed(task.job, task.index), task.devices] for task in self._machine.tasks
+        ]
 
     def device(self, name: str) -> str:
-        """A device that an op asks for, as the placer process knows it."""
+        """A requested device, as the placer process knows it."""
         if f"/job:{self._job}" not in name:
             return name
         device = Device.parse(name)
         if device.job != self._job or device.job is None:
             return name
-        job, task = self._there(device.job, device.task)
+        job, task = self._renamed(device.job, device.task)
         return str(replace(device, job=job, task=task))
 
-    def back(self, text: str) -> str:
-        """The placer's words, with the names that the machine has."""
+    def restore(self, text: str) -> str:
+        """A text of the placer process, with the names that the machine has."""
         if _FIRST not in text:
             return text
-        return _TASK.sub(self._back, text)
+        return _TASK.sub(self._restored, text)
 
-    def _back(self, match: re.Match[str]) -> str:
+    def _restored(self, match: re.Match[str]) -> str:
         task = "" if match[3] is None else f"/task:{self._task(int(match[3]))}"
         return f"/job:{match[1]}{match[2]}{task}"
 
-    def _there(self, job: str, task: int | None) -> tuple[str, int | None]:
+    def _renamed(self, job: str, task: int | None) -> tuple[str, int | None]:
         if job != self._job:
             return job, task
         return _FIRST + job, None if task is None else self._task(task)

@@ -52,7 +52,7 @@ def torn_and_reason(log: Log) -> Iterator[str]:
     if log.reason:
         yield f"{log.name}: no placements; {log.reason}"
     elif log.torn:
-        yield log.torn_told
+        yield log.torn_message
 
 
 def _text(log: Log) -> Iterator[str]:

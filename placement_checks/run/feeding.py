@@ -16,7 +16,7 @@ from placement_checks.loading.details import dims
 from placement_checks.loading.saved_case import Case
 from placement_checks.loading.users_code import users_code
 from placement_checks.run.runnable import RunnableProgram
-from placement_checks.util.text import close, joined, plural
+from placement_checks.util.text import close_matches, joined, plural
 
 Batch = Mapping[str, npt.NDArray[Any]]
 Split = tuple[tuple[int, ...], ...]
@@ -140,7 +140,7 @@ class Feeding:
                 )
             arrays = {str(name): self._array(str(name), value) for name, value in returned.items()}
         for name in sorted(wanted - arrays.keys()):
-            near = close(name, arrays)
+            near = close_matches(name, arrays)
             raise InputError(
                 self._name,
                 f"it returned no array for the input '{name}'",

@@ -131,7 +131,7 @@ def _in_cluster(placement: Placement, cluster: Machine) -> None:
             raise InputError(
                 placement.program,
                 f"{op.name}{f' (built at {where})' if where else ''} {lacking}",
-                cluster.nearest(op.requested),
+                cluster.fix_for(op.requested),
             )
 
 

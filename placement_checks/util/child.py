@@ -1,6 +1,6 @@
-"""Processes of this package's own, in which TensorFlow is loaded apart from the user's.
+"""Child processes of this package, in which TensorFlow is loaded apart from the user's.
 
-The parent has a `Child`. The module that runs in it calls `end_with_parent`, and `answers`.
+The parent has a `Child`. The module that runs in it calls `end_with_parent` and `answer_stream`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import BinaryIO, cast
 
 from placement_checks.util.streams import unnamed_file
 
-_MOST_WORDS = 4000  # bytes of what a process printed
+_MAX_OUTPUT = 4000  # bytes of what a process printed
 
 
 @dataclass(eq=False)
@@ -28,13 +28,13 @@ class Ended(Exception):
 
     Attributes:
         code: its return code, as `subprocess` has it.
-        how: that in words, or that it was late.
-        said: the end of what it printed.
+        how: the same in words, or that it took too long.
+        output: the end of what it printed.
     """
 
     code: int
     how: str
-    said: str
+    output: str
 
 
 class Child(contextlib.AbstractContextManager["Child"]):
@@ -54,8 +54,8 @@ class Child(contextlib.AbstractContextManager["Child"]):
 
         Args:
             module: its name, such as ``placement_checks.placer.worker.main``.
-            arguments: for it; the process that it ends with comes behind them.
-            environment: what is set beside what this process has.
+            arguments: for it; the id of the parent process follows them.
+            environment: variables beside those of this process.
         """
         home = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
@@ -79,16 +79,16 @@ class Child(contextlib.AbstractContextManager["Child"]):
         return self._owner == os.getpid()
 
     @contextlib.contextmanager
-    def within(self, limit: float) -> Iterator[None]:
-        """Talk to it; what takes longer than ``limit`` seconds ends it.
+    def time_limit(self, limit: float) -> Iterator[None]:
+        """Exchange messages with it in this block; it is killed after ``limit`` seconds.
 
         Raises:
-            Ended: a pipe broke off.
+            Ended: it ended, or took too long.
         """
-        late = threading.Event()
+        timed_out = threading.Event()
 
         def kill() -> None:
-            late.set()
+            timed_out.set()
             self._process.kill()
 
         watch = threading.Timer(limit, kill)
@@ -96,13 +96,13 @@ class Child(contextlib.AbstractContextManager["Child"]):
         watch.start()
         try:
             yield
-            self._errors.seek(0)  # what it printed so far is of no more use, and takes memory
+            self._errors.seek(0)  # what it printed so far is not needed, and takes memory
             self._errors.truncate()
         except (OSError, EOFError):
             code = self.wait()
-            was_late = f"gave no answer within {limit:.0f} s and was ended"
-            how = was_late if late.is_set() else _unforeseen(code)
-            raise Ended(code, how, self.last_words()) from None
+            took_too_long = f"gave no answer within {limit:.0f} s and was ended"
+            how = took_too_long if timed_out.is_set() else _unexpected_end(code)
+            raise Ended(code, how, self.last_output()) from None
         finally:
             watch.cancel()
 
@@ -110,13 +110,13 @@ class Child(contextlib.AbstractContextManager["Child"]):
         """Its return code, as `subprocess` has it, once it has ended by itself."""
         return self._process.wait()
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of what it printed."""
         self._errors.seek(0)
-        return self._errors.read()[-_MOST_WORDS:].decode(errors="replace").strip()
+        return self._errors.read()[-_MAX_OUTPUT:].decode(errors="replace").strip()
 
     def stop(self, patience: float) -> None:
-        """Close its input, upon which it ends by itself; if not within ``patience``, end it."""
+        """Close its input, so that it ends by itself; end it after ``patience`` seconds."""
         with contextlib.suppress(OSError):
             self.requests.close()
         if self.is_own:
@@ -147,8 +147,9 @@ def ending(code: int) -> str:
 
 
 def end_with_parent() -> None:
-    """End this process when the owner of its `Child` is gone, whatever it does then: its input
-    may be held open by processes that were forked from the owner.
+    """End this process when the one that started it is gone.
+
+    Its input may stay open then, held by processes that were forked from that one.
     """
     parent = int(sys.argv[-1])
 
@@ -160,7 +161,7 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def answers() -> BinaryIO:
+def answer_stream() -> BinaryIO:
     """Standard output, for answers alone; what else is printed there goes to standard error."""
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -172,7 +173,7 @@ def _command(module: str) -> list[str]:
     return [sys.executable, "-P", "-m", module]
 
 
-def _unforeseen(code: int) -> str:
-    """How a process ended that nobody here has ended."""
+def _unexpected_end(code: int) -> str:
+    """How a process ended that this package did not end."""
     hint = ", as the kernel does where memory runs out" if code == -signal.SIGKILL else ""
     return ending(code) + hint

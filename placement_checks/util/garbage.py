@@ -1,4 +1,4 @@
-"""Rest for Python's collector of cycles, while much is made and nothing is thrown away."""
+"""Pauses Python's collector of cycles while many objects are made and none is thrown away."""
 
 from __future__ import annotations
 

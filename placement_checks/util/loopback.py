@@ -1,10 +1,10 @@
-"""Closes a listening port, to other machines or to everybody.
+"""Closes a listening port to other machines or to everybody.
 
-``tf.distribute.Server`` listens on all interfaces and has no option against it, and asks nobody
-who he is: whoever reaches the port can run graphs here, which read and write files. Binding the
+``tf.distribute.Server`` listens on all interfaces, has no option against it, and authenticates
+nobody: whoever reaches the port can run graphs here, which read and write files. Binding the
 listening socket to the loopback *device* ends that for other machines (``SO_BINDTODEVICE``,
-socket(7); no privileges are needed on Linux 5.7 and later), a filter that takes no packet, or
-shutting it down, for everybody. Connections that were made before go on.
+socket(7); no privileges are needed on Linux 5.7 and later); a filter that drops every packet, or
+shutting it down, ends it for everybody. Connections that were made before go on.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 _ESTABLISHED, _CLOSE_WAIT, _LISTEN = "01", "08", "0A"
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER of asm-generic/socket.h, to which Python gives no name
-_TAKE_NOTHING = struct.pack("HBBI", 6, 0, 0, 0)  # a program for packets: BPF_RET, 0 bytes
-_LOOK_EVERY = 0.005  # seconds
+_DROP_EVERYTHING = struct.pack("HBBI", 6, 0, 0, 0)  # a program for packets: BPF_RET, 0 bytes
+_POLL_INTERVAL = 0.005  # seconds
 
 
 def close_to_others(port: int) -> None:
@@ -47,19 +47,19 @@ def take(port: int, limit: float) -> None:
 
     Raises:
         OSError: no such socket.
-        ConnectionError: there is no such connection, or somebody else was quicker.
+        ConnectionError: there is no such connection, or somebody else connected first.
     """
-    late = time.monotonic() + limit
+    deadline = time.monotonic() + limit
     while not any(connection.remote.port == port for connection in _own_connections()):
-        if time.monotonic() > late:
+        if time.monotonic() > deadline:
             raise ConnectionError(f"could not connect to its own port {port} within {limit:.0f} s")
-        time.sleep(_LOOK_EVERY)
-    program = ctypes.create_string_buffer(_TAKE_NOTHING)
+        time.sleep(_POLL_INTERVAL)
+    program = ctypes.create_string_buffer(_DROP_EVERYTHING)
     nothing = struct.pack("HP", 1, ctypes.addressof(program))
     for listener in _listeners(port):
         with contextlib.suppress(PermissionError):  # a hardened kernel: `close` looks again
             listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, nothing)
-    _look_for_others(port)
+    _check_no_other_connected(port)
 
 
 def close(port: int) -> None:
@@ -67,14 +67,14 @@ def close(port: int) -> None:
 
     Raises:
         OSError: no such socket.
-        ConnectionError: somebody else was quicker, and may use this process until it ends.
+        ConnectionError: somebody else connected first, and may use this process until it ends.
     """
     for listener in _listeners(port):
         listener.shutdown(socket.SHUT_RDWR)
-    _look_for_others(port)
+    _check_no_other_connected(port)
 
 
-def _look_for_others(port: int) -> None:
+def _check_no_other_connected(port: int) -> None:
     own = {connection.local for connection in _own_connections()}
     for connection in _connections():
         if (
@@ -112,10 +112,10 @@ def _listeners(port: int) -> Iterator[socket.socket]:
         for connection in _connections()
         if connection.state == _LISTEN and connection.local.port == port
     }
-    found = {inode: name for inode, name in _own_sockets().items() if inode in listening}
-    if not found:
+    own = {inode: name for inode, name in _own_sockets().items() if inode in listening}
+    if not own:
         raise OSError(f"no socket of this process listens on port {port}")
-    for name in found.values():
+    for name in own.values():
         with socket.socket(fileno=os.dup(int(name))) as listener:
             yield listener
 
@@ -132,13 +132,13 @@ def _own_connections() -> list[_Connection]:
 
 def _own_sockets() -> dict[str, str]:
     """The file descriptors of this process's sockets, by inode."""
-    found = {}
+    descriptors = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/self/fd/{name}"))
             if match:
-                found[match[1]] = name
-    return found
+                descriptors[match[1]] = name
+    return descriptors
 
 
 def _connections() -> Iterator[_Connection]:

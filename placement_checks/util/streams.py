@@ -1,4 +1,4 @@
-"""Leads elsewhere what Python, C or C++ write to a file descriptor."""
+"""Redirects what Python, C or C++ write to a file descriptor."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import IO, BinaryIO, cast
 
 
 @contextlib.contextmanager
-def report_alone() -> Iterator[None]:
-    """Meanwhile what user code, TensorFlow or C++ print goes to standard error."""
+def stdout_for_report() -> Iterator[None]:
+    """Send what user code, TensorFlow or C++ print in this block to standard error."""
     with contextlib.suppress(OSError):
         flush()
-    kept = os.dup(1)
+    original = os.dup(1)
     os.dup2(2, 1)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -24,33 +24,33 @@ def report_alone() -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(original, 1)
+        os.close(original)
 
 
 @contextlib.contextmanager
 def redirected(descriptor: int, file: IO[bytes]) -> Iterator[None]:
     """Send to ``file`` what is written to a file descriptor, by Python, C or C++."""
     flush()
-    kept = os.dup(descriptor)
+    original = os.dup(descriptor)
     os.dup2(file.fileno(), descriptor)
     try:
         yield
     finally:
         flush()
-        os.dup2(kept, descriptor)
-        os.close(kept)
+        os.dup2(original, descriptor)
+        os.close(original)
 
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
     """Hold back what is written to file descriptor 2, and show it only if an error passes."""
-    with unnamed_file() as held:
+    with unnamed_file() as buffer:
         try:
-            with redirected(2, held):
+            with redirected(2, buffer):
                 yield
         except BaseException:
-            write_back(held, 2)
+            write_back(buffer, 2)
             raise
 
 

@@ -1,4 +1,4 @@
-"""Numbers and lists as sentences have them, and words that are spelled like others."""
+"""Numbers and lists in sentences, and the closest match for a misspelled word."""
 
 from __future__ import annotations
 
@@ -16,26 +16,32 @@ def joined(things: Iterable[object]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``did you mean 'gpus'?``; nothing where no word that is known is spelled like it."""
-    return "".join(f"did you mean '{near}'?" for near in close(word, known))
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """``did you mean 'gpus'?``; ``""`` where none of the words is spelled like it."""
+    return "".join(f"did you mean '{near}'?" for near in close_matches(word, words))
 
 
-def close(word: str, known: Iterable[str], *, alike: float = 0.6) -> list[str]:
-    """The word that is spelled most like it, if one is: alike is 1 for the same, 0 for none."""
+def close_matches(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> list[str]:
+    """The word that is spelled most like ``word``, in a list that is empty if none is alike.
+
+    Args:
+        word: the misspelled one.
+        words: those that there are.
+        cutoff: how much alike they must be, from 0 for not at all to 1 for equal.
+    """
     from difflib import get_close_matches  # not before a word is wrong: the plugin is in each run
 
-    return get_close_matches(word, list(known), n=1, cutoff=alike)
+    return get_close_matches(word, list(words), n=1, cutoff=cutoff)
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
     """The name in another scope, or else the one that is spelled most like it."""
-    own = name.rpartition("/")[2]
+    last_part = name.rpartition("/")[2]
     ends = [other for other in names if other.endswith(f"/{name}")]
     near = [
         *ends,
-        *close(name, names),
-        *(other for other in names if other.rpartition("/")[2] == own),
-        *close(name, names, alike=0.4),
+        *close_matches(name, names),
+        *(other for other in names if other.rpartition("/")[2] == last_part),
+        *close_matches(name, names, cutoff=0.4),
     ]
     return near[0] if near else None

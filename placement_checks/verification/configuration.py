@@ -31,7 +31,7 @@ from typing import Annotated, Any
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.machines import Machine
-from placement_checks.util.text import close
+from placement_checks.util.text import close_matches
 from placement_checks.verification.fields import collecting, converted
 from placement_checks.verification.policy import policy_errors, rule_named
 
@@ -130,7 +130,7 @@ def _misspelled(tables: Mapping[str, Any], within: str) -> Iterator[ConfigError]
     """Tables whose name is nearly ours, which nobody reads."""
     for name in tables:
         spelled = name.lower().replace("-", "_")
-        if within + name != _TABLE and close(spelled, [_NAME], alike=0.9):
+        if within + name != _TABLE and close_matches(spelled, [_NAME], cutoff=0.9):
             yield ConfigError(within + name, "is not read", f"write [{_TABLE}]")
 
 

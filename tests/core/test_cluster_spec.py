@@ -380,7 +380,7 @@ def test_without_an_index_the_own_task_is_the_first(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_some_tasks_are_told_in_words(indices: Sequence[int] | range, words: str) -> None:
-    assert cluster_spec.some_tasks(indices) == words
+    assert cluster_spec.tasks_text(indices) == words
 
 
 words = st.text(max_size=5) | st.sampled_from(["ps", "worker", "0", "3", "a:1", "b:65536", "c:x"])

@@ -546,7 +546,7 @@ MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worke
 )
 def test_the_job_or_task_that_is_lacking(machine: str, device: str, words: str, fix: str) -> None:
     assert Machine.parse(machine).lacks(Device.parse(device)) == words
-    assert Machine.parse(machine).nearest(Device.parse(device)) == fix
+    assert Machine.parse(machine).fix_for(Device.parse(device)) == fix
 
 
 @pytest.mark.parametrize("text", ["localhost/task:3", "localhost/task:3: gpu*2"])

@@ -16,7 +16,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from placement_checks import place
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import TRAINABLE
-from placement_checks.loading.function_bodies import DEEPEST, MAX_NESTED
+from placement_checks.loading.function_bodies import MAX_DEPTH, MAX_NESTED
 from placement_checks.verification.gathering import requested
 from placement_checks.verification.judging import verify
 
@@ -157,10 +157,10 @@ def test_recursion_that_nothing_calls_is_no_matter(graph: Any) -> None:
 
 @pytest.mark.parametrize("order", [1, -1], ids=["first to last", "last to first"])
 def test_calls_nested_too_deep_are_refused(graph: Any, order: int) -> None:
-    for level in range(DEEPEST):
+    for level in range(MAX_DEPTH):
         function(graph, f"f{level}", f"f{level + 1}")
-    function(graph, f"f{DEEPEST}")
-    for level in range(DEEPEST)[::order]:
+    function(graph, f"f{MAX_DEPTH}")
+    for level in range(MAX_DEPTH)[::order]:
         call(graph.node, f"call_{level}", f"f{level}")
 
     assert refused(save(graph)) == (
@@ -168,9 +168,9 @@ def test_calls_nested_too_deep_are_refused(graph: Any, order: int) -> None:
         "build it with fewer calls within calls"
     )
 
-    del graph.node[-DEEPEST:]
+    del graph.node[-MAX_DEPTH:]
     call(graph.node, "call", "f1")
-    assert "call" + "/call_0" * (DEEPEST - 1) + "/n" in requested(save(graph)).ops
+    assert "call" + "/call_0" * (MAX_DEPTH - 1) + "/n" in requested(save(graph)).ops
 
 
 def test_functions_of_datasets_may_be_handed_on_as_deep_as_they_like(graph: Any) -> None:

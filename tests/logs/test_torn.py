@@ -444,7 +444,7 @@ def test_a_record_before_other_text_and_a_log_line() -> None:
 
 
 def test_a_head_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torn, "_FAR", 3)
+    monkeypatch.setattr(torn, "_MAX_DISTANCE", 3)
     steps = "step\n" * 9
 
     log = read(f"x: (Add): /job:lo{WARNING}{steps}", steps, f"calhost/replica:0\n{Y}\n")

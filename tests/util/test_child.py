@@ -21,7 +21,7 @@ OBEDIENT = """
     import os, sys, time
     from placement_checks.util import child
     child.end_with_parent()
-    replies = child.answers()
+    replies = child.answer_stream()
     print("started")
     for line in sys.stdin:
         replies.write(str(eval(line)).encode() + b"\\n")
@@ -48,7 +48,7 @@ def say(child: Child, code: str) -> None:
 
 
 def ask(child: Child, code: str, limit: float = 30.0) -> str:
-    with child.within(limit):
+    with child.time_limit(limit):
         say(child, code)
         line = child.replies.readline()
         if not line:
@@ -100,7 +100,7 @@ def test_one_that_ends_before_its_answer_is_told_of_with_its_last_words(
         ask(child, f"sys.stderr.write('oh') and sys.stderr.flush() or {code}")
 
     assert (caught.value.how, caught.value.code) == (how, returned)
-    assert caught.value.said.endswith("oh")
+    assert caught.value.output.endswith("oh")
 
 
 def test_one_that_is_late_is_ended(child: Child) -> None:
@@ -115,18 +115,18 @@ def test_one_that_is_late_is_ended(child: Child) -> None:
 
 def test_what_was_printed_before_an_answer_is_forgotten(child: Child) -> None:
     ask(child, "sys.stderr.write('earlier') and sys.stderr.flush()")
-    with child.within(30.0):
-        assert child.last_words() == ""
+    with child.time_limit(30.0):
+        assert child.last_output() == ""
 
     ask(child, "sys.stderr.write('later') and sys.stderr.flush()")
     with pytest.raises(Ended) as caught:
         ask(child, "os._exit(1)")
-    assert caught.value.said == ""
+    assert caught.value.output == ""
 
 
 def test_an_error_that_is_no_broken_pipe_passes_and_keeps_what_was_printed(child: Child) -> None:
     def complain() -> None:
-        with child.within(30.0):
+        with child.time_limit(30.0):
             say(child, "sys.stderr.write('why') and sys.stderr.flush()")
             child.replies.readline()
             raise KeyError
@@ -134,7 +134,7 @@ def test_an_error_that_is_no_broken_pipe_passes_and_keeps_what_was_printed(child
     with pytest.raises(KeyError):
         complain()
 
-    assert child.last_words().endswith("why")
+    assert child.last_output().endswith("why")
     assert ask(child, "2") == "2"
 
 

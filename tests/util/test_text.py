@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from placement_checks.util.text import close, did_you_mean, joined, nearest, plural
+from placement_checks.util.text import close_matches, did_you_mean, joined, nearest, plural
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_nothing_is_meant_where_nothing_is_known() -> None:
     assert did_you_mean("gpu", iter(())) == ""
 
 
-@pytest.mark.parametrize(("alike", "found"), [(0.8, ["round"]), (0.9, [])])
-def test_a_word_is_close_from_a_likeness_on(alike: float, found: list[str]) -> None:
-    assert close("rond5", ["around", "round"], alike=alike) == found
+@pytest.mark.parametrize(("cutoff", "found"), [(0.8, ["round"]), (0.9, [])])
+def test_a_word_is_a_match_from_the_cutoff_on(cutoff: float, found: list[str]) -> None:
+    assert close_matches("rond5", ["around", "round"], cutoff=cutoff) == found
 
 
 @pytest.mark.parametrize(

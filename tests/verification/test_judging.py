@@ -44,7 +44,7 @@ def report(**states: State) -> Report:
 def test_status_counts_what_was_asked_for(
     states: Mapping[str, State], asked: Sequence[str], require_all: bool, status: int
 ) -> None:
-    assert report(**states).status(asked=asked, require_all=require_all) == status
+    assert report(**states).status(requested=asked, require_all=require_all) == status
 
 
 @pytest.mark.parametrize("other", [KEPT, BROKEN, NOT_CHECKED])

@@ -21,7 +21,7 @@ _PATIENCE = 1.0  # seconds in which a process ends that is no longer needed
 
 
 class PlacerUnavailable(Exception):
-    """Why the placer of this installation cannot answer; the message says so."""
+    """The placer of this installation cannot answer; the message says why."""
 
 
 class PlacerProcess:
@@ -37,7 +37,7 @@ class PlacerProcess:
         self._environment = environment
         self._lock = threading.Lock()
         self._child: _Placer | None = None
-        self._unusable = ""
+        self._unavailable = ""
         atexit.register(self.stop)
 
     @property
@@ -61,17 +61,24 @@ class PlacerProcess:
     ) -> list[str]:
         """The device of each of ``targets`` and ``nested``, ``""`` where it was not placed.
 
+        Args:
+            graph: a serialised ``GraphDef``.
+            targets: the names of its nodes.
+            nested: the names of the ops in bodies of functions.
+            tasks: ``[job, index, [(device type, count), …]]`` for every task.
+            soft: whether an op may go elsewhere than it requests.
+
         Raises:
-            Refused: the placer's own error.
-            Unusable: this installation has no placer that can answer.
+            GraphRefused: the placer's own error.
+            PlacerUnavailable: this installation has no placer that can answer.
             PlacerError: the process died or hung; the next call gets a new one.
         """
         names = [*targets, *nested]
         limit = PLACE_LIMIT + PLACE_LIMIT_PER_OP * len(names)
         request = {"targets": len(targets), "tasks": tasks, "soft": soft, "limit": limit}
         with self._lock:
-            if self._unusable:
-                raise PlacerUnavailable(self._unusable)
+            if self._unavailable:
+                raise PlacerUnavailable(self._unavailable)
             child, self._child = self._running(), None
             try:
                 answer, blobs = child.ask(request, graph, "\n".join(names).encode())
@@ -82,10 +89,10 @@ class PlacerProcess:
             except BaseException:
                 child.end()
                 raise
-            if "unusable" in answer:
+            if "unavailable" in answer:
                 child.end()
-                self._unusable = answer["unusable"]
-                raise PlacerUnavailable(self._unusable)
+                self._unavailable = answer["unavailable"]
+                raise PlacerUnavailable(self._unavailable)
             self._child = child
         if "refused" in answer:
             raise GraphRefused(answer["refused"])
@@ -108,29 +115,29 @@ class PlacerProcess:
 
 
 class _Placer(Child):
-    """The process itself, and what is said to it."""
+    """The process itself, and the requests to it."""
 
     def __init__(self, kind: str, environment: dict[str, str]) -> None:
         super().__init__("placement_checks.placer.worker.main", kind, environment=environment)
         self._kind = kind
         self._is_ready = False
-        self._asked = 0
+        self._requests = 0
 
     def ask(
         self, request: dict[str, Any], *blobs: bytes
     ) -> tuple[dict[str, Any], Sequence[bytes]]:
-        """The reply to a request, whose ``limit`` is in seconds; "unusable" may be one.
+        """The reply to a request, whose ``limit`` is in seconds; "unavailable" may be one.
 
         Raises:
             PlacerError: the process died, hung, failed or gave the answer to another request.
         """
         if not self._is_ready:
             ready, _ = self._exchange(None, (), START_LIMIT)
-            if "unusable" in ready:
+            if "unavailable" in ready:
                 return ready, ()
             self._is_ready = True
-        self._asked += 1
-        request = {"number": self._asked, **request}
+        self._requests += 1
+        request = {"number": self._requests, **request}
         return self._exchange(request, blobs, request["limit"] + _PIPE_LIMIT)
 
     def _exchange(
@@ -138,17 +145,17 @@ class _Placer(Child):
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Send a request, if there is one, and read a reply."""
         try:
-            with self.within(limit):
+            with self.time_limit(limit):
                 if request is not None:
                     messages.write(self.requests, request, *blobs)
                 reply, answer = messages.read(self.replies)
-                if reply["number"] != self._asked:
-                    what = f"answered request {reply['number']}, and not {self._asked}"
+                if reply["number"] != self._requests:
+                    what = f"answered request {reply['number']}, and not {self._requests}"
                     raise _error(self._kind, what)
                 if "failed" in reply:
-                    raise _error(self._kind, reply["failed"], self.last_words())
+                    raise _error(self._kind, reply["failed"], self.last_output())
         except Ended as ended:
-            raise _error(self._kind, ended.how, ended.said) from None
+            raise _error(self._kind, ended.how, ended.output) from None
         return reply, answer
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from placement_checks.placer.worker import messages, network
 from placement_checks.placer.worker.refused import Failed, GraphRefused
-from placement_checks.util.child import answers, end_with_parent
+from placement_checks.util.child import answer_stream, end_with_parent
 
 # Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
 _LOWERED = re.compile(r"/_\d+(?=/)")
 SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # set: do not move to a network of its own
-_GRACE = 30  # seconds after which a request is late that the parent ought to have ended
+_GRACE = 30  # seconds beyond a request's limit, at which the parent ought to have ended this
 
 
 def main() -> None:
@@ -32,11 +32,11 @@ def main() -> None:
     end_with_parent()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests = os.fdopen(os.dup(0), "rb")
-    replies = answers()
+    replies = answer_stream()
     try:
         placer = _placer(kind)
-    except _Unusable as reason:
-        messages.write(replies, {"number": 0, "unusable": str(reason)})
+    except _Unavailable as reason:
+        messages.write(replies, {"number": 0, "unavailable": str(reason)})
         return
     except Failed as failure:
         messages.write(replies, {"number": 0, "failed": str(failure)})
@@ -61,8 +61,8 @@ def main() -> None:
         signal.alarm(0)
 
 
-class _Unusable(Exception):
-    """Why this installation cannot answer for GPUs."""
+class _Unavailable(Exception):
+    """This installation cannot answer for GPUs; the message says why."""
 
 
 def _placer(kind: str) -> Any:
@@ -73,7 +73,7 @@ def _placer(kind: str) -> Any:
 
         return Session()
     if not tf.sysconfig.get_build_info()["is_cuda_build"]:
-        raise _Unusable(
+        raise _Unavailable(
             f"tensorflow {tf.__version__} is a build without GPU kernels, so its placer cannot "
             "tell where a GPU machine would put an op; install the Linux x86-64 wheel of "
             "tensorflow, which is a CUDA build"
@@ -92,13 +92,13 @@ def _placer(kind: str) -> Any:
 def _serve(
     placer: Any, header: dict[str, Any], graph: bytes, names: bytes
 ) -> tuple[list[str], bytes]:
-    """Place one graph; answers with a list of devices, and the index of each name's in it."""
-    wanted = names.decode().split("\n")
-    position = {name: index for index, name in enumerate(wanted)}
+    """Place one graph: a list of devices, and the index of each name's device in it."""
+    ops = names.decode().split("\n")
+    position = {name: index for index, name in enumerate(ops)}
     devices: dict[str, int] = {"": 0}
-    found = array.array("I", bytes(4 * len(wanted)))
+    device_of = array.array("I", bytes(4 * len(ops)))
     placed = placer.place(
-        graph, wanted[: header["targets"]], header["tasks"], header["soft"], header["limit"]
+        graph, ops[: header["targets"]], header["tasks"], header["soft"], header["limit"]
     )
     for name, device in placed:
         index = position.get(name)
@@ -106,10 +106,10 @@ def _serve(
             index = position.get(_LOWERED.sub("", name))
         if index is not None:
             place = devices.setdefault(device, len(devices))
-            if found[index] not in (0, place) and index < header["targets"]:
+            if device_of[index] not in (0, place) and index < header["targets"]:
                 raise Failed(f"put '{name}' on {device} and on another device")
-            found[index] = place
-    return list(devices), found.tobytes()
+            device_of[index] = place
+    return list(devices), device_of.tobytes()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the placer process and its parent say to each other: a JSON header and blobs of bytes."""
+"""The messages between the placer process and its parent: a JSON header and blobs of bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def write(stream: BinaryIO, header: dict[str, Any], *blobs: bytes) -> None:
-    """Send one frame.
+    """Send one message.
 
     Raises:
         OSError: the other side is gone.
@@ -23,16 +23,18 @@ def write(stream: BinaryIO, header: dict[str, Any], *blobs: bytes) -> None:
 
 
 def read(stream: BinaryIO) -> tuple[dict[str, Any], list[bytes]]:
-    """Receive one frame.
+    """Receive one message.
 
     Raises:
         EOFError: the other side is gone.
     """
-    header = json.loads(_exactly(stream, _LENGTH.unpack(_exactly(stream, _LENGTH.size))[0]))
-    return header, [_exactly(stream, length) for length in header.pop("blobs")]
+    header = json.loads(
+        _read_exactly(stream, _LENGTH.unpack(_read_exactly(stream, _LENGTH.size))[0])
+    )
+    return header, [_read_exactly(stream, length) for length in header.pop("blobs")]
 
 
-def _exactly(stream: BinaryIO, length: int) -> bytes:
+def _read_exactly(stream: BinaryIO, length: int) -> bytes:
     data = stream.read(length)
     if len(data) < length:
         raise EOFError

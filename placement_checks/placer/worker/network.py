@@ -1,7 +1,7 @@
 """A network of its own for this process, in which nobody else can reach its ports.
 
 TensorFlow's server listens before its port can be closed. In a network namespace with nothing but
-a loopback device (network_namespaces(7)) there is nobody to be quicker. Root needs CAP_SYS_ADMIN
+a loopback device (network_namespaces(7)) nobody else can connect first. Root needs CAP_SYS_ADMIN
 for it, other users a namespace in which they have it (user_namespaces(7)), which some systems
 forbid.
 """
@@ -26,11 +26,11 @@ def leave_shared() -> bool:
     """
     trial = os.fork()
     if trial == 0:
-        os._exit(0 if _left() else 1)
-    return os.waitpid(trial, 0)[1] == 0 and _left()
+        os._exit(0 if _try_to_leave() else 1)
+    return os.waitpid(trial, 0)[1] == 0 and _try_to_leave()
 
 
-def _left() -> bool:
+def _try_to_leave() -> bool:
     user, group = os.getuid(), os.getgid()
     # A namespace of users would take from root the right to read the files of others.
     kind = _CLONE_NEWNET if user == 0 else _CLONE_NEWUSER | _CLONE_NEWNET

@@ -37,15 +37,15 @@ _UNLIMITED = [
 ]
 # There is one connection to the master: its port is closed, and what listens there later is
 # somebody else.
-_NEVER = (1 << 31) - 1  # milliseconds
-_ONCE = [
-    ("grpc.client_idle_timeout_ms", _NEVER),
-    ("grpc.initial_reconnect_backoff_ms", _NEVER),
-    ("grpc.min_reconnect_backoff_ms", _NEVER),
+_NEVER_MS = (1 << 31) - 1  # milliseconds
+_CONNECT_ONCE = [
+    ("grpc.client_idle_timeout_ms", _NEVER_MS),
+    ("grpc.initial_reconnect_backoff_ms", _NEVER_MS),
+    ("grpc.min_reconnect_backoff_ms", _NEVER_MS),
 ]
 _CONNECT_LIMIT = 60.0  # seconds
-# What the placer cannot have said: the master is gone, late, or out of memory.
-_NOT_ITS_WORD = {
+# Not errors of the placer: the master is gone, late, or out of memory.
+_NO_ANSWER = {
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -69,7 +69,7 @@ class Phantom:
             start=False,
         )
         self._master = self._server.target.removeprefix("grpc://")
-        self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _ONCE)
+        self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _CONNECT_ONCE)
         ready = grpc.channel_ready_future(self._channel)
         try:
             self._start(ready)
@@ -97,11 +97,11 @@ class Phantom:
             graph: a serialised GraphDef.
             targets: the names of its nodes; what none of them needs is pruned.
             tasks: ``[job, index, [[device type, count], …]]`` for every task.
-            soft: whether an op may go elsewhere than asked.
+            soft: whether an op may go elsewhere than it requests.
             limit: seconds for each call of the master.
 
         Raises:
-            Refused: the placer's own error.
+            GraphRefused: the placer's own error.
             Failed: the master gave no answer.
         """
         cluster: dict[str, dict[int, str]] = {MASTER_JOB: {0: self._master}}
@@ -151,7 +151,7 @@ class Phantom:
 class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
     """A worker that has the given devices and never runs anything.
 
-    The master rewrites the job and task of the devices to those it asked, so one worker stands
+    The master rewrites the job and task of the devices to those of the task, so one worker stands
     for every task that has these devices.
     """
 
@@ -221,8 +221,8 @@ def _devices(listed: list[list[Any]]) -> Devices:
 
 
 def _raise(error: grpc.RpcError) -> NoReturn:
-    """Tell the placer's own word from a call that came to nothing."""
-    if error.code() in _NOT_ITS_WORD:
+    """Tell the placer's own error from a call that it did not answer."""
+    if error.code() in _NO_ANSWER:
         raise Failed(f"TensorFlow's master gave no answer: {error.details()}") from None
     raise GraphRefused(_MASTER.sub("", error.details())) from None
 

@@ -1,11 +1,11 @@
-"""What the placer process says instead of an answer."""
+"""The errors that the placer process gives instead of an answer."""
 
 from __future__ import annotations
 
 
 class GraphRefused(Exception):
-    """The placer does not place the graph; carries its message as it gave it."""
+    """The placer does not place the graph; the message is its own."""
 
 
 class Failed(Exception):
-    """The placer could not be asked, or gave no sound answer; says why."""
+    """The placer could not be asked, or gave no usable answer; the message says why."""

@@ -1,8 +1,8 @@
 """TensorFlow's placer on the devices of this machine. Runs in the placer process only.
 
 A local session places the whole graph when it is first run, whatever is run. One op that does
-nothing is run, and the placer's own log tells where each node went: nothing of the user's graph
-runs.
+nothing is run, and the placer's own log says where each node was placed: nothing of the user's
+graph runs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.util.streams import redirected
 
 _PROBE = "placement_checks_probe"
-# What the placer cannot have said: a GPU does not start, or its memory is taken.
-_NOT_ITS_WORD = (
+# Not errors of the placer: a GPU does not start, or its memory is taken.
+_NO_ANSWER = (
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
     tf.errors.InternalError,
@@ -37,16 +37,16 @@ class Session:
         """Every node that the placer placed, with its device; the arguments are `Phantom`'s.
 
         Raises:
-            Refused: the placer's own error, or fewer devices here than ``tasks`` asks for.
+            GraphRefused: the placer's own error, or fewer devices here than ``tasks`` has.
             Failed: there was no session, or its log could not be read in full.
         """
         ((_, _, devices),) = tasks
-        wanted = dict(devices)
+        counts = dict(devices)
         present = len(tf.config.list_physical_devices("GPU"))
-        if present < wanted.get("GPU", 0):
-            raise GraphRefused(f"TensorFlow finds {present} GPUs here, not {wanted['GPU']}")
+        if present < counts.get("GPU", 0):
+            raise GraphRefused(f"TensorFlow finds {present} GPUs here, not {counts['GPU']}")
         config = tf.compat.v1.ConfigProto(
-            allow_soft_placement=soft, log_device_placement=True, device_count=wanted
+            allow_soft_placement=soft, log_device_placement=True, device_count=counts
         )
         config.gpu_options.allow_growth = True
         with tf.Graph().as_default() as live:
@@ -59,7 +59,7 @@ class Session:
                     tf.compat.v1.Session(graph=live, config=config) as session,
                 ):
                     session.run(probe)
-            except _NOT_ITS_WORD as error:
+            except _NO_ANSWER as error:
                 raise Failed(f"no session could be run: {error.message}") from None
             except tf.errors.OpError as error:
                 raise GraphRefused(error.message) from None

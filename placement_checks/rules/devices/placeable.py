@@ -66,7 +66,7 @@ def _group(lines: Sequence[str]) -> Iterator[str]:
 
 def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
     if op and placement.machine and placement.machine.lacks(op.requested):
-        return placement.machine.nearest(op.requested)
+        return placement.machine.fix_for(op.requested)
     if server := _task_without_gpu(placement, op, group):
         return (
             f"{server} has no GPU, and a device scope or device function around it names one: "

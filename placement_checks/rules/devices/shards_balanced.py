@@ -78,7 +78,7 @@ class ShardsBalanced(Rule):
         if job not in jobs:
             lacking = placement.machine.lacks(Device(job))
             return self.not_checked(
-                f"the rule {lacking}; {placement.machine.nearest(Device(job))}"
+                f"the rule {lacking}; {placement.machine.fix_for(Device(job))}"
             )
         if len(jobs[job]) < 2:
             return self.not_checked(f"/job:{job} has only one task")

@@ -99,7 +99,7 @@ class VariablesOnHost(Rule):
     def _fix(self, placement: Placement, kind: str = "") -> str:
         wanted = Device.parse(self._names()[0])
         if placement.machine is not None and (lacking := placement.machine.lacks(wanted)):
-            return f"the rule {lacking}; {placement.machine.nearest(wanted)}"
+            return f"the rule {lacking}; {placement.machine.fix_for(wanted)}"
         also = _DEVICE_FUNCTION if kind in RESOURCE_VARIABLES else ""
         return f"create it under tf.device('{self._names()[0]}'){also}"
 

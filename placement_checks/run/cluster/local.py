@@ -72,10 +72,12 @@ class LocalCluster(Cluster):
             },
         )
         try:
-            with self._child.within(START_LIMIT):
+            with self._child.time_limit(START_LIMIT):
                 self._await_all(self._child)
         except Ended as ended:
-            raise _not_started("a local cluster", f"its process {ended.how}", ended.said) from None
+            raise _not_started(
+                "a local cluster", f"its process {ended.how}", ended.output
+            ) from None
         threading.Thread(target=self._follow, args=(self._child.replies,), daemon=True).start()
         for reserved in self._sockets:
             reserved.close()
@@ -104,7 +106,7 @@ class LocalCluster(Cluster):
             if event["answer"] != SERVING:
                 name = f"/job:{event['job']}/task:{event['index']}"
                 raise _not_started(
-                    name, event["answer"] or "its process ended", child.last_words()
+                    name, event["answer"] or "its process ended", child.last_output()
                 )
             self.pids[event["job"], event["index"]] = event["pid"]
 
