@@ -43,7 +43,7 @@ def addresses(spec: Any, name: str = "the ClusterSpec") -> Addresses:
     owners: dict[str, str] = {}
     for job, tasks in jobs.items():
         if not isinstance(job, str) or not _JOB.fullmatch(job):
-            raise InputError(name, f"{job!r} is no name of a job", _FIX)
+            raise InputError(name, f"{job!r} is not the name of a job", _FIX)
         for index, address in _tasks(tasks, job, name):
             task = f"/job:{job}/task:{index}"
             _check_address(address, task, name)
@@ -70,7 +70,7 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
     try:
         described = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(TF_CONFIG, f"is no JSON: {error}") from None
+        raise InputError(TF_CONFIG, f"is not JSON: {error}") from None
     if not isinstance(described, Mapping) or not described.get("cluster"):
         raise InputError(TF_CONFIG, "describes no cluster", f'its "cluster" is missing; {_FIX}')
     cluster = addresses(described["cluster"], TF_CONFIG)
@@ -95,7 +95,7 @@ def _tasks(tasks: Any, job: str, name: str) -> list[tuple[int, Any]]:
         if all(_is_index(index) for index in tasks):
             numbered = {int(index): address for index, address in tasks.items()}
             if len(numbered) < len(tasks):
-                raise InputError(name, f"the job {job} has one index twice", _FIX)
+                raise InputError(name, f"the job {job} has a task index twice", _FIX)
             return [(index, numbered[index]) for index in sorted(numbered)]
     elif isinstance(tasks, Sequence) and not isinstance(tasks, str) and tasks:
         return list(enumerate(tasks))

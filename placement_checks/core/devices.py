@@ -43,7 +43,7 @@ class Device:
         """Read a device name; empty parts, as in ``//cpu:0``, are passed over.
 
         Raises:
-            InputError: a part that TensorFlow does not know, or a part stated twice.
+            InputError: it has a part that TensorFlow does not know, or one part twice.
         """
         named: dict[str, str] = {}
         for part in filter(None, text.split("/")):
@@ -51,14 +51,14 @@ class Device:
             if match is None:
                 raise InputError(
                     repr(text),
-                    f"'{part}' is no part of a device name",
+                    f"'{part}' is not part of a device name",
                     "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0",
                 )
             parts = {key: value for key, value in match.groupdict().items() if value is not None}
             if "short" in parts:
                 parts = {"type": parts["short"], "index": parts.get("short_index", "*")}
             if named.keys() & parts.keys():
-                raise InputError(repr(text), f"'{part}' states a part again", "name one device")
+                raise InputError(repr(text), f"'{part}' names a part twice", "name one device")
             named |= parts
         stated = {key: value for key, value in named.items() if value != "*"}
         return Device(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
     from placement_checks.core.trace import Trace
 
-NO_PROGRAM: Final = Missing("only a placement is at hand, and no program")
+NO_PROGRAM: Final = Missing("only a placement is given, and no program")
 NO_REFERENCE: Final = Missing("no reference is given", "--reference TARGET --batch TARGET")
 
 NOT_BUILT_FOR_ONE: Final = Missing("it was not built for one GPU")

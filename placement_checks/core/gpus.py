@@ -37,7 +37,9 @@ def checked_gpus(count: int) -> int:
         UsageError: it is not a whole number from 1 to 256.
     """
     if isinstance(count, bool) or not isinstance(count, Integral):
-        raise UsageError(f"gpus={count!r:.60}", "is no number", "give a whole one, such as gpus=2")
+        raise UsageError(
+            f"gpus={count!r:.60}", "is not a whole number", "give one, such as gpus=2"
+        )
     if not 1 <= count <= MAX_GPUS:
         raise UsageError(
             f"{count} GPUs",

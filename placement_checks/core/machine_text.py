@@ -103,7 +103,7 @@ def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
     if last < first or last >= MAX_TASKS:
         raise malformed(whole, f"a job has between 1 and {MAX_TASKS} tasks")
     if first in taken:
-        raise malformed(whole, f"/job:{job}/task:{first} is there twice")
+        raise malformed(whole, f"/job:{job}/task:{first} is named twice")
     return [Task(job, task, devices) for task in range(first, last + 1)]
 
 
@@ -118,21 +118,22 @@ def _check_spelling(job: str, count: str | None, whole: str) -> None:
         number = count or digits or "1"
         raise UsageError(
             f"machine '{whole}'",
-            f"'{job}' is no type of device",
-            f"did you mean '{near}*{number}'? A job of that name is '{job}*{number}: cpu*1'",
+            f"'{job}' is not a type of device",
+            f"did you mean '{near}*{number}'? "
+            f"A job of that name is written '{job}*{number}: cpu*1'",
         )
     for near in close_matches(job, PRESETS, cutoff=0.8):
-        raise malformed(whole, f"'{job}' is no preset, '{near}' is")
+        raise malformed(whole, f"'{job}' is not a preset, '{near}' is")
 
 
 def _unlike_a_group(group: str, whole: str) -> str:
     """Why a group cannot be read."""
     near = close_matches(group, [*PRESETS, "this", TF_CONFIG], cutoff=0.8)
     if group == whole.strip() and near:
-        return f"is no preset, '{near[0]}' is"
+        return f"is not a preset, '{near[0]}' is"
     if re.fullmatch(r"[A-Za-z]\w*", group):
         return f"'{group}' has no number of tasks, write {group}*1"
-    return f"'{group}' is no group of tasks"
+    return f"'{group}' is not a group of tasks"
 
 
 def _counts(text: str) -> dict[str, int] | None:
@@ -149,7 +150,7 @@ def _counts(text: str) -> dict[str, int] | None:
 def _parse_devices(text: str, whole: str) -> tuple[tuple[str, int], ...]:
     counts = _counts(PRESETS.get(text.strip(), text))
     if counts is None:
-        raise malformed(whole, f"'{text.strip()}' is no list of cpu*N and gpu*N")
+        raise malformed(whole, f"'{text.strip()}' is not a list of cpu*N and gpu*N")
     if counts.get("cpu") == 0 or max(counts.values()) > MAX_GPUS:
         raise malformed(whole, f"a task has at least 1 CPU, and at most {MAX_GPUS} of each")
     return devices_of(counts.get("cpu", 1), counts.get("gpu", 0))

@@ -73,7 +73,7 @@ class Machine:
         machine = Machine(tuple(tasks), master)
         if master is not None:
             if machine.is_local:
-                raise malformed(text, "is one host, and its own master")
+                raise malformed(text, "names a master, and is one host")
             if lacking := machine.lacks(Device(master[0], task=master[1])):
                 raise malformed(text, lacking)
         return machine
@@ -141,7 +141,7 @@ class Machine:
         for device in devices:
             if max(device.index or 0, device.task or 0) >= MAX_TASKS:
                 raise InputError(
-                    str(device), f"no machine has {MAX_TASKS} of a kind", "is its name whole?"
+                    str(device), f"a machine has at most {MAX_TASKS} of a kind", "check its name"
                 )
             kinds = counts.setdefault((device.job or "localhost", device.task or 0), {"CPU": 1})
             kind = device.type or "CPU"
@@ -219,7 +219,8 @@ class Machine:
         if near and near != device.job:
             return f"did you mean /job:{near}?"
         return (
-            'mend the name, or describe a machine that has it: --machine "ps*2; worker*8: gpu*4"'
+            "correct the name, or describe a machine that has it: "
+            '--machine "ps*2; worker*8: gpu*4"'
         )
 
     def __str__(self) -> str:

@@ -69,7 +69,7 @@ class Step:
         else:
             raise InputError(
                 program,
-                f"the builder returned {_described(returned)}, which says nothing about a step",
+                f"the builder returned {_described(returned)}, which does not describe a step",
                 "return nothing, the train op, or a mapping such as {'train_op': …, 'loss': …}",
             )
         if not isinstance(step.policy, Mapping) or not all(
@@ -113,7 +113,7 @@ class Program:
         if not callable(build):
             raise UsageError(
                 _described(build),
-                "is no program",
+                "is not a program",
                 "give the function that builds the graph, not what it returns; a tf.Graph, the "
                 "path of a saved graph, or a target such as 'train.py:build_towers'",
             )
@@ -150,7 +150,7 @@ class Program:
         if missing:
             raise InputError(
                 self.name,
-                f"the builder wants {' and '.join(map(repr, missing))}, and is called without",
+                f"the builder requires {' and '.join(map(repr, missing))}, which it is not given",
                 "give it a default, or wrap it in a function that takes at most num_gpus",
             )
         return arguments

@@ -1,4 +1,4 @@
-"""What a call names as the function that gives rows."""
+"""The function that yields batches, from what a call or an option names."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ def batch_of(batch: Batch) -> BatchFunction | None:
     """The batch function that a call or an option names.
 
     Raises:
-        InputError: it names none.
-        UsageError: it is no function.
+        InputError: it names a file or module that cannot be loaded, or no function in it.
+        UsageError: it is not a function.
     """
     if isinstance(batch, str | Path) and Path(batch).suffix == SUFFIX:
         return Case.load(Path(batch))
     if isinstance(batch, str):
         named = resolve(batch)
         if isinstance(named, Path):
-            raise InputError(batch, "is no function", "name one, such as train.py:batch")
+            raise InputError(batch, "is not a function", "name one, such as train.py:batch")
         return cast("BatchFunction", named.build)
     if isinstance(batch, Path):
-        raise InputError(str(batch), "is no saved case", f"name a {SUFFIX} file that a run saved")
+        raise InputError(
+            str(batch), "is not a saved case", f"name a {SUFFIX} file that a run saved"
+        )
     if batch is not None and not callable(batch):
         raise UsageError(
             f"batch {batch!r:.60}",
-            "is no function",
+            "is not a function",
             f"give batch(rng, n) itself, 'train.py:batch' or a {SUFFIX} file that a run saved",
         )
     return batch

@@ -34,10 +34,10 @@ class _Size(NamedTuple):
 
 
 def check_calls(graph_def: Any, program: str) -> None:
-    """Make sure that a graph can be unfolded: a few functions can stand for endlessly many ops.
+    """Make sure that a graph's calls can be inlined: a few functions can expand to endless ops.
 
     Raises:
-        InputError: a function calls itself, calls are nested too deep, or unfold to too many ops.
+        InputError: a function calls itself, calls are nested too deep, or expand to too many ops.
     """
     library = _library(graph_def)
     if not library:
@@ -45,7 +45,7 @@ def check_calls(graph_def: Any, program: str) -> None:
     sizes: dict[str, _Size] = {}
 
     def of_calls(nodes: Any, within: tuple[str, ...]) -> _Size:
-        """What all calls among the nodes unfold to; each function is counted once."""
+        """What all calls among the nodes expand to; each function is counted once."""
         functions = [
             function
             for node in nodes
@@ -57,7 +57,7 @@ def check_calls(graph_def: Any, program: str) -> None:
             if function in within:
                 raise InputError(
                     program,
-                    f"its function '{function}' calls itself, and every call is opened to be "
+                    f"its function '{function}' calls itself, and every call is inlined to be "
                     "placed",
                     "write the recursion as a loop",
                 )
@@ -76,7 +76,7 @@ def check_calls(graph_def: Any, program: str) -> None:
         return InputError(
             program,
             f"its functions call each other more than {MAX_DEPTH} levels deep",
-            "build it with fewer calls within calls",
+            "build it with less deeply nested calls",
         )
 
     ops, levels = of_calls(graph_def.node, ())
@@ -85,7 +85,7 @@ def check_calls(graph_def: Any, program: str) -> None:
     if ops > MAX_NESTED:
         raise InputError(
             program,
-            f"the calls of its functions unfold to {_rounded(ops)} ops, and at most "
+            f"the calls of its functions expand to {_rounded(ops)} ops, and at most "
             f"{MAX_NESTED:,} are placed",
             "build a part of it, or call fewer functions from each other",
         )

@@ -88,7 +88,7 @@ def requested(source: GraphSource) -> Placement:
 
     Raises:
         InputError: an op has no name of its own, asks for a device whose name cannot be read, or
-            is a variable of no dtype; or the calls of functions cannot be unfolded.
+            is a variable of no dtype; or calls of functions cannot be inlined.
     """
     ops: dict[str, Op] = {}
     variables: list[Variable] = []
@@ -111,7 +111,7 @@ def requested(source: GraphSource) -> Placement:
         if not name or name in ops:
             what = f"has two ops of the name '{name}'" if name else "has an op without a name"
             raise InputError(
-                source.program, what, "write it again, it is no graph of TensorFlow's"
+                source.program, what, "write it again: TensorFlow writes no such graph"
             )
         colocated: Sequence[str] = ()
         if "_class" in node.attr:

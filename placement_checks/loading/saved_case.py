@@ -63,7 +63,8 @@ class Case:
                 has = "none" if saved is None else f"one of shape {saved.shape}"
                 raise InputError(
                     self.name,
-                    f"'{name}' needs a first value of shape {value.shape}, and the case has {has}",
+                    f"'{name}' needs an initial value of shape {value.shape}, and the case "
+                    f"has {has}",
                     "name a case that this program has saved, or run it without one",
                 )
         return self.start
@@ -87,7 +88,7 @@ class Case:
         """Read what `save` has written.
 
         Raises:
-            InputError: it is no such file.
+            InputError: it is not such a file, or is damaged.
         """
         start: dict[str, npt.NDArray[Any]] = {}
         batches: dict[int, dict[str, npt.NDArray[Any]]] = {}
@@ -98,7 +99,7 @@ class Case:
         except Exception as error:  # zipfile and numpy raise ten kinds for a file that is broken
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise InputError(
-                str(path), f"is no saved case: {reason}", "name a file that a run has saved"
+                str(path), f"is not a saved case: {reason}", "name a file that a run has saved"
             ) from None
         if not batches:
             raise InputError(str(path), "holds no batch", "name a file that a run has saved")
@@ -116,11 +117,11 @@ def _read(path: Path) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if sum(member.file_size for member in members) > path.stat().st_size:
-            raise ValueError("it declares more than it holds")
+            raise ValueError("it declares more bytes than it holds")
         for member in members:
             match = _MEMBER.fullmatch(member.filename)
             if match is None:
-                raise ValueError(f"'{member.filename}' is no array of a case")
+                raise ValueError(f"'{member.filename}' is not an array of a case")
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ValueError(f"'{member.filename}' is compressed")
             with archive.open(member) as stream:

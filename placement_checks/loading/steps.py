@@ -19,7 +19,7 @@ def step_ops(step: Step, source: GraphSource) -> StepOps:
     """What is known of a training step: what the graph shows, and what the program says.
 
     Raises:
-        InputError: the program names an op that is not in its graph, or what is no op at all.
+        InputError: the program names an op that is not in its graph, or not an op at all.
     """
     in_graph = {node.name for node in source.graph_def.node}
 
@@ -41,7 +41,7 @@ def step_ops(step: Step, source: GraphSource) -> StepOps:
         if foreign or not isinstance(name, str) or producer_of(name) not in in_graph:
             raise InputError(
                 source.program,
-                f"its {key} is {value!r:.80}, which is no op of the graph it built",
+                f"its {key} is {value!r:.80}, which is not an op of the graph it built",
                 "return the ops and tensors themselves",
             )
         yield name

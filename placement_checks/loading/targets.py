@@ -70,7 +70,7 @@ def graph_file(path: Path) -> Path:
     if reason := _unreadable(path):
         raise InputError(name, reason, "check the path")
     if path.suffix not in GRAPH_SUFFIXES:
-        raise InputError(name, "is no saved graph", f"name a file {', '.join(GRAPH_SUFFIXES)}")
+        raise InputError(name, "is not a saved graph", f"name a file {', '.join(GRAPH_SUFFIXES)}")
     if path.stat().st_size >= _LIMIT:
         raise InputError(
             name,
@@ -123,8 +123,8 @@ def _unreadable(path: Path) -> str:
     """Why a path cannot be read as a file; ``""`` if it can. A pipe or device might not end."""
     kind = kind_of(path)
     if kind == "file":
-        return "" if os.access(path, os.R_OK) else "may not be read"
-    return {"folder": "is a folder", "other": "is a pipe or device, and no file"}.get(
+        return "" if os.access(path, os.R_OK) else "cannot be read: you lack the permission"
+    return {"folder": "is a folder", "other": "is a pipe or device, not a file"}.get(
         kind, "there is no such file"
     )
 
@@ -255,7 +255,7 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
         value = getattr(value, part)
     if not callable(value):
         raise InputError(
-            target, f"'{name}' is no function but {type(value).__name__}", "name a builder"
+            target, f"'{name}' is of type {type(value).__name__}, not a function", "name a builder"
         )
     return value
 
@@ -268,7 +268,7 @@ def _incomplete(target: str) -> InputError:
         )
     return InputError(
         target,
-        "there is no such file" if path.suffix or "/" in target else "is no target",
+        "there is no such file" if path.suffix or "/" in target else "is not a target",
         _near(path)
         or "write package.module:function, path/to/file.py:function or the path of a graph",
     )

@@ -226,7 +226,7 @@ def _gone(name: str) -> InputError:
     keras = getattr(sys.modules.get("keras"), "__version__", "")
     return InputError(
         "tensorflow",
-        f"version {tf.__version__}{keras and f' with Keras {keras}'} has no {name}, on which "
-        "checks rest",
+        f"version {tf.__version__}{keras and f' with Keras {keras}'} has no {name}, which this "
+        "package needs",
         "install one from 2.15 (with Keras 2) to 2.21 (with Keras 3.15)",
     )

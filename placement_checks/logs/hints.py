@@ -61,8 +61,8 @@ class Hints:
         kinds = self._kinds
         if torn:
             return (
-                f"of the records in it, {torn} in all, each is torn and none can be put together "
-                "for sure: let the process run with PYTHONUNBUFFERED=1"
+                f"every record in it is torn ({torn} in all), and none can be rejoined with "
+                "certainty: run the process with PYTHONUNBUFFERED=1"
             )
         if not kinds["text"]:
             return (

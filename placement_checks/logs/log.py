@@ -56,7 +56,7 @@ class Log:
         is_torn, whose = ("is torn", "its") if self.torn == 1 else ("are torn", "their")
         return (
             f"{self.torn:,} of {plural(self.records + self.torn, 'record')} {is_torn}, and "
-            f"{whose} other copy is not there: log again with PYTHONUNBUFFERED=1"
+            f"{whose} other copy is missing: log again with PYTHONUNBUFFERED=1"
         )
 
     @cached_property
@@ -103,7 +103,9 @@ class Log:
         ops = self._ops(graph)
         if graph and not any(op.assigned for op in ops.values()):
             raise InputError(
-                self.name, f"has none of the {len(ops)} ops of {graph.program}", "is it its log?"
+                self.name,
+                f"has none of the {len(ops)} ops of {graph.program}",
+                "is it the log of this program?",
             )
         own = Machine.having({op.assigned for op in ops.values() if op.assigned} | self.devices)
         listed = machine is not None or any(device.is_gpu for device in self.devices)

@@ -42,7 +42,7 @@ def read_logs(
         packed: whether a file may be compressed, and is refused if it is no text.
 
     Raises:
-        InputError: a file that is not there, cannot be read, or is no text.
+        InputError: a file does not exist, cannot be read, or is not text.
     """
     total = Tally()
     troubles: list[str] = []
@@ -54,7 +54,7 @@ def read_logs(
         first = _tally(parts[0], watch)
         tallies = [first, *(other.tally() for other in others)]
         if packed and source.is_binary and not any(tallies):
-            raise InputError(name, "is a binary file and no log", "name what the process printed")
+            raise InputError(name, "is a binary file, not a log", "name what the process printed")
         if parts[0].troubles and not any(tally.has_text for tally in tallies):
             raise InputError(name, f"has nothing that can be read: {parts[0].troubles[0]}")
         for tally in tallies:

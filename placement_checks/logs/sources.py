@@ -74,7 +74,7 @@ class Source:
                 self.sample = zlib.decompressobj(wbits=_GZIP_FORMAT).decompress(self.sample)
         for start, (kind, command) in _OTHERS.items():
             if packed and not begin and self.sample.startswith(start):
-                raise InputError(name, f"is compressed by {kind}", f"unpack it first: {command}")
+                raise InputError(name, f"is compressed with {kind}", f"unpack it first: {command}")
 
     @property
     def is_binary(self) -> bool:
@@ -136,7 +136,7 @@ class Source:
         if too_long:
             several = too_long > 1
             lines, was = (f"{too_long} lines are", "were") if several else ("a line is", "was")
-            self.troubles.append(f"{lines} longer than 16 MiB, and {was} read no further")
+            self.troubles.append(f"{lines} longer than 16 MiB, and {was} cut off there")
 
     def beyond(self) -> Iterator[bytes]:
         """Blocks of lines from behind the end of this part."""

@@ -58,7 +58,7 @@ def check(
             placement.program,
             f"the placer's answer for {len(faults)} of {len(devices)} ops cannot be right: "
             + faults[0],
-            "report this graph: nothing is said about a graph that was not placed in full",
+            "report this graph: one that was not placed in full is not judged",
         )
 
 

@@ -52,7 +52,7 @@ def place(placement: Placement, graph_def: Any, machine: Machine, devices: str) 
     placement = replace(placement, machine=machine)
     here = machine.is_local and 0 < len(machine.gpus) <= len(local_gpus())
     if devices == "real" and not here:
-        missing = Missing(f"this machine has not the devices asked for ({machine})")
+        missing = Missing(f"this machine lacks the requested devices ({machine})")
         return replace(placement, assigned=missing)
     real = here and devices != "simulated"
     process, kind = (session, "session") if real else (phantom, "phantom")
@@ -141,7 +141,7 @@ def _ask(process: PlacerProcess, graph_def: Any, placement: Placement, *, soft: 
         if unknown := _UNKNOWN_OP.search(str(refused)):
             raise PlacerUnavailable(
                 f"the placer does not know the op type {unknown[1]}: "
-                "ops of libraries of one's own cannot be placed"
+                "ops of other libraries cannot be placed"
             ) from None
         raise GraphRefused(order.restore(str(refused))) from None
     restored = cache(order.restore)

@@ -73,23 +73,23 @@ TARGETS = {
     "name",
     "builders.py:build": "builders.py:build: there is no function 'build' in it; "
     "did you mean 'builds'?",
-    "builders.py:not_a_function": "builders.py:not_a_function: 'not_a_function' is no function "
-    "but int; name a builder",
+    "builders.py:not_a_function": "builders.py:not_a_function: 'not_a_function' is of type "
+    "int, not a function; name a builder",
     "builders.py:raises": "builders.py:raises: the builder raised KeyError: 'no such layer'; "
     "look at builders.py:8",
     "builders.py:quits": "builders.py:quits: the builder called sys.exit(3); "
     "look at builders.py:16",
     "builders.py:nothing": "builders.py:nothing: the builder built nothing into the default "
     "graph; build there, without a tf.Graph().as_default() of its own and without eager code",
-    "builders.py:nonsense": "builders.py:nonsense: the builder returned 42, which says nothing "
-    "about a step; return nothing, the train op, or a mapping such as "
+    "builders.py:nonsense": "builders.py:nonsense: the builder returned 42, which does not "
+    "describe a step; return nothing, the train op, or a mapping such as "
     "{'train_op': …, 'loss': …}",
-    "builders.py:wants": "builders.py:wants: the builder wants 'x' and 'z', and is called "
-    "without; give it a default, or wrap it in a function that takes at most num_gpus",
+    "builders.py:wants": "builders.py:wants: the builder requires 'x' and 'z', which it "
+    "is not given; give it a default, or wrap it in a function that takes at most num_gpus",
     "builders.py:raw_device": "builders.py:raw_device: op 'x' (builders.py:34) asks for the "
     f"device '//cpu:0', which TensorFlow cannot read; {DEVICES}",
     "builders.py:no_device": "builders.py:no_device: op 'x' (builders.py:39) asks for the device "
-    f"'bogus', and 'bogus' is no part of a device name; {DEVICES}",
+    f"'bogus', and 'bogus' is not part of a device name; {DEVICES}",
     "builders.py:policy": "policy of builders.py:policy: variables-on-hosts: is not a known "
     "rule; did you mean 'variables-on-host'?",
     "broken.py:f": "broken.py: loading it raised SyntaxError: invalid syntax (broken.py, line 1)",
@@ -97,8 +97,8 @@ TARGETS = {
     "project's root, or give the path: path/to/file.py:function",
     "json:nope": "json:nope: there is no function 'nope' in it; "
     "name the function that builds the graph",
-    "word": "word: is no target; write package.module:function, path/to/file.py:function or the "
-    "path of a graph",
+    "word": "word: is not a target; write package.module:function, path/to/file.py:function or "
+    "the path of a graph",
     "empty": "empty: is a folder without a saved_model.pb; name a SavedModel",
     "nosuch.pb": "nosuch.pb: there is no such file; check the path",
     "noise.pb": f"noise.pb: {GRAPH}Error parsing message%%{AGAIN}",
@@ -115,10 +115,10 @@ OPTIONS = {
     "--gpus 10000": f"10000 GPUs: {HOST}",
     "--gpus two": "%%'two' is not a valid integer; see placement-checks verify --help",
     "--gpus 2 --machine gpu*2": "--gpus and --machine: say the same thing twice; give one of them",
-    "--machine dgx1": f"machine 'dgx1': 'dgx1' is no preset, 'dgx-1' is; {MACHINE}",
-    "--machine gpuu*4": "machine 'gpuu*4': 'gpuu' is no type of device; did you mean 'gpu*4'? "
-    "A job of that name is 'gpuu*4: cpu*1'",
-    "--machine worker*2:tpu": f"machine 'worker*2:tpu': 'tpu' is no list of cpu*N and gpu*N; "
+    "--machine dgx1": f"machine 'dgx1': 'dgx1' is not a preset, 'dgx-1' is; {MACHINE}",
+    "--machine gpuu*4": "machine 'gpuu*4': 'gpuu' is not a type of device; did you mean 'gpu*4'? "
+    "A job of that name is written 'gpuu*4: cpu*1'",
+    "--machine worker*2:tpu": f"machine 'worker*2:tpu': 'tpu' is not a list of cpu*N and gpu*N; "
     f"{MACHINE}",
     "--rule variables-on-hots": "rule 'variables-on-hots': is not a known rule; "
     "did you mean 'variables-on-host'?",
@@ -127,7 +127,7 @@ OPTIONS = {
     "--set variables-on-host.devise=/gpu:0": "--set variables-on-host.devise: is not a known "
     "field; did you mean 'device'?",
     "--set variables-on-host.device=/gqu:0": "--set variables-on-host.device: '/gqu:0': 'gqu:0' "
-    f"is no part of a device name; {DEVICES}",
+    f"is not part of a device name; {DEVICES}",
     "--nope": "No such option '--nope'%%; see placement-checks verify --help",
     "--output nowhere/report": "--output nowhere/report: No such file or directory",
 }

@@ -148,7 +148,7 @@ def test_what_could_not_be_read_is_said_beside_the_rest(run: Run, tmp_path: Path
     [
         (["nope.log"], "nope.log: there is no such file"),
         (["."], ".: is a folder; name the log files in it"),
-        ([sys.executable], "is a binary file and no log; name what the process printed"),
+        ([sys.executable], "is a binary file, not a log; name what the process printed"),
         ([], "Missing argument 'FILE... | -'; see placement-checks log --help"),
     ],
 )
@@ -286,7 +286,7 @@ def test_a_long_line_and_no_record_is_no_error(
 
     assert ran.status == 0
     assert ran.out.startswith(f"{log}: no placements; nothing in it comes from TensorFlow")
-    assert ran.err.endswith("a line is longer than 16 MiB, and was read no further\n")
+    assert ran.err.endswith("a line is longer than 16 MiB, and was cut off there\n")
 
 
 def test_a_pipe_may_be_verified_and_compared(session: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 NO_TENSORFLOW = "raise SystemExit('TensorFlow is loaded')\n"
 
 FILE = "nosuch.py: there is no such file"
-CASE = "nosuch.npz: is no saved case: there is no such file; name a file that a run has saved"
+CASE = "nosuch.npz: is not a saved case: there is no such file; name a file that a run has saved"
 CALLS = {
     "verify nosuch.py:build": FILE,
     "verify nosuch.py:build elsewhere.py:build": "elsewhere.py: there is no such file",
@@ -26,7 +26,7 @@ CALLS = {
     "verify train.py": "train.py: names no function; write train.py:build, with the builder's "
     "name",
     "verify folder": "folder: is a folder without a saved_model.pb; name a SavedModel",
-    "verify pipe.pb": "pipe.pb: is a pipe or device, and no file; check the path",
+    "verify pipe.pb": "pipe.pb: is a pipe or device, not a file; check the path",
     "place nosuch.pb": "nosuch.pb: there is no such file; check the path",
     "diff train.py:build nosuch.py:build": FILE,
     "diff nosuch.py:build a.log": FILE,

@@ -79,7 +79,7 @@ def test_a_spec_without_jobs(spec: Any) -> None:
 def test_what_is_no_name_of_a_job(job: str | int | None) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"worker": ["a:1"], job: ["b:1"]})
-    assert str(caught.value) == f"the ClusterSpec: {job!r} is no name of a job; {FIX}"
+    assert str(caught.value) == f"the ClusterSpec: {job!r} is not the name of a job; {FIX}"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_job_without_a_list_of_addresses(tasks: Any) -> None:
 def test_a_job_that_has_one_index_twice(tasks: Mapping[str | int, str | None]) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"worker": ["c:1"], "ps": tasks})
-    assert str(caught.value) == f"the ClusterSpec: the job ps has one index twice; {FIX}"
+    assert str(caught.value) == f"the ClusterSpec: the job ps has a task index twice; {FIX}"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_tf_config_that_is_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
     assert str(caught.value) == (
-        "TF_CONFIG: is no JSON: Expecting property name enclosed in double quotes: "
+        "TF_CONFIG: is not JSON: Expecting property name enclosed in double quotes: "
         "line 1 column 2 (char 1)"
     )
 
@@ -260,7 +260,7 @@ def test_tf_config_that_is_more_than_json_reads(
     monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(InputError, match=r"^TF_CONFIG: is no JSON: [A-Za-z]"):
+    with pytest.raises(InputError, match=r"^TF_CONFIG: is not JSON: [A-Za-z]"):
         cluster_spec.from_environment()
 
 

@@ -83,7 +83,7 @@ def test_parse_names_the_part_it_cannot_read(text: str, part: str) -> None:
     with pytest.raises(InputError) as caught:
         Device.parse(text)
     assert caught.value.object == repr(text)
-    assert caught.value.message == f"'{part}' is no part of a device name"
+    assert caught.value.message == f"'{part}' is not part of a device name"
     assert caught.value.fix == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
 
 
@@ -91,7 +91,7 @@ def test_parse_names_the_part_it_cannot_read(text: str, part: str) -> None:
     "text", ["/cpu:0/gpu:1", "/cpu:0/device:CPU:0", "/job:ps/job:ps", "/task:0/task:1"]
 )
 def test_parse_refuses_a_part_that_is_stated_twice(text: str) -> None:
-    with pytest.raises(InputError, match="states a part again"):
+    with pytest.raises(InputError, match="names a part twice"):
         Device.parse(text)
 
 

@@ -138,47 +138,47 @@ def test_this_is_the_machine_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("", "names no devices"),
         (" ; ", "names no devices"),
-        ("dgx1", "'dgx1' is no preset, 'dgx-1' is"),
-        ("dgx1*2", "'dgx1' is no preset, 'dgx-1' is"),
-        ("thiss", "is no preset, 'this' is"),
+        ("dgx1", "'dgx1' is not a preset, 'dgx-1' is"),
+        ("dgx1*2", "'dgx1' is not a preset, 'dgx-1' is"),
+        ("thiss", "is not a preset, 'this' is"),
         ("gpu*2; gpu*2", "'gpu*2' names no job"),
         ("ps*2; gpu", "'gpu' names no job"),
-        ("2*gpu", "'2*gpu' is no group of tasks"),
-        (": gpu", "': gpu' is no group of tasks"),
-        ("worker*2: tpu*8", "'tpu*8' is no list of cpu*N and gpu*N"),
-        ("worker*2:", "'' is no list of cpu*N and gpu*N"),
-        ("worker: gpu*2, gpu*2", "'gpu*2, gpu*2' is no list of cpu*N and gpu*N"),
+        ("2*gpu", "'2*gpu' is not a group of tasks"),
+        (": gpu", "': gpu' is not a group of tasks"),
+        ("worker*2: tpu*8", "'tpu*8' is not a list of cpu*N and gpu*N"),
+        ("worker*2:", "'' is not a list of cpu*N and gpu*N"),
+        ("worker: gpu*2, gpu*2", "'gpu*2, gpu*2' is not a list of cpu*N and gpu*N"),
         ("cpu*0, gpu*1", f"a task has at least 1 CPU, and at most {MAX_GPUS} of each"),
         (f"gpu*{MAX_GPUS + 1}", f"a task has at least 1 CPU, and at most {MAX_GPUS} of each"),
         ("ps*0", f"a job has between 1 and {MAX_TASKS} tasks"),
         (f"ps*{MAX_TASKS + 1}", f"a job has between 1 and {MAX_TASKS} tasks"),
         (f"ps/task:{MAX_TASKS}", f"a job has between 1 and {MAX_TASKS} tasks"),
         (f"ps/task:{MAX_TASKS - 1}; ps*1", f"a job has between 1 and {MAX_TASKS} tasks"),
-        ("w*2; w/task:1: gpu", "/job:w/task:1 is there twice"),
-        ("w/task:3; ps*4; w/task:3", "/job:w/task:3 is there twice"),
-        ("w/task:3*2", "'w/task:3*2' is no group of tasks"),
-        ("w/task:", "'w/task:' is no group of tasks"),
-        ("w/job:3", "'w/job:3' is no group of tasks"),
-        ("w*2 gpu", "'w*2 gpu' is no group of tasks"),
+        ("w*2; w/task:1: gpu", "/job:w/task:1 is named twice"),
+        ("w/task:3; ps*4; w/task:3", "/job:w/task:3 is named twice"),
+        ("w/task:3*2", "'w/task:3*2' is not a group of tasks"),
+        ("w/task:", "'w/task:' is not a group of tasks"),
+        ("w/job:3", "'w/job:3' is not a group of tasks"),
+        ("w*2 gpu", "'w*2 gpu' is not a group of tasks"),
         ("ps*1; worker", "'worker' has no number of tasks, write worker*1"),
         ("zzz", "'zzz' has no number of tasks, write zzz*1"),
-        ("TF_CONFG", "is no preset, 'TF_CONFIG' is"),
+        ("TF_CONFG", "is not a preset, 'TF_CONFIG' is"),
         ("chief", "'chief' has no number of tasks, write chief*1"),
-        ("ps*1; dgx1", "'dgx1' is no preset, 'dgx-1' is"),
-        ("ps*1; dgx-1", "'dgx-1' is no group of tasks"),
-        ("w*2: dgx1", "'dgx1' is no list of cpu*N and gpu*N"),
-        ("w*2: g2-2-workers", "'g2-2-workers' is no list of cpu*N and gpu*N"),
-        ("w*2: this", "'this' is no list of cpu*N and gpu*N"),
+        ("ps*1; dgx1", "'dgx1' is not a preset, 'dgx-1' is"),
+        ("ps*1; dgx-1", "'dgx-1' is not a group of tasks"),
+        ("w*2: dgx1", "'dgx1' is not a list of cpu*N and gpu*N"),
+        ("w*2: g2-2-workers", "'g2-2-workers' is not a list of cpu*N and gpu*N"),
+        ("w*2: this", "'this' is not a list of cpu*N and gpu*N"),
         ("master=w/task:0", "names no devices"),
         ("w*2; master=w/task:2", "asks for /job:w/task:2, and the job w has tasks 0 and 1"),
         ("w*2; master=v/task:0", "asks for /job:v, and the machine has /job:w"),
-        ("gpu*2; master=w/task:0", "is one host, and its own master"),
-        ("gpu*2; master=localhost/task:0", "is one host, and its own master"),
-        ("master=localhost/task:0; localhost*1: gpu", "is one host, and its own master"),
+        ("gpu*2; master=w/task:0", "names a master, and is one host"),
+        ("gpu*2; master=localhost/task:0", "names a master, and is one host"),
+        ("master=localhost/task:0; localhost*1: gpu", "names a master, and is one host"),
         ("w*2; master=w/task:0; master=w/task:1", "names two masters"),
         ("master=w/task:1; w*2; master=w/task:1", "names two masters"),
-        ("w*2; master=w", "'master=w' is no group of tasks"),
-        ("w*2; master=w/task:0: gpu", "'master=w/task:0: gpu' is no group of tasks"),
+        ("w*2; master=w", "'master=w' is not a group of tasks"),
+        ("w*2; master=w/task:0: gpu", "'master=w/task:0: gpu' is not a group of tasks"),
     ],
 )
 def test_parse_says_what_is_wrong(text: str, message: str) -> None:
@@ -209,8 +209,8 @@ def test_a_misspelled_device_is_no_job(text: str, device: str) -> None:
     job = text.split(";")[-1].split("*")[0].strip()
     count = device.partition("*")[2]
     assert str(caught.value) == (
-        f"machine '{text}': '{job}' is no type of device; did you mean '{device}'? "
-        f"A job of that name is '{job}*{count}: cpu*1'"
+        f"machine '{text}': '{job}' is not a type of device; did you mean '{device}'? "
+        f"A job of that name is written '{job}*{count}: cpu*1'"
     )
     assert Machine.parse(f"{job}*{count}: cpu*1").jobs == {job: list(range(int(count)))}
 
@@ -470,17 +470,19 @@ def test_jobs_are_in_the_order_of_the_text(text: str, jobs: Mapping[str, Sequenc
 
 
 CLUSTER = "ps*1; worker*3: gpu*1; eval/task:2: gpu*1"
-MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worker*8: gpu*4"'
+CORRECT_OR_DESCRIBE = (
+    'correct the name, or describe a machine that has it: --machine "ps*2; worker*8: gpu*4"'
+)
 
 
 @pytest.mark.parametrize(
     ("machine", "device", "words", "fix"),
     [
-        (CLUSTER, "", "", MEND),
-        (CLUSTER, "/task:9/gpu:7", "", MEND),
-        (CLUSTER, "/job:worker", "", MEND),
-        (CLUSTER, "/job:worker/task:2/gpu:7", "", MEND),
-        (CLUSTER, "/job:eval/task:2", "", MEND),
+        (CLUSTER, "", "", CORRECT_OR_DESCRIBE),
+        (CLUSTER, "/task:9/gpu:7", "", CORRECT_OR_DESCRIBE),
+        (CLUSTER, "/job:worker", "", CORRECT_OR_DESCRIBE),
+        (CLUSTER, "/job:worker/task:2/gpu:7", "", CORRECT_OR_DESCRIBE),
+        (CLUSTER, "/job:eval/task:2", "", CORRECT_OR_DESCRIBE),
         (
             CLUSTER,
             "/job:workers/task:0/gpu:0",
@@ -491,43 +493,43 @@ MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worke
             CLUSTER,
             "/job:zzz",
             "asks for /job:zzz, and the machine has /job:ps, /job:worker and /job:eval",
-            MEND,
+            CORRECT_OR_DESCRIBE,
         ),
         (
             CLUSTER,
             "/job:worker/task:3/cpu:0",
             "asks for /job:worker/task:3, and the job worker has tasks 0 to 2",
-            MEND,
+            CORRECT_OR_DESCRIBE,
         ),
         (
             CLUSTER,
             "/job:ps/task:1",
             "asks for /job:ps/task:1, and the job ps has task 0 alone",
-            MEND,
+            CORRECT_OR_DESCRIBE,
         ),
         (
             CLUSTER,
             "/job:eval/task:0",
             "asks for /job:eval/task:0, and the job eval has task 2 alone",
-            MEND,
+            CORRECT_OR_DESCRIBE,
         ),
         (
             "w/task:7; w/task:0",
             "/job:w/task:3",
             "asks for /job:w/task:3, and the job w has tasks 0 and 7",
-            MEND,
+            CORRECT_OR_DESCRIBE,
         ),
         (
             "worker*1: gpu",
             "/job:ps",
             "asks for /job:ps, and the machine has /job:worker",
-            MEND,
+            CORRECT_OR_DESCRIBE,
         ),
         (
             "cpu*2, gpu*4",
             "/job:worker/gpu:0",
             "asks for the job worker, and the machine is one host (cpu*2, gpu*4)",
-            MEND,
+            CORRECT_OR_DESCRIBE,
         ),
         (
             "gpu*1",
@@ -535,12 +537,12 @@ MEND = 'mend the name, or describe a machine that has it: --machine "ps*2; worke
             "asks for the job localhos, and the machine is one host (gpu*1)",
             "did you mean /job:localhost?",
         ),
-        ("gpu*1", "/job:localhost/task:0/gpu:5", "", MEND),
+        ("gpu*1", "/job:localhost/task:0/gpu:5", "", CORRECT_OR_DESCRIBE),
         (
             "gpu*1",
             "/job:localhost/task:1",
             "asks for /job:localhost/task:1, and the job localhost has task 0 alone",
-            MEND,
+            CORRECT_OR_DESCRIBE,
         ),
     ],
 )

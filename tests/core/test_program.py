@@ -47,7 +47,7 @@ def test_step_of_anything_else_says_what_was_returned(
     with pytest.raises(InputError) as caught:
         Step.of(returned, "train.py:build")
     assert str(caught.value) == (
-        f"train.py:build: the builder returned {shown}, which says nothing about a step; "
+        f"train.py:build: the builder returned {shown}, which does not describe a step; "
         "return nothing, the train op, or a mapping such as {'train_op': …, 'loss': …}"
     )
 
@@ -134,6 +134,6 @@ def test_builder_that_wants_more_is_refused(build: Callable[..., Any], wanted: s
     with pytest.raises(InputError) as caught:
         Program("train.py:build", build).arguments(2)
     assert str(caught.value) == (
-        f"train.py:build: the builder wants {wanted}, and is called without; "
+        f"train.py:build: the builder requires {wanted}, which it is not given; "
         "give it a default, or wrap it in a function that takes at most num_gpus"
     )

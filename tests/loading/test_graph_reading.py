@@ -170,8 +170,7 @@ def test_ops_of_libraries_of_ones_own_leave_the_assigned_rules_unchecked(tmp_pat
 
     assert placement.refusals == ()
     assert placement.assigned == Missing(
-        "the placer does not know the op type OpOfOnesOwn: ops of libraries of one's own cannot "
-        "be placed"
+        "the placer does not know the op type OpOfOnesOwn: ops of other libraries cannot be placed"
     )
 
 

@@ -85,9 +85,9 @@ def doubled(graph: Any, levels: int) -> Any:
     return graph
 
 
-def test_functions_that_call_the_next_one_twice_are_counted_not_unfolded(graph: Any) -> None:
+def test_functions_that_call_the_next_one_twice_are_counted_not_expanded(graph: Any) -> None:
     assert refused(save(doubled(graph, 40))) == (
-        "graph.pb: the calls of its functions unfold to more than 10^12 ops, and at most "
+        "graph.pb: the calls of its functions expand to more than 10^12 ops, and at most "
         "2,000,000 are placed; build a part of it, or call fewer functions from each other"
     )
 
@@ -96,10 +96,12 @@ def test_the_number_of_ops_is_told_where_it_can_be(graph: Any) -> None:
     for number in range(3):
         call(graph.node, f"more_{number}", "f0")
 
-    assert "unfold to 16,777,204 ops" in refused(save(doubled(graph, 20)))
+    assert "expand to 16,777,204 ops" in refused(save(doubled(graph, 20)))
 
 
-def test_as_many_ops_are_counted_as_unfold(graph: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_ops_are_counted_as_calls_expand_to(
+    graph: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = len(graph.node) + 1
     target = save(doubled(graph, 5))
     nested = len(requested(target).ops) - own
@@ -107,7 +109,7 @@ def test_as_many_ops_are_counted_as_unfold(graph: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr("placement_checks.loading.function_bodies.MAX_NESTED", nested)
     assert len(requested(target).ops) == own + nested
     monkeypatch.setattr("placement_checks.loading.function_bodies.MAX_NESTED", nested - 1)
-    assert f"unfold to {nested} ops" in refused(target)
+    assert f"expand to {nested} ops" in refused(target)
 
 
 def test_a_function_that_is_called_often_counts_often(graph: Any) -> None:
@@ -118,10 +120,10 @@ def test_a_function_that_is_called_often_counts_often(graph: Any) -> None:
     for number in range(inner):
         graph.library.function[0].node_def.add(name=f"n{number}", op="NoOp")
 
-    assert "unfold to 2,001,000 ops" in refused(save(graph))
+    assert "expand to 2,001,000 ops" in refused(save(graph))
 
 
-RECURSION = "and every call is opened to be placed; write the recursion as a loop"
+RECURSION = "and every call is inlined to be placed; write the recursion as a loop"
 
 
 def test_functions_that_call_themselves(graph: Any) -> None:
@@ -165,7 +167,7 @@ def test_calls_nested_too_deep_are_refused(graph: Any, order: int) -> None:
 
     assert refused(save(graph)) == (
         "graph.pb: its functions call each other more than 100 levels deep; "
-        "build it with fewer calls within calls"
+        "build it with less deeply nested calls"
     )
 
     del graph.node[-MAX_DEPTH:]
@@ -225,13 +227,13 @@ UNKNOWN = (
     f"which TensorFlow {tf.__version__} does not know; read it with the version that wrote it"
 )
 NO_GRAPHS = [
-    (unnamed, "has an op without a name; write it again, it is no graph of TensorFlow's"),
-    (doubly_named, "has two ops of the name 'x'; write it again, it is no graph of TensorFlow's"),
+    (unnamed, "has an op without a name; write it again: TensorFlow writes no such graph"),
+    (doubly_named, "has two ops of the name 'x'; write it again: TensorFlow writes no such graph"),
     (dtype_of("handle", 9999), f"its variable 'handle' is of the dtype 9999, {UNKNOWN}"),
     (dtype_of("ref", 9999), f"its variable 'ref' is of the dtype 9999, {UNKNOWN}"),
     (dtype_of("ref", -5), f"its variable 'ref' is of the dtype -5, {UNKNOWN}"),
     (no_dtype, f"its variable 'handle' is of the dtype 0, {UNKNOWN}"),
-    (device_in_a_body, "op 'call/n' asks for the device 'bogus', and 'bogus' is no part of a"),
+    (device_in_a_body, "op 'call/n' asks for the device 'bogus', and 'bogus' is not part of a"),
 ]
 
 
@@ -444,8 +446,8 @@ def test_a_text_of_a_strange_graph(graph: Any) -> None:
 
 
 PATHS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "pipe": (os.mkfifo, "is a pipe or device, and no file"),
-    "device": (lambda path: path.symlink_to("/dev/zero"), "is a pipe or device, and no file"),
+    "pipe": (os.mkfifo, "is a pipe or device, not a file"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "is a pipe or device, not a file"),
     "loop": (lambda path: path.symlink_to(path), "there is no such file"),
     "nothing": (lambda path: path.symlink_to("nowhere"), "there is no such file"),
 }
@@ -471,14 +473,14 @@ def test_a_file_that_may_not_be_read(graph: Any, monkeypatch: pytest.MonkeyPatch
     target = save(graph)
     monkeypatch.setattr(os, "access", lambda path, _: str(path) != target)  # root reads all
 
-    assert refused(target) == "graph.pb: may not be read; check the path"
+    assert refused(target) == "graph.pb: cannot be read: you lack the permission; check the path"
 
 
 def test_a_path_of_another_suffix() -> None:
     Path("graph.bin").touch()
 
     assert refused(Path("graph.bin")) == (
-        "graph.bin: is no saved graph; name a file .pb, .pbtxt, .meta"
+        "graph.bin: is not a saved graph; name a file .pb, .pbtxt, .meta"
     )
 
 

@@ -61,9 +61,9 @@ NO_CASES = {
     "altered": (archive().replace(bytes(16), bytes(15) + b"\1"), "Bad CRC-32 for file '0/y.npy'"),
     "a pickle": (pickled(), "'0/x.npy' is of the dtype object"),
     "compressed": (archive(compress_type=zipfile.ZIP_DEFLATED), "'0/x.npy' is compressed"),
-    "another name": (archive("x.npy"), "'x.npy' is no array of a case"),
-    "a path": (archive("../../x.npy"), "'../../x.npy' is no array of a case"),
-    "a text": (archive("0/x.txt"), "'0/x.txt' is no array of a case"),
+    "another name": (archive("x.npy"), "'x.npy' is not an array of a case"),
+    "a path": (archive("../../x.npy"), "'../../x.npy' is not an array of a case"),
+    "a text": (archive("0/x.txt"), "'0/x.txt' is not an array of a case"),
     "no array": (archive(content=b"text"), "EOF: reading magic string, expected 8 bytes got 4"),
     "no header": (archive(content=member(header="{")), "('EOF in multi-line statement', (2, 0))"),
     "records": (archive(content=member(descr="[('a', '<f8')]")), "is of the dtype [('a', '<f8')]"),
@@ -76,7 +76,7 @@ NO_CASES = {
     ),
     "more than the file": (
         archive().replace(struct.pack("<I", len(member())), struct.pack("<I", 1 << 31)),
-        "it declares more than it holds",
+        "it declares more bytes than it holds",
     ),
 }
 
@@ -95,7 +95,7 @@ def test_a_file_that_is_no_case(kind: str) -> None:
         Case.load(Path("no.npz"))
 
     assert error.value.object == "no.npz"
-    assert error.value.message.startswith("is no saved case: ")
+    assert error.value.message.startswith("is not a saved case: ")
     assert error.value.message.endswith(reason)
     assert error.value.fix == "name a file that a run has saved"
     assert not Path("harmed").exists()
@@ -115,7 +115,7 @@ def test_a_file_that_is_no_case(kind: str) -> None:
 def test_a_path_that_is_no_file(make: Any, reason: str) -> None:
     make(Path("no.npz"))
 
-    with pytest.raises(InputError, match=f"is no saved case: {reason}"):
+    with pytest.raises(InputError, match=f"is not a saved case: {reason}"):
         Case.load(Path("no.npz"))
 
 
@@ -160,10 +160,10 @@ def test_the_first_values_fit_the_program() -> None:
 
     assert lacking.value.object == "saved.npz"
     assert lacking.value.message == (
-        "'v' needs a first value of shape (2,), and the case has none"
+        "'v' needs an initial value of shape (2,), and the case has none"
     )
     assert other.value.message == (
-        "'w' needs a first value of shape (3, 1), and the case has one of shape (3,)"
+        "'w' needs an initial value of shape (3, 1), and the case has one of shape (3,)"
     )
 
 

@@ -105,7 +105,9 @@ def test_what_is_no_op_of_the_graph_is_refused(key: str, value: Any, shown: str)
         said(**{key: lambda _: value})
 
     assert raised.value.object == "train.py:build"
-    assert raised.value.message == f"its {key} is {shown}, which is no op of the graph it built"
+    assert raised.value.message == (
+        f"its {key} is {shown}, which is not an op of the graph it built"
+    )
     assert raised.value.fix == "return the ops and tensors themselves"
 
 
@@ -113,5 +115,5 @@ def test_an_op_of_another_graph_is_refused() -> None:
     with tf.Graph().as_default():
         stranger = tf.constant(1.0, name="x")
 
-    with pytest.raises(InputError, match="which is no op of the graph it built"):
+    with pytest.raises(InputError, match="which is not an op of the graph it built"):
         said(loss=lambda _: stranger)

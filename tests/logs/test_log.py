@@ -237,7 +237,9 @@ def test_a_graph_adds_what_the_log_does_not_say() -> None:
 def test_a_graph_of_another_program_is_refused() -> None:
     with pytest.raises(InputError) as error:
         read(f"x: (Add): {CPU}\n").placement(graph=GRAPH)
-    assert str(error.value) == "a.log: has none of the 4 ops of train.py:build; is it its log?"
+    assert str(error.value) == (
+        "a.log: has none of the 4 ops of train.py:build; is it the log of this program?"
+    )
 
 
 def test_variables_that_the_log_does_not_name_are_counted() -> None:
@@ -277,7 +279,7 @@ def test_all_that_was_not_read_is_told() -> None:
     log = Log("a.log", {}, 1, torn=2, troubles=["it is cut"])
 
     assert log.unread == (
-        "it is cut; 2 of 3 records are torn, and their other copy is not there: "
+        "it is cut; 2 of 3 records are torn, and their other copy is missing: "
         "log again with PYTHONUNBUFFERED=1"
     )
 
@@ -297,7 +299,7 @@ def test_devices_of_any_type_in_any_spelling() -> None:
 def test_a_device_that_no_machine_has() -> None:
     log = read(f"x: (Add): {HOST}:GPU:99999999\n")
 
-    with pytest.raises(InputError, match="no machine has 10000 of a kind"):
+    with pytest.raises(InputError, match="a machine has at most 10000 of a kind"):
         log.placement()
 
 

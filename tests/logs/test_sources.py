@@ -80,10 +80,10 @@ def test_gzip_of_which_nothing_can_be_read(log: Path) -> None:
 
 @pytest.mark.parametrize(
     ("start", "message"),
-    [(b"BZh91AY", "is compressed by bzip2; unpack it first: bunzip2"),
-     (b"\xfd7zXZ\0", "is compressed by xz; unpack it first: unxz"),
-     (b"PK\x03\x04", "is compressed by zip; unpack it first: unzip"),
-     (b"\x28\xb5\x2f\xfd", "is compressed by zstd; unpack it first: unzstd")],
+    [(b"BZh91AY", "is compressed with bzip2; unpack it first: bunzip2"),
+     (b"\xfd7zXZ\0", "is compressed with xz; unpack it first: unxz"),
+     (b"PK\x03\x04", "is compressed with zip; unpack it first: unzip"),
+     (b"\x28\xb5\x2f\xfd", "is compressed with zstd; unpack it first: unzstd")],
 )  # fmt: skip
 def test_other_compressions_are_named(log: Path, start: bytes, message: str) -> None:
     log.write_bytes(start + b"...")
@@ -129,7 +129,7 @@ def test_a_file_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_binary_file_is_no_log(log: Path, content: bytes) -> None:
     log.write_bytes(content)
 
-    with pytest.raises(InputError, match="is a binary file and no log"):
+    with pytest.raises(InputError, match="is a binary file, not a log"):
         read_logs([str(log)])
 
 
@@ -246,7 +246,7 @@ def test_a_line_without_an_end_is_read_to_a_limit(
     read = read_logs([str(log)])
 
     assert (len(read.counts), read.records) == (4, 3 + 1 + 4)  # the rest of its line is skipped
-    assert read.troubles == (f"{log}: a line is longer than 16 MiB, and was read no further",)
+    assert read.troubles == (f"{log}: a line is longer than 16 MiB, and was cut off there",)
 
 
 def test_behind_lines_without_an_end_all_is_read(
@@ -260,7 +260,7 @@ def test_behind_lines_without_an_end_all_is_read(
     read = read_logs([str(log)])
 
     assert read.records == 9 + 2
-    assert read.troubles == (f"{log}: 2 lines are longer than 16 MiB, and were read no further",)
+    assert read.troubles == (f"{log}: 2 lines are longer than 16 MiB, and were cut off there",)
 
 
 def test_lines_may_end_in_carriage_returns_alone(

@@ -133,8 +133,7 @@ def test_a_record_whose_rest_never_comes() -> None:
 
     assert ({record.node for record in log.counts}, log.torn) == ({"y"}, 1)
     assert log.unread == (
-        "1 of 2 records is torn, and its other copy is not there: "
-        "log again with PYTHONUNBUFFERED=1"
+        "1 of 2 records is torn, and its other copy is missing: log again with PYTHONUNBUFFERED=1"
     )
 
 
@@ -164,7 +163,7 @@ def test_only_torn_records_are_a_reason() -> None:
 
     assert (log.counts, log.torn) == ({}, 1)
     assert log.reason is not None
-    assert log.reason.startswith("of the records in it, 1 in all, each is torn")
+    assert log.reason.startswith("every record in it is torn (1 in all)")
 
 
 def test_text_glued_before_a_name_is_known_by_the_other_copy() -> None:

@@ -58,9 +58,7 @@ def test_an_answer_that_does_not_fit_the_request_is_an_error(
         place(build)
 
     assert caught.value.message == (f"the placer's answer for 1 of 2 ops cannot be right: {said}")
-    assert caught.value.fix == (
-        "report this graph: nothing is said about a graph that was not placed in full"
-    )
+    assert caught.value.fix == ("report this graph: one that was not placed in full is not judged")
 
 
 def test_a_device_of_this_task_without_a_job_is_strictly_placed_and_refused() -> None:
@@ -155,7 +153,7 @@ def serve(answers: Answers) -> tuple[list[str], bytes]:
 
 
 def test_an_op_on_two_devices_is_no_answer() -> None:
-    with pytest.raises(Failed, match="put 'x' on CPU and on another device"):
+    with pytest.raises(Failed, match="placed 'x' on CPU and on another device"):
         serve(Answers(("x", "GPU"), ("x", "CPU")))
 
 

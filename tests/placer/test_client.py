@@ -54,7 +54,7 @@ def test_a_killed_process_is_a_message_and_the_next_placement_gets_a_new_one() -
 
     assert str(caught.value) == (
         "the phantom placer: was ended by SIGKILL, as the kernel does where memory runs out; "
-        "run it again, which starts a new process; if that ends so too, report this graph"
+        "run it again, which starts a new process; if that fails too, report this graph"
     )
     assert devices(place(build)) == {"/device:GPU:1"}
 
@@ -162,7 +162,7 @@ def test_the_devices_of_this_machine_answer_for_themselves(
     assert place(build, gpus=2, devices="simulated").placer == "phantom"
     assert place(build, gpus=4).placer == "phantom"
     assert place(build, gpus=4, devices="real").placement.assigned == Missing(
-        "this machine has not the devices asked for (gpu*4)"
+        "this machine lacks the requested devices (gpu*4)"
     )
     assert len(asked) == 1
 

@@ -121,8 +121,8 @@ def test_a_request_that_is_interrupted_ends_its_process(
     ("answer", "said"),
     [
         ("failed", "TensorFlow's master is gone"),
-        ("late", "answered request 1, and not 2"),
-        ("short", "answered for 2 ops, and not for 3"),
+        ("late", "answered request 1 instead of 2"),
+        ("short", "answered for 2 ops instead of 3"),
         ("cut", "ended with status 3"),
     ],
 )
@@ -137,7 +137,7 @@ def test_an_answer_that_is_none_is_an_error_and_the_next_request_gets_a_new_proc
 
     assert str(caught.value) == (
         f"the phantom placer: {said}; run it again, which starts a new process; "
-        "if that ends so too, report this graph"
+        "if that fails too, report this graph"
     )
     assert caught.value.details == ("the pipe of the master burst" if answer == "failed" else "")
     assert ask(placer, "GPU:1") == {"GPU:1"}

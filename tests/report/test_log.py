@@ -34,7 +34,7 @@ def test_nodes_on_several_devices_torn_records_and_ops_without_a_place() -> None
         "1 op on more than one device:",
         "  x (Add): /device:CPU:0 (2 times), /device:GPU:10 (1 time)",
         "",
-        "2 of 2,407 records are torn, and their other copy is not there: log again with "
+        "2 of 2,407 records are torn, and their other copy is missing: log again with "
         "PYTHONUNBUFFERED=1",
     ]
 

@@ -362,7 +362,7 @@ def test_a_file_that_is_no_case(tmp_path: Path) -> None:
         with pytest.raises(InputError) as error:
             Case.load(tmp_path / name)
         assert error.value.object == str(tmp_path / name)
-        assert error.value.message.startswith("is no saved case: ")
+        assert error.value.message.startswith("is not a saved case: ")
         assert error.value.fix == "name a file that a run has saved"
 
 

@@ -114,7 +114,7 @@ def test_parameters_let_the_offender_pass(
 
 
 def test_a_device_that_is_none_is_refused(sound: Placement) -> None:
-    with pytest.raises(ConfigError, match="'host' is no part of a device name"):
+    with pytest.raises(ConfigError, match="'host' is not part of a device name"):
         assert_variables_on_host(sound, "host")
 
 

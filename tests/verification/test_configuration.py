@@ -206,7 +206,7 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
         (
             "machine = 'tpu:8'",
             ".machine",
-            "machine 'tpu:8': '8' is no list of cpu*N and gpu*N",
+            "machine 'tpu:8': '8' is not a list of cpu*N and gpu*N",
             'write it like "gpu*4" or "ps*2; worker*8: gpu*4"',
         ),
         (

@@ -128,7 +128,7 @@ def test_made_takes_lists_for_tuples() -> None:
         (
             {"no-idle-device": {"allow": ["gpu one"]}},
             [
-                "no-idle-device.allow: 'gpu one': 'gpu one' is no part of a device name; "
+                "no-idle-device.allow: 'gpu one': 'gpu one' is not part of a device name; "
                 "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
             ],
         ),
@@ -174,7 +174,7 @@ def test_policy_errors_name_the_wrong_fields(
 def test_policy_errors_find_what_is_no_device(device: str | Sequence[str]) -> None:
     (error,) = policy_errors({"variables-on-host": {"device": device}})
     assert error.object == "variables-on-host.device"
-    assert "'host:0' is no part of a device name" in error.message
+    assert "'host:0' is not part of a device name" in error.message
     assert error.fix == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
 
 

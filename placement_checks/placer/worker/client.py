@@ -84,7 +84,7 @@ class PlacerProcess:
                 answer, blobs = child.ask(request, graph, "\n".join(names).encode())
                 indices = array.array("I", *blobs)
                 if blobs and len(indices) != len(names):
-                    what = f"answered for {len(indices)} ops, and not for {len(names)}"
+                    what = f"answered for {len(indices)} ops instead of {len(names)}"
                     raise _error(self._kind, what)
             except BaseException:
                 child.end()
@@ -150,7 +150,7 @@ class _Placer(Child):
                     messages.write(self.requests, request, *blobs)
                 reply, answer = messages.read(self.replies)
                 if reply["number"] != self._requests:
-                    what = f"answered request {reply['number']}, and not {self._requests}"
+                    what = f"answered request {reply['number']} instead of {self._requests}"
                     raise _error(self._kind, what)
                 if "failed" in reply:
                     raise _error(self._kind, reply["failed"], self.last_output())
@@ -163,7 +163,7 @@ def _error(kind: str, what: str, details: str = "") -> PlacerError:
     return PlacerError(
         f"the {kind} placer",
         what,
-        "run it again, which starts a new process; if that ends so too, report this graph",
+        "run it again, which starts a new process; if that fails too, report this graph",
         details=details,
     )
 

@@ -85,7 +85,7 @@ def _placer(kind: str) -> Any:
     except OSError as error:
         raise Failed(
             f"the port of the placer could not be closed to other users ({error}); "
-            f"{phantom.OPEN_PORT}=1 does without on a machine of your own"
+            f"set {phantom.OPEN_PORT}=1 to leave it open on a machine that nobody else uses"
         ) from None
 
 
@@ -107,7 +107,7 @@ def _serve(
         if index is not None:
             place = devices.setdefault(device, len(devices))
             if device_of[index] not in (0, place) and index < header["targets"]:
-                raise Failed(f"put '{name}' on {device} and on another device")
+                raise Failed(f"placed '{name}' on {device} and on another device")
             device_of[index] = place
     return list(devices), device_of.tobytes()
 

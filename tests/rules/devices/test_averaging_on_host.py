@@ -262,7 +262,7 @@ def test_a_partial_name_matches_any_task(task: int) -> None:
 
 
 def test_what_is_not_a_device_is_refused() -> None:
-    with pytest.raises(InputError, match="is no part of a device name"):
+    with pytest.raises(InputError, match="is not part of a device name"):
         AveragingOnHost(device="host")
 
 

@@ -145,7 +145,7 @@ def test_allowed_variables_may_sit_anywhere(allow: tuple[str, ...], found: Seque
 
 @pytest.mark.parametrize("device", ["host", ("/cpu:0", "/host:0")])
 def test_device_must_be_a_device_name(device: str | tuple[str, str]) -> None:
-    with pytest.raises(InputError, match="is no part of a device name"):
+    with pytest.raises(InputError, match="is not part of a device name"):
         VariablesOnHost(device)
 
 

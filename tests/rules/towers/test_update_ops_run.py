@@ -148,7 +148,7 @@ def test_an_update_of_no_tower_runs_whichever_tower_is_meant() -> None:
 
 
 def test_a_tower_that_is_no_device_is_refused() -> None:
-    with pytest.raises(InputError, match="is no part of a device name"):
+    with pytest.raises(InputError, match="is not part of a device name"):
         UpdateOpsRun(tower="the first")
 
 
