@@ -1,7 +1,7 @@
-"""What TensorFlow's types of ops are: which hold variables, pass values on, draw numbers …
+"""What TensorFlow's op types do: which hold variables, pass values on, draw random numbers …
 
-The one place where they are named. A set has what TensorFlow 2.15 and 2.21 register; a pattern
-stands only for a family to which releases, or libraries of users, add.
+The only place where op types are named. A set has what TensorFlow 2.15 and 2.21 register; a
+pattern stands only for a family to which releases, or libraries of users, add.
 """
 
 from __future__ import annotations
@@ -14,19 +14,56 @@ from functools import cache
 
 # A resource variable is a handle; a ref variable is its value, by reference.
 RESOURCE_VARIABLES = frozenset({"VarHandleOp"})
-# TensorFlow's own optimizer knows AutoReloadVariable, which its registry has not.
+# Grappler, TensorFlow's graph optimizer, knows AutoReloadVariable; the registry does not.
 REF_VARIABLES = frozenset({"VariableV2", "Variable", "AutoReloadVariable"})
 VARIABLES = RESOURCE_VARIABLES | REF_VARIABLES
-# The value of a resource variable, all of it.
+# They read a resource variable: all of it, or rows of it.
 VARIABLE_READS = frozenset({"ReadVariableOp"})
-# Rows of a resource variable.
 VARIABLE_LOOKUPS = frozenset({"ResourceGather", "ResourceGatherNd"})
-# Whether a variable has a value: of resource and of ref variables.
+# Whether a resource or ref variable has a value.
 INITIALISATION_TESTS = frozenset({"VarIsInitializedOp", "IsVariableInitialized"})
 
-# --- What else holds state from one run of an op to the next, behind a handle ---
+# --- Updates of variables ---
 
-# Not those that only find one that is there, such as IteratorFromStringHandle.
+# They add to a variable.
+ADDITIONS = frozenset({"AssignAdd", "AssignAddVariableOp"})
+# They change the whole variable.
+ASSIGNS = ADDITIONS | {
+    *("Assign", "AssignVariableOp", "AssignSub", "AssignSubVariableOp"),
+    "AssignVariableXlaConcatND",
+}
+_PARTIAL = (
+    *("ScatterAdd", "ScatterSub", "ScatterMul", "ScatterDiv", "ScatterMin", "ScatterMax"),
+    *("ScatterUpdate", "ScatterNdAdd", "ScatterNdSub", "ScatterNdMin", "ScatterNdMax"),
+    *("ScatterNdUpdate", "StridedSliceAssign", "CountUpTo"),
+)
+# Not ScatterNdNonAliasingAdd and TensorScatterAdd, which yield a new tensor.
+UPDATES = ASSIGNS | {*_PARTIAL, *(f"Resource{update}" for update in _PARTIAL)}
+_GRADIENT_UPDATE = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]\w*")
+
+
+@cache
+def is_gradient_update(kind: str) -> bool:
+    """Whether it is an optimiser's update, such as ApplyAdam; libraries add to them."""
+    return _GRADIENT_UPDATE.fullmatch(kind) is not None
+
+
+def is_update(kind: str) -> bool:
+    """Whether an op of this type changes the variable that is its first input."""
+    return kind in UPDATES or is_gradient_update(kind)
+
+
+# They take a variable, beside its updates, and compute nothing with its value; the last three
+# add a gradient to an accumulator.
+NOT_A_READ = INITIALISATION_TESTS | {
+    *("Save", "SaveSlices", "SaveV2", "VariableShape"),
+    *("DestroyResourceOp", "DestroyTemporaryVariable", "AccumulatorApplyGradient"),
+    *("SparseAccumulatorApplyGradient", "ResourceAccumulatorApplyGradient"),
+}
+
+# --- Other state that is kept from one run to the next, behind a handle ---
+
+# Not ops that only look one up, such as IteratorFromStringHandle.
 ITERATORS = frozenset(
     [
         *("Iterator", "IteratorV2", "OneShotIterator"),
@@ -34,7 +71,7 @@ ITERATORS = frozenset(
         *("MultiDeviceIterator", "AnonymousMultiDeviceIterator", "AnonymousMultiDeviceIteratorV3"),
     ]
 )
-# They hand a dataset to an iterator, in this order.
+# They give a dataset to an iterator; the dataset is the first input.
 ITERATOR_INITIALISERS = frozenset({"MakeIterator", "MultiDeviceIteratorInit"})
 QUEUES = frozenset(
     [
@@ -45,18 +82,17 @@ QUEUES = frozenset(
 )
 TABLES = frozenset(
     [
-        *("HashTable", "HashTableV2", "AnonymousHashTable"),
-        *("MutableHashTable", "MutableHashTableV2", "AnonymousMutableHashTable"),
-        *("MutableHashTableOfTensors", "MutableHashTableOfTensorsV2"),
+        *("HashTable", "HashTableV2", "MutableHashTable", "MutableHashTableV2"),
+        *("MutableHashTableOfTensors", "MutableHashTableOfTensorsV2", "MutableDenseHashTable"),
+        *("MutableDenseHashTableV2", "AnonymousHashTable", "AnonymousMutableHashTable"),
         *("AnonymousMutableHashTableOfTensors", "AnonymousMutableDenseHashTable"),
-        *("MutableDenseHashTable", "MutableDenseHashTableV2"),
     ]
 )
-# Of gradients, until there are enough of them.
+# They collect gradients until there are enough.
 ACCUMULATORS = frozenset(
     {"ConditionalAccumulator", "SparseConditionalAccumulator", "ResourceConditionalAccumulator"}
 )
-# Of files.
+# They read records from files.
 READERS = frozenset(
     [
         *("TFRecordReader", "TFRecordReaderV2", "TextLineReader", "TextLineReaderV2"),
@@ -64,26 +100,22 @@ READERS = frozenset(
         *("WholeFileReader", "WholeFileReaderV2", "IdentityReader", "IdentityReaderV2"),
     ]
 )
-# Not Stage: what it puts away is found by name, and no handle leads there.
-STATE_HOLDERS = frozenset(
-    [
-        *(VARIABLES | ITERATORS | QUEUES | TABLES | ACCUMULATORS | READERS),
-        *("Barrier", "Stack", "StackV2", "TensorArray", "TensorArrayV2", "TensorArrayV3"),
-    ]
-)
+# Not Stage: what it stores is found by name, without a handle.
+_OTHER_HOLDERS = {"Barrier", "Stack", "StackV2", "TensorArray", "TensorArrayV2", "TensorArrayV3"}
+STATE_HOLDERS = VARIABLES | ITERATORS | QUEUES | TABLES | ACCUMULATORS | READERS | _OTHER_HOLDERS
 
 
 def holds_state(kind: str) -> bool:
-    """Whether it is a holder; TensorFlow's macro for the handles of libraries names them so."""
+    """Whether an op holds state; TensorFlow's macro gives handles of libraries this suffix."""
     return kind in STATE_HOLDERS or kind.endswith("HandleOp")
 
 
-# --- Where examples come from ---
+# --- Input: where examples come from ---
 
-# One without a default is fed, or does not run.
+# Those without a default must be fed.
 PLACEHOLDERS_TO_FEED = frozenset({"Placeholder", "PlaceholderV2"})
 PLACEHOLDERS = PLACEHOLDERS_TO_FEED | {"PlaceholderWithDefault"}
-# Each run of them takes the next examples of a pipeline.
+# Each run yields the next examples of a pipeline.
 PIPELINE_OUTPUTS = frozenset(
     [
         *("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"),
@@ -91,17 +123,22 @@ PIPELINE_OUTPUTS = frozenset(
         *("QueueDequeue", "QueueDequeueV2", "QueueDequeueMany", "QueueDequeueManyV2"),
         *("QueueDequeueUpTo", "QueueDequeueUpToV2", "BarrierTakeMany"),
         *("ReaderRead", "ReaderReadV2", "ReaderReadUpTo", "ReaderReadUpToV2"),
-        *("Unstage", "MapUnstage", "MapUnstageNoKey"),
-        *("OrderedMapUnstage", "OrderedMapUnstageNoKey"),
+        *(
+            "Unstage",
+            "MapUnstage",
+            "MapUnstageNoKey",
+            "OrderedMapUnstage",
+            "OrderedMapUnstageNoKey",
+        ),
         *("InfeedDequeue", "InfeedDequeueTuple"),
     ]
 )
 EXAMPLE_SOURCES = PLACEHOLDERS | PIPELINE_OUTPUTS
-# No examples, but what others have made of them.
+# They yield accumulated gradients: not examples, but computed from them.
 GRADIENT_OUTPUTS = frozenset(
     {"AccumulatorTakeGradient", "SparseAccumulatorTakeGradient", "ResourceAccumulatorTakeGradient"}
 )
-# Of pictures, sounds, records; not DecodeRaw and DecodePaddedRaw, which are given numbers.
+# Of images, audio and records; not DecodeRaw and DecodePaddedRaw, whose input is numbers.
 DECODERS = frozenset(
     [
         *("DecodeJpeg", "DecodeAndCropJpeg", "DecodePng", "DecodeGif", "DecodeBmp", "DecodeImage"),
@@ -109,11 +146,11 @@ DECODERS = frozenset(
         *("DecodeCSV", "DecodeCompressed", "DecodeJSONExample", "DecodeProtoV2"),
     ]
 )
-# They read input; beside them there are datasets.
+# They read input, as datasets do (`is_dataset`).
 PIPELINE_OPS = ITERATORS | QUEUES | READERS | DECODERS | {"ReadFile"}
-# A dataset that is made by a function, which may call a pipeline on another device.
+# A dataset that a function generates, which may call a pipeline on another device.
 GENERATOR_DATASET = "GeneratorDataset"
-# What MultiDeviceIterator and prefetch_to_device build for a device, to fetch batches ahead.
+# What MultiDeviceIterator and prefetch_to_device build on a device, to prefetch batches.
 PREFETCHERS = ITERATORS | {
     *(GENERATOR_DATASET, "PrefetchDataset", "OptionsDataset", "ModelDataset"),
     "MaxIntraOpParallelismDataset",
@@ -122,47 +159,46 @@ _DATASET = re.compile(r"(?!InitializeTable).*Dataset(V\d)?")
 
 
 def is_dataset(kind: str) -> bool:
-    """Whether an op of this type makes a dataset, or takes one; releases add to them."""
+    """Whether an op of this type makes or transforms a dataset; releases add to them."""
     return _DATASET.fullmatch(kind) is not None
 
 
-# --- What passes its first input on as it is ---
+# --- What passes its first input on unchanged ---
 
-# The second of several values, each as an output of its own.
+# IdentityN passes several values on, each as its own output.
 IDENTITIES = frozenset({"Identity", "IdentityN"})
-# Into a loop of control flow v1.
+# Control flow v1: into a loop, and to one of two outputs.
 ENTERS = frozenset({"Enter", "RefEnter"})
-# Of control flow v1, to one of two outputs.
 SWITCHES = frozenset({"Switch", "RefSwitch"})
-# A handle or reference. Merge and Exit pass values, which a loop may have changed; NextIteration
-# leads back to where it came from.
+# A handle or reference. Not Merge and Exit, whose value a loop may have changed, nor
+# NextIteration, which leads back into its own loop.
 PASSES_HANDLE = ENTERS | SWITCHES | {"Identity", "RefIdentity", "RefMerge"}
-# A value too. Not IdentityN, whose outputs are several values.
+# Values too. Not IdentityN, which has several.
 PASSES_VALUE = PASSES_HANDLE | {"StopGradient", "PreventGradient"}
-# To another type: said where it is meant as well.
+# It changes only the dtype; it is in none of the sets above.
 CAST = "Cast"
 
-# --- What looks at the shape of a value alone ---
+# --- What reads only the shape of a value ---
 
 SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
 
-# --- Sums, products and parts ---
+# --- Sums, products and parts of tensors ---
 
 ADDS = frozenset({"Add", "AddV2", "AddN", "AccumulateNV2"})
-# The gradients of rows of one variable are added up by being joined (gradients_util.py).
+# TensorFlow adds up gradients of rows of a variable by joining them (gradients_util.py).
 JOINS = frozenset({"Concat", "ConcatV2"})
-# By a factor, which may be the second input or the first.
+# The factor may be the first or the second input.
 SCALES = frozenset({"Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan"})
-# They take a part of a tensor: which input that is; the others say where the part is.
+# They take a part of a tensor: the index of that input; the other inputs say which part.
 CUTS: Mapping[str, int] = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1, "Unpack": 0}
-# They take parts too; what decides which may be computed by the model, as a gate of experts is.
+# They take parts too, but the model may compute which, as the gate of a mixture of experts.
 PARTITIONS = frozenset({"DynamicPartition"})
-# They look rows up, as many as they are asked for: no part, where the table holds weights.
+# They look rows up, any number of times each: not parts, where the table holds weights.
 GATHERS = frozenset({"Gather", "GatherV2"})
-# They change the form of a tensor alone.
+# They change only the shape.
 RESHAPES = frozenset({"ExpandDims", "Squeeze", "Reshape", "Transpose"})
-# They add up or scale, and so do the same to every row of a batch; or move rows.
+# They add up or scale, the same for every row of a batch, or move rows.
 LINEAR = frozenset(
     [
         *(ADDS | JOINS | SCALES | CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES),
@@ -177,7 +213,7 @@ NO_OP = "NoOp"
 CONST = "Const"
 EXITS = frozenset({"Exit", "RefExit"})
 NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
-# They hold or yield what is there, pass it on, or keep the order.
+# They hold, read or pass on values, or order other ops.
 NO_COMPUTATION = frozenset(
     [
         *(VARIABLES | VARIABLE_READS | INITIALISATION_TESTS | PLACEHOLDERS),
@@ -186,56 +222,19 @@ NO_COMPUTATION = frozenset(
         *("Assign", "AssignVariableOp"),
     ]
 )
-# TensorFlow's own, in the graphs that it runs on each device.
+# TensorFlow adds them to the graphs that it runs on each device.
 SENDS = frozenset({"Send", "_Send", "_HostSend"})
 RECEIVES = frozenset({"Recv", "_Recv", "_HostRecv"})
 
-# --- What changes a variable ---
+# --- Calls, groups and collectives ---
 
-ADDITIONS = frozenset({"AssignAdd", "AssignAddVariableOp"})
-# All of it.
-ASSIGNS = ADDITIONS | {
-    *("Assign", "AssignVariableOp", "AssignSub", "AssignSubVariableOp"),
-    "AssignVariableXlaConcatND",
-}
-_PARTLY = (
-    *("ScatterAdd", "ScatterSub", "ScatterMul", "ScatterDiv", "ScatterMin", "ScatterMax"),
-    *("ScatterUpdate", "ScatterNdAdd", "ScatterNdSub", "ScatterNdMin", "ScatterNdMax"),
-    *("ScatterNdUpdate", "StridedSliceAssign", "CountUpTo"),
-)
-# Not ScatterNdNonAliasingAdd and TensorScatterAdd, which make another tensor.
-UPDATES = ASSIGNS | {*_PARTLY, *(f"Resource{update}" for update in _PARTLY)}
-_BY_GRADIENT = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]\w*")
-
-
-@cache
-def is_gradient_update(kind: str) -> bool:
-    """Whether it is an optimiser's update, such as ApplyAdam; libraries of ops add to them."""
-    return _BY_GRADIENT.fullmatch(kind) is not None
-
-
-def is_update(kind: str) -> bool:
-    """Whether an op of this type changes the variable that is its first input."""
-    return kind in UPDATES or is_gradient_update(kind)
-
-
-# What takes a variable, beside its updates, and computes nothing with its value; the last three
-# add a gradient to an accumulator.
-NOT_A_READ = INITIALISATION_TESTS | {
-    *("Save", "SaveSlices", "SaveV2", "VariableShape"),
-    *("DestroyResourceOp", "DestroyTemporaryVariable", "AccumulatorApplyGradient"),
-    *("SparseAccumulatorApplyGradient", "ResourceAccumulatorApplyGradient"),
-}
-
-# --- What calls functions, or groups other ops ---
-
-BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 LOOPS = frozenset({"While", "StatelessWhile"})
-CALLS = BRANCHES | LOOPS | {"PartitionedCall", "StatefulPartitionedCall"}
-# What a step may be put into. Not loops: a turn of one is a step, and the rest of it is none.
+BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+CALLS = LOOPS | BRANCHES | {"PartitionedCall", "StatefulPartitionedCall"}
+# They may contain a step. Not loops: one iteration is a step, not the loop.
 GROUPS = IDENTITIES | {NO_OP, "If", "Case", "StatefulPartitionedCall"}
-# Each yields what all of its kind and key are given. Not NcclReduce, which is given all itself,
-# nor the broadcasts, of which one gives.
+# Each yields a combination of the inputs of all ops of its group. Not NcclReduce, which has all
+# inputs itself, nor broadcasts, where one op gives the value.
 COLLECTIVES = frozenset(
     [
         *("NcclAllReduce", "CollectiveReduce", "CollectiveReduceV2", "CollectiveReduceV3"),
@@ -244,26 +243,9 @@ COLLECTIVES = frozenset(
     ]
 )
 
-# --- Summaries ---
-
-# They write by themselves; the others yield what the program writes.
-SUMMARY_WRITES = frozenset(
-    [
-        *("WriteScalarSummary", "WriteHistogramSummary", "WriteImageSummary"),
-        *("WriteAudioSummary", "WriteSummary"),
-    ]
-)
-SUMMARIES = SUMMARY_WRITES | {
-    *("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary", "AudioSummaryV2"),
-    *("TensorSummary", "TensorSummaryV2"),
-}
-# Surely of one number; of WriteSummary only its metadata tell.
-SCALAR_SUMMARIES = frozenset({"ScalarSummary", "WriteScalarSummary"})
-MERGE_SUMMARY = "MergeSummary"
-
 # --- Random numbers ---
 
-# With a seed of their own, which two attributes hold, and a state that goes on.
+# With a seed in two attributes, and a state of their own that advances.
 RANDOM_SEEDED = frozenset(
     [
         *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
@@ -272,7 +254,7 @@ RANDOM_SEEDED = frozenset(
         *("SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2"),
     ]
 )
-# Seeded too; apart, as towers may well be compared with the same classes.
+# Seeded too; a set of their own, as towers may share the sampled classes on purpose.
 CANDIDATE_SAMPLERS = frozenset(
     [
         *("AllCandidateSampler", "UniformCandidateSampler", "LogUniformCandidateSampler"),
@@ -280,7 +262,7 @@ CANDIDATE_SAMPLERS = frozenset(
         "ThreadUnsafeUnigramCandidateSampler",
     ]
 )
-# With the state of a generator, a variable. Not RngReadAndSkip, which only hands the state on.
+# With the state of a generator, which is a variable. Not RngReadAndSkip, which only yields it.
 RANDOM_WITH_GENERATOR = frozenset(
     [
         *("StatefulUniform", "StatefulUniformInt", "StatefulUniformFullInt"),
@@ -288,9 +270,9 @@ RANDOM_WITH_GENERATOR = frozenset(
         "StatefulRandomBinomial",
     ]
 )
-# They draw anew whenever they run.
+# They draw new numbers in every run.
 RANDOM_STATEFUL = RANDOM_SEEDED | CANDIDATE_SAMPLERS | RANDOM_WITH_GENERATOR
-# They draw what their seed says, or the key that was made of one: which input that is.
+# Their numbers follow from a seed, or a key made from one: the index of that input.
 RANDOM_STATELESS: Mapping[str, int] = {
     **dict.fromkeys(
         [
@@ -309,3 +291,20 @@ RANDOM_STATELESS: Mapping[str, int] = {
     "StatelessSampleDistortedBoundingBox": 3,
 }
 RANDOM = RANDOM_STATEFUL | RANDOM_STATELESS.keys()
+
+# --- Summaries ---
+
+# They write themselves; the others yield what the program writes.
+SUMMARY_WRITES = frozenset(
+    [
+        *("WriteScalarSummary", "WriteHistogramSummary", "WriteImageSummary"),
+        *("WriteAudioSummary", "WriteSummary"),
+    ]
+)
+SUMMARIES = SUMMARY_WRITES | {
+    *("ScalarSummary", "HistogramSummary", "ImageSummary", "AudioSummary", "AudioSummaryV2"),
+    *("TensorSummary", "TensorSummaryV2"),
+}
+# Always of one number; for WriteSummary only its metadata says of what.
+SCALAR_SUMMARIES = frozenset({"ScalarSummary", "WriteScalarSummary"})
+MERGE_SUMMARY = "MergeSummary"
