@@ -1,9 +1,10 @@
 """Machines: the devices that a program is placed on. They need not exist.
 
-`tasks` has the form in which they are written, as in ``ps*2; worker*64: gpu*8``. Beside it are::
+`machine_text` has the form in which they are written, as in ``ps*2; worker*64: gpu*8``. Two more
+forms are::
 
-    this                           the machine at hand
-    TF_CONFIG                      the cluster that this variable of the environment describes
+    this                           this machine
+    TF_CONFIG                      the cluster that this environment variable describes
 
 `Machine.of_cluster` takes a ``ClusterSpec``.
 """
@@ -53,7 +54,7 @@ class Machine:
 
     @staticmethod
     def parse(text: str, gpus: int = 2) -> Machine:
-        """Read the written form (`tasks`), ``this`` or ``TF_CONFIG``; `str` writes it.
+        """Read the written form (`machine_text`), ``this`` or ``TF_CONFIG``; `str` writes it.
 
         Args:
             text: the machine.

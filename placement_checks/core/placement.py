@@ -32,7 +32,7 @@ class Op(NamedTuple):
         type: TensorFlow's op type, such as ``MatMul``.
         requested: the device that the program requested; false where it requested none.
         inputs: ``op``, ``op:1`` or ``^op`` (a control edge), as a GraphDef has them.
-        assigned: where the placer put it; None where no placer answered.
+        assigned: where the placer put it; None where it was not placed.
         colocated: names of the ops it is bound to (``_class``), its own left out.
         fallback_reason: why it did not get the requested device; ``""`` where it did.
         fell_with_another: whether the reason is another op, which it is bound to.
@@ -51,7 +51,13 @@ class Op(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """One variable; ``name`` is that of its op, without ``:0``. Unknown dimensions are None."""
+    """One variable.
+
+    Attributes:
+        name: that of its op, without ``:0``.
+        dtype: its name, such as ``float32``; ``""`` where only a log names the variable.
+        shape: its static shape; an unknown dimension is None, and so is a shape of unknown rank.
+    """
 
     name: str
     dtype: str
@@ -77,14 +83,19 @@ class Frame(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """What one output of an op is; unknown dimensions are None, an unknown rank is None."""
+    """One output of an op.
+
+    Attributes:
+        dtype: its name, such as ``float32``.
+        shape: its static shape; an unknown dimension is None, and so is a shape of unknown rank.
+    """
 
     dtype: str
     shape: tuple[int | None, ...] | None
 
     @property
     def bytes(self) -> int | None:
-        """Its size, shape times dtype; None where a dimension is unknown, or a text's length."""
+        """Its size in bytes; None where a dimension is unknown, or the length of its strings."""
         bits = 8 if self.dtype == "bool" else int((re.findall(r"\d+", self.dtype) or [0])[0])
         if not bits or self.shape is None or None in self.shape:
             return None
@@ -98,9 +109,9 @@ class Body(NamedTuple):
 
 
 class Details:
-    """What can be asked about a single op, beside where it is. This one knows nothing.
+    """What else is known of a single op. This base class knows nothing.
 
-    Looked up when a rule needs it: to read all of it for every op costs as much as placing.
+    It is looked up when a rule needs it: to read it for every op costs as much as placing.
     """
 
     def frames(self, _op: str) -> Sequence[Frame]:

@@ -29,7 +29,7 @@ class Step:
 
     Attributes:
         train_op: one training step, an op or tensor.
-        loss: a tensor, or a list with one tensor a tower.
+        loss: a scalar tensor, or a list with one for each tower.
         inputs: one mapping of names to placeholders for each tower, or a single one.
         gradients: ``[(gradient, variable)]``, where the apply op does not show them.
         config: a ``ConfigProto`` or a mapping of its fields.
@@ -105,7 +105,7 @@ class Program:
 
     @staticmethod
     def of(build: Callable[..., object]) -> Program:
-        """The program of a function at hand, such as one a test has imported.
+        """The program of a function, such as one that a test has imported.
 
         Raises:
             UsageError: it is not a function.
@@ -172,9 +172,12 @@ def _described(value: object) -> str:
 
 
 class AppliedGradient(NamedTuple):
-    """What an optimiser was called with; ``variable`` is the name of its op.
+    """What an optimiser was called with.
 
-    ``gradient`` is a tensor, ``tf.IndexedSlices`` or None.
+    Attributes:
+        gradient: a tensor, ``tf.IndexedSlices`` or None.
+        variable: the name of the op that holds the variable.
+        optimizer: the class of the optimiser.
     """
 
     gradient: Any

@@ -1,4 +1,4 @@
-"""Notes, while a program builds, which gradients its optimisers are called with."""
+"""Records, while a program builds, the gradients that its optimisers are called with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KERAS = ("keras", "tf_keras")
 
 
 def op_name(variable: Any) -> str:
-    """The name of the op that holds a variable, also of Keras's own variables."""
+    """The name of the op that holds a variable, of TensorFlow or of Keras."""
     inner = getattr(variable, "value", None)
     if inner is not None and not callable(inner):  # Keras 3 has a variable in a variable
         variable = inner
@@ -26,16 +26,21 @@ def op_name(variable: Any) -> str:
 
 @contextlib.contextmanager
 def record_applied() -> Iterator[list[AppliedGradient]]:
-    """Note what optimisers are called with, of `tf.compat.v1.train` and of Keras."""
-    noted: list[AppliedGradient] = []
+    """Record the gradients that optimisers of `tf.compat.v1.train` and of Keras are called with.
+
+    The list grows while the block runs; the optimisers are as they were when it ends.
+    """
+    applied: list[AppliedGradient] = []
     patched: list[tuple[type, str, Any]] = []
     try:
         for optimizer in (tf.compat.v1.train.Optimizer, *_keras_optimizers()):
             # Keras 3 has apply, which its apply_gradients calls.
             name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
             patched.append((optimizer, name, optimizer.__dict__.get(name)))
-            setattr(optimizer, name, _noting(getattr(optimizer, name), name == "apply", noted))
-        yield noted
+            setattr(
+                optimizer, name, _recording(getattr(optimizer, name), name == "apply", applied)
+            )
+        yield applied
     finally:
         for optimizer, name, original in patched:
             if original is None:
@@ -44,10 +49,10 @@ def record_applied() -> Iterator[list[AppliedGradient]]:
                 setattr(optimizer, name, original)
 
 
-def _noting(
-    original: Callable[..., Any], separate: bool, noted: list[AppliedGradient]
+def _recording(
+    original: Callable[..., Any], separate: bool, applied: list[AppliedGradient]
 ) -> Callable[..., Any]:
-    """``original``, an optimiser's method, that notes the gradients it is given.
+    """``original``, an optimiser's method, that records the gradients it is given.
 
     Keras 3 gives gradients and variables in two lists, ``separate``; the others give pairs.
     """
@@ -59,7 +64,7 @@ def _noting(
             named: Any = args[0] if args else kwargs.get("trainable_variables")
             variables = trained_by(self) if named is None else named
             pairs = list(zip(gradients, variables, strict=False))
-        noted.extend(
+        applied.extend(
             AppliedGradient(gradient, op_name(variable), type(self).__name__)
             for gradient, variable in pairs
         )

@@ -12,7 +12,11 @@ from placement_checks.loading.targets import resolve
 
 
 def batch_of(batch: Batch) -> BatchFunction | None:
-    """The batch function that a call or an option names.
+    """The batch function that a call or an option names; None for None.
+
+    Args:
+        batch: a function ``batch(rng, n)`` that returns arrays of ``n`` rows by the names of the
+            inputs, a target such as ``train.py:batch``, or the path of a saved case.
 
     Raises:
         InputError: it names a file or module that cannot be loaded, or no function in it.

@@ -1,7 +1,7 @@
-"""What programs turn off of TensorFlow 2: ``disable_v2_behavior()``, or parts of it.
+"""The behaviour of TensorFlow 2 that programs may turn off, by ``disable_v2_behavior()`` or parts.
 
-That holds for the process, and a program that calls it as it is loaded would change what others
-build. Each is built with the behaviour that it asked for itself, as in a process of its own.
+It is global to the process, so that a program which turns it off while it is loaded would change
+what others build. Each is built with its own behaviour, as in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from placement_checks.loading.source_lines import is_users
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What is on, by the names of the functions that switch it; by default, as TensorFlow starts.
+    """What is on, by the names of the functions that switch it; the defaults are TensorFlow's.
 
     Attributes:
-        v2_behavior: all of it; it comes first, as its functions switch the rest.
-        eager_execution: outside of graphs.
-        v2_tensorshape: the sizes in a shape are numbers, and no objects.
+        v2_behavior: all of it; it comes first, as its functions switch the others.
+        eager_execution: ops outside of graphs run at once.
+        v2_tensorshape: the sizes in a shape are numbers, not ``Dimension`` objects.
         resource_variables: what `tf.compat.v1.get_variable` makes, instead of ref variables.
         tensor_equality: ``==`` of tensors compares their elements.
-        control_flow_v2: branches and loops are functions, and no Switch and Merge.
+        control_flow_v2: branches and loops are functions, not Switch and Merge ops.
     """
 
     v2_behavior: bool = True
@@ -39,6 +39,7 @@ class Behaviour:
 
     @staticmethod
     def now() -> Behaviour:
+        """The behaviour of this process; the default where TensorFlow is not loaded yet."""
         if "tensorflow" not in sys.modules:
             return Behaviour()
         import tensorflow as tf
@@ -53,7 +54,7 @@ class Behaviour:
         )
 
     def changed(self) -> str:
-        """The call that has changed it, such as ``disable_v2_behavior()``; ``""`` if none has."""
+        """The call that has changed it since, such as ``disable_v2_behavior()``; or ``""``."""
         now = Behaviour.now()
         for name in _NAMES:
             if getattr(now, name) != getattr(self, name):
@@ -61,7 +62,7 @@ class Behaviour:
         return ""
 
     def restore(self) -> None:
-        """Bring it back."""
+        """Set the process to this behaviour."""
         for name in _NAMES:
             on = getattr(self, name)
             if getattr(Behaviour.now(), name) != on:
@@ -71,8 +72,8 @@ class Behaviour:
 _NAMES = tuple(switch.name for switch in fields(Behaviour))
 _TURNED_OFF = re.compile(rf"\bdisable_({'|'.join(_NAMES)})\b")
 
-# By program, None for one that follows the process; and by what modules programs share: those are
-# not loaded again for the next one.
+# By program, where None follows the process; and by the modules that programs share, which are not
+# loaded again for the next program.
 _of_programs: dict[Hashable, Behaviour | None] = {}
 _of_shared: dict[Hashable, Behaviour] = {}
 
@@ -92,9 +93,9 @@ def _switch(name: str, *, on: bool) -> None:
 
 @contextlib.contextmanager
 def own_behaviour(program: Hashable, shared: Hashable) -> Iterator[None]:
-    """Run code of a program with the behaviour that it asked for when it was loaded.
+    """Run code of a program in this block, with the behaviour that it set when it was loaded.
 
-    One that asks for none has that of the process.
+    A program that sets none has the behaviour of the process.
 
     Args:
         program: the file or module that is loaded, or was.

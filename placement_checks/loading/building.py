@@ -1,4 +1,4 @@
-"""Runs a builder in a graph of its own, and leaves the process as it was."""
+"""Runs a builder in a graph of its own, and restores the global state of TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from placement_checks.loading.users_code import users_code
 
 
 class Built(NamedTuple):
-    """A graph, what its builder says about a step, and what optimisers were called with."""
+    """A graph, what its builder returned, and the gradients that optimisers were called with."""
 
     source: GraphSource
     step: Step
@@ -29,11 +29,11 @@ class Built(NamedTuple):
 
 
 def build(program: Program, num_gpus: int) -> Built:
-    """The graph that a program builds, and what is noted meanwhile.
+    """Build a program for so many GPUs.
 
     Raises:
-        InputError: the builder raised, returned nonsense, or built nothing, or its graph is too
-            large.
+        InputError: the builder raised, built nothing, or returned what does not describe a step;
+            or its graph is larger than 2 GB.
     """
     arguments = program.arguments(num_gpus)
     graph = tf.Graph()
@@ -59,9 +59,9 @@ def build(program: Program, num_gpus: int) -> Built:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep what a builder may change for the whole process.
+    """Restore what a builder may change for the whole process.
 
-    That is soft placement, what is on of TensorFlow 2's behaviour, and Keras's names.
+    That is soft placement, the behaviour of TensorFlow 2, and Keras's counters of names.
 
     Keras 3 numbers its layers over the whole process, so that the second of two equal programs
     would have other names than the first (`dense_1` for `dense`).

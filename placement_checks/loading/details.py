@@ -29,7 +29,7 @@ class GraphDetails(Details):
     """The details of the ops of one graph.
 
     Attributes:
-        bodies: for every op of a function's body its function and its name therein.
+        bodies: for every op in the body of a function, the function and its name in there.
     """
 
     def __init__(self, graph_def: Any, live: tf.Graph | None, folder: Path | None) -> None:
@@ -80,7 +80,7 @@ class GraphDetails(Details):
         return None
 
     def _digest(self, function: str, depth: int) -> str:
-        """What is equal for functions of the same body, whatever their own names."""
+        """A digest that functions with the same body share, whatever their names."""
         if depth == _MAX_DEPTH:
             return function
         if function not in self._digests:
@@ -148,7 +148,7 @@ class GraphDetails(Details):
 
     @cached_property
     def _outputs(self) -> Mapping[str, Sequence[Tensor]] | PlacerError:
-        """What the ops of a file yield; asked for once, and only if a rule wants to know."""
+        """The outputs of the ops of a file, inferred once, and only if a rule needs them."""
         if len(self._graph_def.node) > _MAX_IMPORTED_OPS:
             return {}
         try:

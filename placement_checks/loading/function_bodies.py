@@ -98,14 +98,14 @@ def _rounded(number: int) -> str:
 def nested_ops(
     graph_def: Any, ops: Mapping[str, Op], device_of: Callable[[str, str], Device]
 ) -> Iterator[tuple[Op, str, str]]:
-    """Every op of a body that is placed, with its function's name and its name therein.
+    """Every op of a body that is placed, with the name of its function and its name in there.
 
     Its inputs are those of the graph: an argument of the body stands for what the call is given.
 
     Args:
         graph_def: a graph that has passed `check_calls`.
         ops: those of the graph itself, by name.
-        device_of: reads a device name, given the op that asks for it.
+        device_of: parses a device name, given the op that requests it.
     """
     library = _library(graph_def)
 

@@ -24,7 +24,7 @@ _KINDS: dict[str, tuple[type[Message], ...]] = {
 
 
 def load(path: Path) -> GraphSource:
-    """Read a saved graph.
+    """Read a saved graph, by its suffix ``.pb``, ``.pbtxt`` or ``.meta``, or a SavedModel folder.
 
     Raises:
         InputError: there is no such file, it is too large, or it holds no graph.
@@ -108,7 +108,7 @@ def _variables(meta: Any, key: str, program: str) -> tuple[str, ...]:
 
 
 def _step_ops(meta: Any, program: str) -> StepOps:
-    """What its collections tell of a training step."""
+    """What its collections show of a training step."""
 
     def nodes(key: str) -> tuple[str, ...]:
         return tuple(map(name_of, meta.collection_def[key].node_list.value))

@@ -42,9 +42,9 @@ def _initialisers(graph: tf.Graph, holders: Collection[str], key: str) -> dict[s
 
 
 def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
-    """The copies that a strategy keeps of variables, each with the variable it is a copy of.
+    """The copies that a strategy keeps of variables, each with the variable that it copies.
 
-    And those of them that it brings together only when they are read.
+    The second result has those that it aggregates only when they are read.
     """
     mirrors: dict[str, str] = {}
     unsynchronised: set[str] = set()

@@ -1,4 +1,4 @@
-"""A case that differed, saved so that it can be run again: the batches and first values."""
+"""A case that differed, saved to be run again: its batches and initial values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Case:
-    """The batches of a run, in the order in which they were asked for, and its first values."""
+    """The batches of a run, in their order, and the initial values of its variables.
+
+    Attributes:
+        name: the path of its file; ``""`` for one that is not saved.
+        batches: arrays by the names of the inputs; the first axis of an array are its rows.
+        start: the initial values by the names of the variables.
+    """
 
     def __init__(self, batches: Sequence[Arrays], start: Arrays, name: str = "") -> None:
         self.name = name
@@ -48,11 +54,11 @@ class Case:
 
     @property
     def rows(self) -> int:
-        """Of the first batch; 0 if it has none."""
+        """How many rows the first batch has; 0 if all its arrays are scalars."""
         return _rows(self.batches[0])
 
     def first(self, variables: Arrays) -> Arrays:
-        """The first values, for ``variables`` of these shapes.
+        """The initial values, for ``variables`` of these shapes.
 
         Raises:
             InputError: the case is of other variables.

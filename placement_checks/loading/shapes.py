@@ -1,7 +1,7 @@
-"""What the ops of a saved graph yield, told by a process of its own.
+"""The dtypes and shapes of what the ops of a saved graph yield, inferred in another process.
 
-Where a graph contradicts itself TensorFlow ends the process that infers its shapes (`CHECK`), and
-a file may hold anything. Run as ``python -m placement_checks.loading.shapes PARENT`` it reads a
+TensorFlow aborts the process that infers the shapes of a graph which contradicts itself, and a
+file may hold anything. Run as ``python -m placement_checks.loading.shapes PARENT`` it reads a
 GraphDef and answers in JSON; it ends when the process PARENT is gone.
 """
 
@@ -19,7 +19,7 @@ from placement_checks.core.placement import Tensor
 from placement_checks.util.child import Child, Ended, answer_stream, end_with_parent
 
 _LIMIT = 300.0  # seconds; 200,000 ops take 30
-# How TensorFlow ends a process over a graph that contradicts itself.
+# How a process ends in which TensorFlow aborts.
 _SELF_CONTRADICTING = (-signal.SIGABRT, -signal.SIGSEGV)
 _QUIET = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 

@@ -36,7 +36,7 @@ _neighbours: dict[Path, dict[str, ModuleType]] = {}
 
 
 def check(target: str | Path) -> None:
-    """Find what can be told to be wrong with a target without loading anything for it.
+    """Check a target, as far as that needs nothing to be loaded.
 
     Raises:
         InputError: there is no such file or module, or the file can hold no graph.

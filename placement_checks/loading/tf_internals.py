@@ -1,11 +1,11 @@
-"""The names of TensorFlow and Keras that are not public, and that we read or patch all the same.
+"""The private names of TensorFlow and Keras that this package reads or patches.
 
-One function for each, and no other module touches one. They are there in TensorFlow 2.15 (with
-Keras 2) to 2.21 (with Keras 3). Where one is gone, what needs it ends with an error that says so:
-checks that silently see less would report programs as sound that are not. Nothing is looked up
-before it is needed, so whatever does without a name goes on without it.
+Each has one function, and no other module uses it. They exist in TensorFlow 2.15 (with Keras 2)
+to 2.21 (with Keras 3). Where one is gone, what needs it raises an `InputError` that names it:
+checks that silently see less would report programs as sound that are not. A name is looked up
+when it is needed, so that whatever does without it is not affected.
 
-TensorFlow is not loaded by this module itself, for `Behaviour` asks before anything has.
+This module does not import TensorFlow itself, as `Behaviour` is used before it is loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all code of a process shares of TensorFlow's state, and how it is brought back."""
+"""The state of TensorFlow that is global to a process, and how it is restored."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from placement_checks.loading.behaviour import Behaviour
 
 @dataclass(frozen=True)
 class State:
-    """Default graph, behaviour, eager mode, seed and soft placement.
+    """The global state of TensorFlow; the defaults are what it starts with.
 
-    By default, as TensorFlow starts.
+    Attributes:
+        depth: how many graphs are open, made the default one of this thread.
+        behaviour: what is on of TensorFlow 2's behaviour.
+        eager: whether this thread runs eagerly.
+        empty: whether the global default graph holds no ops.
+        seed: the global seed of eager code.
+        soft: whether soft placement is on.
     """
 
     depth: int = 0
@@ -27,6 +33,7 @@ class State:
 
     @staticmethod
     def now() -> State:
+        """The state of this process and thread."""
         return State(
             tf_internals.open_graphs(),
             Behaviour.now(),
@@ -37,10 +44,10 @@ class State:
         )
 
     def restore(self) -> Iterator[str]:
-        """Bring the state back; yields what was left behind that breaks what runs later.
+        """Restore the state; yields, in words, each change that would break what runs later.
 
-        A seed and soft placement are set by sound code too, and are put back without a word, and
-        so is a global default graph that was empty before.
+        Sound code sets a seed and soft placement too, so these are restored without a word, and so
+        is a global default graph that was empty before.
         """
         left = tf_internals.open_graphs() - self.depth
         if left > 0:

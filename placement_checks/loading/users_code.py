@@ -12,7 +12,7 @@ from pathlib import Path
 from placement_checks.core.errors import InputError, PlacementError, message_of
 from placement_checks.loading.source_lines import is_users, shown
 
-_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line that tells in bold
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line with the reason in bold
 _KERAS_INTRODUCTION = "Exception encountered when calling"  # Keras names the layer first
 
 

@@ -75,7 +75,7 @@ _PREFIX = re.compile(rb"(?:I )?\S{1,200}\.cc:\d+")
 _SEVERITY = re.compile(rb"(?:^|[^\w/.-])([IWEF])(?:\d{4} [\d:.]+ +\d+)? \S{1,200}\.cc:\d+\] $")
 _CLOSING = b" \t\"'`,\\"
 _UNPLACED = b"(unspecified)"
-# Words that come before a device in prose, and are no names of nodes.
+# Words that come before a device in prose, and are not names of nodes.
 _PROSE = re.compile(
     rb"(?:[\w.]*\.)?[A-Z]\w*(?:Error|Exception|Warning)|(?:\w+_)?[Dd]evices?(?:_name)?"
 )
@@ -216,7 +216,7 @@ def _named(head: bytes, op: bytes | None) -> _Words | None:
 
 
 def _is_clear(lead: bytes) -> bool:
-    """Whether what comes before a record is no word of a sentence."""
+    """Whether what comes before a record is not a word of a sentence."""
     before = lead.rstrip()
     return not before[-1:].isalpha() or before.endswith((b"stdout F", b"stderr F"))
 
@@ -257,7 +257,7 @@ def _known_tail(text: bytes) -> tuple[str | None, str] | None:
 
 
 def _text(op: bytes) -> str:
-    """An op's type; what is no text, or would drive a terminal, is escaped."""
+    """An op's type; bytes that are not text, or would control a terminal, are escaped."""
     text = op.decode(errors="backslashreplace")
     return text if text.isprintable() else ascii(text)[1:-1]
 

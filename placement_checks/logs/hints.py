@@ -1,4 +1,4 @@
-"""What the other lines of a log tell: the machine it comes from, and why it has no records."""
+"""The other lines of a log: the devices of its machine, and why it has no records."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ _CREATED = re.compile(rb"device \(?(/[\w/:]+:\d+)(?: with \d|\) -> \()")
 
 
 class Hints:
-    """Counts what tells why there is nothing to read, and the devices that the log lists."""
+    """Counts lines that show why there are no records, and collects the devices that are listed.
+
+    Attributes:
+        devices: the devices that the log lists.
+    """
 
     def __init__(self) -> None:
         self.devices: set[Device] = set()
         self._kinds: Counter[str] = Counter()
 
     def look(self, line: bytes, times: int) -> None:
-        """Take in a line that is no record."""
+        """Take in a line that is not a record, and that stands there ``times`` times."""
         if line.strip():
             self._kinds["text"] += times
         if b" -> " in line:
@@ -47,7 +51,7 @@ class Hints:
             self.devices.add(device.over(LOCALHOST))
 
     def merge(self, other: Hints) -> None:
-        """Take in what another part of the log told."""
+        """Take in the hints of another part of the log."""
         self.devices |= other.devices
         self._kinds.update(other._kinds)
 

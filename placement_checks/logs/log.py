@@ -1,4 +1,4 @@
-"""What a placement log says."""
+"""The contents of a placement log, and the placement that they make."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _NO_DEVICE_LIST = "the log does not list the machine's devices; say how many GPU
 
 @dataclass(frozen=True)
 class Log:
-    """The placements that a log, or several of one run, tell of.
+    """The placements in a log, or in several logs of one run.
 
     Attributes:
         name: the files.
         counts: how often each op was put on each device; the two copies of a doubled record,
             on stdout and stderr, are one.
         records: how many records there are, both copies of doubled ones.
-        torn: how many more are torn, and neither put together for sure nor there in whole.
-        devices: what the log itself lists as the devices of the machine.
+        torn: how many more are torn, could not be rejoined, and have no whole copy.
+        devices: the devices of the machine, as far as the log lists them.
         reason: why there are no records.
-        troubles: what of the input could not be read.
+        troubles: why parts of the input could not be read.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Log:
 
     @property
     def torn_message(self) -> str:
-        """How many records are torn, in words."""
+        """How many records are torn, and what to do about it, in words."""
         is_torn, whose = ("is torn", "its") if self.torn == 1 else ("are torn", "their")
         return (
             f"{self.torn:,} of {plural(self.records + self.torn, 'record')} {is_torn}, and "

@@ -19,7 +19,7 @@ Watch = Callable[[Source], None]
 
 
 def processors() -> int:
-    """How many processes may read at once: one where there is no forking."""
+    """How many processors there are for reading; 1 where a process cannot be forked."""
     if hasattr(os, "fork") and hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return 1
@@ -37,7 +37,7 @@ def read_logs(
     Args:
         names: paths; ``-`` is standard input. gzip is unpacked.
         processes: how many may read parts of a large file. Others than this one are forked, which
-            is no good where threads run, as they do once TensorFlow is loaded.
+            is unsafe where threads run, as they do once TensorFlow is loaded.
         watch: called with the source after each block of it, to show how far it is.
         packed: whether a file may be compressed, and is refused if it is no text.
 

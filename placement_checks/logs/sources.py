@@ -37,10 +37,10 @@ class Source:
     Attributes:
         name: as the user wrote it.
         size: of the file in bytes; None for a pipe.
-        share: how much has been read, from 0 to 1; 0 for a pipe, whose end nobody knows.
-        troubles: what was not read, sentence by sentence.
+        share: how much has been read, from 0 to 1; 0 for a pipe, whose length is not known.
+        troubles: why parts of it were not read, one clause each.
         sample: its beginning, unpacked.
-        ends: whether a line end is behind the last block; behind all but the last of the log.
+        ends: whether a line end follows the last block; one follows every other block.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Source:
         """Open a log, or the part of it between two places that `parts` found.
 
         Raises:
-            InputError: there is no such file, it is a folder, or it cannot be opened; or, if it
-                may be ``packed``, it is so in a way that is not known here.
+            InputError: there is no such file, it is a folder, or it cannot be opened; or, where it
+                may be ``packed``, it is compressed by another program than gzip.
         """
         self.name = name
         self.share = 0.0
@@ -78,7 +78,7 @@ class Source:
 
     @property
     def is_binary(self) -> bool:
-        """Whether it begins so that it is no text, in UTF-16 or any superset of ASCII."""
+        """Whether its beginning is not text, neither UTF-16 nor any superset of ASCII."""
         sample = self.sample.lstrip(b"\0")  # a log that was cut to nothing while it was written
         halves = [half.count(0) for half in (sample[::2], sample[1::2])]
         if max(halves) * 3 > len(sample) and min(halves) * 50 < len(sample):  # UTF-16
@@ -110,7 +110,7 @@ class Source:
         """The log in blocks of whole lines; each line comes behind its line end.
 
         The first one too, behind one that the log need not have. What cannot be read ends it,
-        and is told in ``troubles``.
+        and is noted in ``troubles``.
         """
         line = bytearray(b"\n")
         too_long = 0

@@ -1,4 +1,4 @@
-"""Records torn by block buffering, and how they are put together again.
+"""Records torn by block buffering, and how they are rejoined.
 
 Into a file or a pipe, TensorFlow's copy on stdout comes in blocks of 4096 bytes that end anywhere,
 and lines of stderr come between them. So a line of stderr may begin in the middle of a record,
@@ -7,9 +7,10 @@ and the rest of that record stands alone further down::
     tower_1/logits: (MatMul): /job:localhost/repli2018-10-21 18:30:00.140665: I tensorflow/…
     ca:0/task:0/device:GPU:1
 
-Which line goes on with which is known by order, as stdout is one stream. It counts as proved if
-the record's other copy, on stderr, says the same. What has no continuation is the record that
-lacks its copy on stdout, if one begins so. All else is counted as torn.
+Which line continues which is known by their order, as stdout is one stream. It counts as proved
+if the record's other copy, on stderr, is the same. A beginning without a continuation stands for
+the record that begins so and lacks its copy on stdout, if there is one. All others are counted as
+torn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What carried a log, and left its marks on every line, taken off again.
+"""Removes what the transport of a log added to its lines.
 
 A terminal adds colours and lone carriage returns, Windows CRLF, PowerShell UTF-16, a container
 runtime wraps each line in JSON or puts time and stream before it and cuts long ones, GitHub

@@ -88,7 +88,7 @@ def test_where_the_placer_may_go_elsewhere_it_may(monkeypatch: pytest.MonkeyPatc
 def in_a_session(monkeypatch: pytest.MonkeyPatch, said: bytes | Exception) -> dict[str, str]:
     """What is made of what a local session prints; a real one would settle this process's devices.
 
-    It is compared with real ones where each node is looked at (`test_placing_oracle`).
+    It is compared with real ones where each node is looked at (`test_oracle`).
     """
 
     class Stands:
