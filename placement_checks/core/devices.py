@@ -94,6 +94,7 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
+        """Whether its type is ``GPU``."""
         return self.type == "GPU"
 
     @property

@@ -28,8 +28,8 @@ class Evidence:
     Attributes:
         placement: where its ops are.
         program: what its builder made.
-        single_gpu: what the same program asks for when it is built for one GPU.
-        reference: what the reference, a program for one GPU, asks for.
+        single_gpu: what the same program requests when it is built for one GPU.
+        reference: what the reference, a program for one GPU, requests.
         measurement: what running the program and its reference gave.
         trace: what some steps of the program did when.
         policy: what the program does differently on purpose, ``{rule: {field: value}}``.
@@ -65,5 +65,5 @@ class Evidence:
 
     @property
     def placer(self) -> str | None:
-        """Who assigned the devices: ``phantom``, ``session``, ``log``, or None for nobody."""
+        """Who assigned the devices: ``phantom``, ``session``, ``log``, or None."""
         return self.placement.placer

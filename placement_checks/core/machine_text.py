@@ -51,6 +51,7 @@ class Task:
     devices: tuple[tuple[str, int], ...]
 
     def device_names(self) -> Iterable[Device]:
+        """Its devices, named in full, CPUs first."""
         for kind, count in self.devices:
             for index in range(count):
                 yield Device(self.job, 0, self.index, kind, index)
@@ -78,6 +79,7 @@ def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
 
 
 def devices_of(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
+    """The devices of a task: ``(type, count)``, with GPUs only where there are some."""
     return (("CPU", cpus), ("GPU", gpus)) if gpus else (("CPU", cpus),)
 
 
@@ -170,11 +172,13 @@ def groups_text(tasks: Iterable[Task]) -> Iterator[str]:
 
 
 def devices_text(devices: tuple[tuple[str, int], ...]) -> str:
+    """Devices in the form that is read, such as ``cpu*2, gpu*4``; one CPU is left out."""
     shown = [f"{kind.lower()}*{count}" for kind, count in devices if (kind, count) != ("CPU", 1)]
     return ", ".join(shown) or "cpu*1"
 
 
 def malformed(text: str, message: str) -> UsageError:
+    """The error for a machine that is described in a wrong form."""
     return UsageError(
         f"machine '{text}'", message, 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
     )

@@ -174,10 +174,12 @@ class Machine:
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
+        """The devices of all tasks, named in full."""
         return tuple(device for task in self.tasks for device in task.device_names())
 
     @cached_property
     def gpus(self) -> tuple[Device, ...]:
+        """The GPUs among them."""
         return tuple(device for device in self.devices if device.is_gpu)
 
     @property

@@ -147,7 +147,7 @@ class StepOps(NamedTuple):
         update_ops: the ops of the collection UPDATE_OPS.
         counters: the variables of the collection GLOBAL_STEP.
         backward: the ops that were built while gradients were taken; None where only their names
-            can tell.
+            show it.
         session: the session configuration, as a mapping; None if the program gives none.
     """
 
@@ -176,7 +176,7 @@ class Placement:
         variables: the variables among them.
         collections: names of variables by the key of their collection (`TRAINABLE`, `GLOBAL`).
         machine: the devices it was placed on; None for a placement that was only requested.
-        placer: who assigned the devices: ``phantom``, ``session``, ``log``, or None for nobody.
+        placer: who assigned the devices: ``phantom``, ``session``, ``log``, or None.
         soft: whether soft placement was allowed.
         assigned: whether devices were assigned; else why not.
         requested: whether requests and inputs are known; else why only what was assigned is.

@@ -126,6 +126,7 @@ class Program:
 
     @property
     def takes_num_gpus(self) -> bool:
+        """Whether its builder can be called with ``num_gpus=…``."""
         parameters = self._parameters().values()
         return any(
             parameter.kind is parameter.VAR_KEYWORD
@@ -214,9 +215,9 @@ class BuiltProgram:
     Attributes:
         program: the builder; missing for a graph, which cannot be built again.
         gpus: how many GPUs it was built for.
-        requested: what it asks for.
+        requested: the devices that it requests.
         step: what the builder returned.
-        graph_def: its ``GraphDef``, which nobody changes.
+        graph_def: its ``GraphDef``, which is never changed.
         graph: its ``tf.Graph``; None for a file.
         initial: how its variables get their first values.
         applied: the gradients that optimisers were called with.

@@ -77,6 +77,7 @@ class Report:
     verdicts: Sequence[Verdict]
 
     def count(self, state: str) -> int:
+        """How many rules are ``kept``, ``broken`` or ``not-checked``."""
         return sum(verdict.state == state for verdict in self.verdicts)
 
     @property

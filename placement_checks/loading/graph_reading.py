@@ -84,11 +84,11 @@ def _collected(graph: tf.Graph, key: str) -> tuple[str, ...]:
 
 @gc_paused()
 def requested(source: GraphSource) -> Placement:
-    """The placement that a graph requests; no placer has been asked.
+    """The placement that a graph requests; none of its ops is assigned.
 
     Raises:
-        InputError: an op has no name of its own, asks for a device whose name cannot be read, or
-            is a variable of no dtype; or calls of functions cannot be inlined.
+        InputError: an op has no name of its own, requests a device whose name cannot be read, or
+            is a variable of an unknown dtype; or calls of functions cannot be inlined.
     """
     ops: dict[str, Op] = {}
     variables: list[Variable] = []

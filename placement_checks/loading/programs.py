@@ -24,7 +24,7 @@ def load(target: Target | tf.Graph, gpus: int) -> BuiltProgram:
     Args:
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or any of them
             as the command line names it (``train.py:build_towers``).
-        gpus: how many GPUs the builder is asked for.
+        gpus: how many GPUs it is built for.
 
     Raises:
         UsageError: it is not a target.
@@ -96,6 +96,7 @@ class _Builds:
         self._by_gpus: dict[int, BuiltProgram] = {}
 
     def built(self, gpus: int) -> BuiltProgram:
+        """The program for so many GPUs, built on first use."""
         if gpus not in self._by_gpus:
             self._by_gpus[gpus] = self._build(gpus)
         return self._by_gpus[gpus]

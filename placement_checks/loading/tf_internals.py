@@ -138,7 +138,7 @@ def close_graph() -> None:
 
 
 def global_graph() -> Any:
-    """The default graph outside of all `open_graphs`; None as long as nobody asked for it.
+    """The default graph outside of all `open_graphs`; None where it was not made yet.
 
     `tf.compat.v1.get_default_graph` would make it.
     """

@@ -99,7 +99,7 @@ class Log:
             InputError: the log has no records, or not one of the ops of ``graph``.
         """
         self.require_records()
-        asked = graph or Placement(self.name, {}, requested=Missing(_NO_REQUESTS))
+        requested = graph or Placement(self.name, {}, requested=Missing(_NO_REQUESTS))
         ops = self._ops(graph)
         if graph and not any(op.assigned for op in ops.values()):
             raise InputError(
@@ -112,13 +112,13 @@ class Log:
         variables = [
             Variable(key, "", None)
             for key, op in ops.items()
-            if key not in asked.ops and op.type in VARIABLES
+            if key not in requested.ops and op.type in VARIABLES
         ]
         return replace(
-            asked,
+            requested,
             program=self.name,
             ops=ops,
-            variables=[*asked.variables, *variables],
+            variables=[*requested.variables, *variables],
             machine=machine if machine and own.gpus else own,
             placer="log",
             assigned=True,

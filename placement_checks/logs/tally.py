@@ -58,8 +58,8 @@ class Tally:
         times = self._common.pop(line)
         if head:
             heads[line] = head
-            if early := complete(head):
-                self._mixed[Reading(early, logged=False)] += times
+            if record := complete(head):
+                self._mixed[Reading(record, logged=False)] += times
             if is_common(rest):
                 self._common[rest] += times
                 return

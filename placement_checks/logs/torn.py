@@ -182,25 +182,25 @@ class Torn:
         """Count the records that are known for sure in ``plain``; return how many are not.
 
         Args:
-            plain: the copies without a log prefix, mended in place.
+            plain: the copies without a log prefix, corrected in place.
             logged: the copies with one.
         """
         self._give_up()
         for (head, tail, records), times in self._pairs.items():
             proved = records & logged.keys()
-            early, alone = complete(head), complete(tail)
-            if early in logged:
+            whole_head, whole_tail = complete(head), complete(tail)
+            if whole_head in logged:
                 continue
-            if early is not None:
-                plain[early] -= times  # cut in the middle of the device's index
-            if alone is not None and (proved or alone not in logged):
-                plain[alone] -= times  # it looked like a record of its own
+            if whole_head is not None:
+                plain[whole_head] -= times  # cut in the middle of the device's index
+            if whole_tail is not None and (proved or whole_tail not in logged):
+                plain[whole_tail] -= times  # it looked like a record of its own
             if len(proved) == 1:
                 (record,) = proved
                 plain[record] = plain.get(record, 0) + times
             else:
                 self.lose(head, times)
-        _mend_names(plain, logged)
+        _correct_names(plain, logged)
         # The same word and colon again and again is no torn record, but what grep or mpirun puts
         # before each line.
         self._lost.update(head for head, times in self._marks.items() if times == 1)
@@ -238,26 +238,26 @@ def _without_copy(
     return left
 
 
-def _mend_names(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:
-    """Take for what they are the names that have no copy, next to names that lack theirs.
+def _correct_names(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:
+    """Correct the names of records without a copy by those of records that lack theirs.
 
-    A record torn in its name leaves a line that is a record by its looks; where its beginning ran
-    into other text, only the copies tell. And text that ends in no newline becomes the beginning
-    of a name: ``loss: 2.30w/read``.
+    A record torn in its name leaves a line that looks like a whole record; where its beginning ran
+    into other text, only the copies show it. And text without a newline becomes the beginning of a
+    name: ``loss: 2.30w/read``.
     """
-    alone = {record for record in plain if record.node and record not in logged}
-    if not logged or not 0 < len(alone) <= _MAX_WITHOUT_COPY:
+    uncopied = {record for record in plain if record.node and record not in logged}
+    if not logged or not 0 < len(uncopied) <= _MAX_WITHOUT_COPY:
         return
     lacking = {
         record for record in logged if record.node and plain.get(record, 0) < logged[record]
     }
-    lengths = {len(record.node or "") for record in alone}
+    lengths = {len(record.node or "") for record in uncopied}
     longer: dict[Record, set[Record]] = defaultdict(set)
     for record in lacking:
         for end in _ends(record, lengths):
-            if end in alone:
+            if end in uncopied:
                 longer[end].add(record)
-    for record in alone:
+    for record in uncopied:
         inner = next((end for end in _ends(record) if end in lacking), None)
         right = longer[record] or ({inner} if inner else set())
         if len(right) == 1:

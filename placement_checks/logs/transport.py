@@ -47,7 +47,7 @@ class Unwrapper:
     def unwrap(self, block: bytes) -> bytes:
         """The lines of ``block``, which are whole, as the process printed them.
 
-        NUL bytes go too, and with them all that tells UTF-16 from ASCII.
+        NUL bytes are removed too, and so all that distinguishes UTF-16 from ASCII.
         """
         if b"\0" in block:
             block = block.replace(b"\0", b"")

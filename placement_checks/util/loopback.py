@@ -42,7 +42,7 @@ def take(port: int, limit: float) -> None:
     What comes later is dropped, where the kernel lets this process say so.
 
     Args:
-        port: of a server that answers nobody yet.
+        port: of a server that does not answer yet.
         limit: seconds until the connection must be there.
 
     Raises:

@@ -27,9 +27,9 @@ class PlacerUnavailable(Exception):
 class PlacerProcess:
     """One kind of placer, ``phantom`` or ``session``, in a process of its own.
 
-    A process is kept only while nothing is asked of it. Whoever asks takes it out, and puts it
-    back when the whole answer is there: what an exception cuts short, Ctrl-C or an alarm among
-    them, ends with its process, and no answer can be taken for that to another request.
+    A process is kept only while it is idle. A request takes it out, and puts it back when the
+    whole answer is there: what an exception cuts short, Ctrl-C or an alarm among them, ends with
+    its process, and no answer can be taken for that to another request.
     """
 
     def __init__(self, kind: str, environment: dict[str, str]) -> None:

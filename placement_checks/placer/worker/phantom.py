@@ -1,7 +1,7 @@
 """TensorFlow's placer on devices that do not exist. Runs in the placer process only.
 
-A real master (``tf.distribute.Server``) is told of a cluster whose workers are this module: a gRPC
-server that claims to have whatever devices it is asked for. The master places and partitions the
+A real master (``tf.distribute.Server``) is given a cluster whose workers are this module: a gRPC
+server that claims to have any devices. The master places and partitions the
 graph and sends every worker its part; the part is kept, and the worker answers "aborted" before
 anything runs.
 """
@@ -78,7 +78,7 @@ class Phantom:
         self._workers: dict[Devices, _Worker] = {}
 
     def _start(self, ready: Any) -> None:
-        """Let the server answer, and nobody else connect to it."""
+        """Start the server so that only this process can connect to it."""
         number = int(self._master.rpartition(":")[2])
         is_shared = OPEN_PORT in os.environ
         if not is_shared:

@@ -8,4 +8,4 @@ class GraphRefused(Exception):
 
 
 class Failed(Exception):
-    """The placer could not be asked, or gave no usable answer; the message says why."""
+    """The placer could not be reached, or gave no usable answer; the message says why."""
