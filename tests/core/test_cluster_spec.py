@@ -76,7 +76,7 @@ def test_a_spec_without_jobs(spec: Any) -> None:
 @pytest.mark.parametrize(
     "job", ["", "9ps", "_ps", "ps-1", "ps/task:0", "ps ", "ps\n", "ж", 1, None]
 )
-def test_what_is_no_name_of_a_job(job: str | int | None) -> None:
+def test_what_is_not_the_name_of_a_job_is_refused(job: str | int | None) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"worker": ["a:1"], job: ["b:1"]})
     assert str(caught.value) == f"the ClusterSpec: {job!r} is not the name of a job; {FIX}"
@@ -138,7 +138,7 @@ def test_a_job_that_has_one_index_twice(tasks: Mapping[str | int, str | None]) -
         f"host:{LONG}",
     ],
 )
-def test_what_is_no_address(address: str) -> None:
+def test_what_is_not_an_address_is_refused(address: str) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": ["host:1", address]})
     assert str(caught.value) == (
@@ -147,7 +147,7 @@ def test_what_is_no_address(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", [None, 22, pytest.param(10**5000, id="long"), ["a:1"]])
-def test_an_address_that_is_no_text(address: int | Sequence[str] | None) -> None:
+def test_an_address_that_is_not_a_text_is_refused(address: int | Sequence[str] | None) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses({"ps": ["host:1", address]})
     assert str(caught.value) == (
@@ -157,7 +157,7 @@ def test_an_address_that_is_no_text(address: int | Sequence[str] | None) -> None
 
 
 @pytest.mark.parametrize("index", [pytest.param(10**5000, id="long"), -1, 1.0, "x"])
-def test_an_index_that_is_none(index: str | float) -> None:
+def test_an_index_that_is_not_one_is_refused(index: str | float) -> None:
     with pytest.raises(InputError, match="the job ps has no list of addresses"):
         cluster_spec.addresses({"ps": {index: "a:1"}})
 
@@ -190,7 +190,7 @@ def test_two_tasks_have_one_address(spec: Mapping[str, Any], tasks: str) -> None
     "spec",
     [{}, {"9": []}, {"ps": []}, {"ps": ["a"]}, {"ps": ["a:65536"]}, {"ps": ["a:1", "a:1"]}],
 )
-def test_messages_call_the_spec_what_they_are_told(spec: Mapping[str, Sequence[str]]) -> None:
+def test_messages_name_the_spec_as_the_call_does(spec: Mapping[str, Sequence[str]]) -> None:
     with pytest.raises(InputError) as caught:
         cluster_spec.addresses(spec, "cluster.json")
     assert caught.value.object == "cluster.json"
@@ -239,7 +239,7 @@ def test_tf_config_that_is_not_set(monkeypatch: pytest.MonkeyPatch, text: str | 
     assert str(caught.value) == "TF_CONFIG: is not set; export it, or write the machine out"
 
 
-def test_tf_config_that_is_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf_config_that_is_not_json_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{'cluster': 1}")
     with pytest.raises(InputError) as caught:
         cluster_spec.from_environment()
@@ -329,7 +329,7 @@ def test_the_own_task_is_of_a_job_that_the_cluster_lacks(
         ({"7": "a:1", "3": "b:1", "8": "c:1"}, 4, "tasks 3, 7 and 8"),
     ],
 )
-def test_the_own_task_is_none_of_its_job(
+def test_the_own_task_is_not_one_of_its_job(
     monkeypatch: pytest.MonkeyPatch,
     tasks: Sequence[str] | Mapping[str, str],
     index: str | bool | float | None,
@@ -379,7 +379,7 @@ def test_without_an_index_the_own_task_is_the_first(monkeypatch: pytest.MonkeyPa
         (range(0, 3000, 2), "tasks 0, 2, 4, 6, 8, 10, 12, 14 and others"),
     ],
 )
-def test_some_tasks_are_told_in_words(indices: Sequence[int] | range, words: str) -> None:
+def test_tasks_are_written_in_words(indices: Sequence[int] | range, words: str) -> None:
     assert cluster_spec.tasks_text(indices) == words
 
 

@@ -203,7 +203,7 @@ def test_parse_says_what_is_wrong(text: str, message: str) -> None:
         ("ps*2; gpuu*4", "gpu*4"),
     ],
 )
-def test_a_misspelled_device_is_no_job(text: str, device: str) -> None:
+def test_a_misspelled_device_is_not_a_job(text: str, device: str) -> None:
     with pytest.raises(UsageError) as caught:
         Machine.parse(text)
     job = text.split(";")[-1].split("*")[0].strip()
@@ -268,7 +268,7 @@ def test_a_cluster_is_written_as_it_is_read() -> None:
     assert Machine.parse(str(machine)) == machine
 
 
-def test_of_cluster_refuses_what_is_none() -> None:
+def test_of_cluster_refuses_what_is_not_a_cluster() -> None:
     with pytest.raises(InputError, match=r"^the ClusterSpec: the job ps has no list of addresses"):
         Machine.of_cluster({"ps": []})
 
@@ -341,7 +341,7 @@ def test_what_is_written_out_says_how_many_gpus_there_are() -> None:
         (["/job:ps/gpu:0", "/job:ps/task:1"], "ps*1: gpu*3; ps*1"),
     ],
 )
-def test_smallest_has_the_jobs_that_are_asked_for(requested: Sequence[str], text: str) -> None:
+def test_smallest_has_the_jobs_that_are_requested(requested: Sequence[str], text: str) -> None:
     assert Machine.smallest(map(Device.parse, requested), 3) == Machine.parse(text)
 
 
@@ -390,7 +390,7 @@ def test_devices_are_whole_names_in_the_order_of_the_tasks() -> None:
         ("", True),
     ],
 )
-def test_has_tells_whether_a_device_of_the_pattern_is_there(pattern: str, expected: bool) -> None:
+def test_has_is_true_where_a_device_matches_the_pattern(pattern: str, expected: bool) -> None:
     assert Machine.parse("ps*1; worker*2: gpu*2").has(Device.parse(pattern)) == expected
 
 
@@ -564,6 +564,6 @@ def test_a_cluster_of_one_localhost_is_one_host(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("text", ["worker", "workers"])
-def test_a_job_alone_is_no_preset_misspelt(text: str) -> None:
+def test_a_job_alone_is_not_a_misspelled_preset(text: str) -> None:
     with pytest.raises(UsageError, match=rf"has no number of tasks, write {text}\*1"):
         Machine.parse(text)

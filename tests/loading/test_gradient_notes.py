@@ -97,7 +97,9 @@ def test_the_forward_op_of_each_backward_op_is_tensorflows_own(fixtures: Path) -
     assert {by for _, by in known.backward.forward.values()} == {"graph"}
 
 
-def test_in_a_saved_graph_the_name_tells_and_the_finding_says_so(tmp_path: Path) -> None:
+def test_backward_ops_of_a_saved_graph_are_known_by_name_and_the_finding_says_so(
+    tmp_path: Path,
+) -> None:
     with tf.Graph().as_default() as graph:
         losses = []
         w = tf1.get_variable("w", [4, 1])
@@ -118,7 +120,7 @@ def test_in_a_saved_graph_the_name_tells_and_the_finding_says_so(tmp_path: Path)
     )
 
 
-def test_a_tape_within_gradients_is_no_objective() -> None:
+def test_a_tape_within_gradients_is_not_an_objective() -> None:
     """As tf.recompute_grad has it."""
 
     @tf.custom_gradient

@@ -87,7 +87,7 @@ def test_strict_placement_is_refused_op_by_op_and_then_softened() -> None:
     assert not placement.ops["root"].fallback_reason
 
 
-def test_what_cannot_be_placed_even_softly_is_said_to_be_unplaced() -> None:
+def test_what_cannot_be_placed_even_softly_is_reported_as_unplaced() -> None:
     def build() -> None:
         with tf.device("/job:localhost/replica:1/task:0"):
             tf1.placeholder(tf.float32, name="x")

@@ -92,7 +92,7 @@ def test_functions_that_call_the_next_one_twice_are_counted_not_expanded(graph: 
     )
 
 
-def test_the_number_of_ops_is_told_where_it_can_be(graph: Any) -> None:
+def test_the_number_of_ops_is_reported_where_it_is_known(graph: Any) -> None:
     for number in range(3):
         call(graph.node, f"more_{number}", "f0")
 
@@ -151,7 +151,7 @@ def test_a_function_that_is_called_by_its_name(graph: Any) -> None:
     assert "its function 'f' calls itself" in refused(save(graph))
 
 
-def test_recursion_that_nothing_calls_is_no_matter(graph: Any) -> None:
+def test_recursion_that_nothing_calls_is_accepted(graph: Any) -> None:
     function(graph, "f", "f")
 
     assert "call" not in requested(save(graph)).ops
@@ -238,7 +238,9 @@ NO_GRAPHS = [
 
 
 @pytest.mark.parametrize(("change", "message"), NO_GRAPHS)
-def test_what_is_no_graph(graph: Any, change: Callable[[Any], None], message: str) -> None:
+def test_a_file_that_is_not_a_graph_is_refused(
+    graph: Any, change: Callable[[Any], None], message: str
+) -> None:
     change(graph)
 
     assert refused(save(graph)).startswith(f"graph.pb: {message}")
@@ -428,7 +430,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_a_text_that_is_no_graph(kind: str) -> None:
+def test_a_text_that_is_not_a_graph_is_refused(kind: str) -> None:
     text, reason = TEXTS[kind]
     Path("graph.pbtxt").write_text(text)
 
@@ -455,14 +457,14 @@ PATHS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("suffix", [".pb", ".pbtxt", ".meta"])
 @pytest.mark.parametrize("kind", PATHS)
-def test_a_path_that_is_no_file(kind: str, suffix: str) -> None:
+def test_a_path_that_is_not_a_file_is_refused(kind: str, suffix: str) -> None:
     make, reason = PATHS[kind]
     make(Path(f"graph{suffix}"))
 
     assert refused(f"graph{suffix}") == f"graph{suffix}: {reason}; check the path"
 
 
-def test_a_saved_model_that_is_no_file() -> None:
+def test_a_saved_model_that_is_not_a_file_is_refused() -> None:
     Path("saved").mkdir()
     os.mkfifo("saved/saved_model.pb")
 

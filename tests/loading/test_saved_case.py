@@ -87,7 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", NO_CASES)
-def test_a_file_that_is_no_case(kind: str) -> None:
+def test_a_file_that_is_not_a_case_is_refused(kind: str) -> None:
     content, reason = NO_CASES[kind]
     Path("no.npz").write_bytes(content)
 
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_case(kind: str) -> None:
     ],
     ids=["nothing", "folder", "pipe", "loop", "device"],
 )
-def test_a_path_that_is_no_file(make: Any, reason: str) -> None:
+def test_a_path_that_is_not_a_file_is_refused(make: Any, reason: str) -> None:
     make(Path("no.npz"))
 
     with pytest.raises(InputError, match=f"is not a saved case: {reason}"):

@@ -34,7 +34,7 @@ def code(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return codes
 
 
-def test_shapes_are_told() -> None:
+def test_shapes_are_inferred() -> None:
     (output,) = shapes.outputs_of(saved_graph())["x"]
 
     assert (output.dtype, output.shape) == ("float32", (2, 3))

@@ -40,7 +40,7 @@ def test_ops_and_tensors_are_known_by_their_names() -> None:
     assert training.session is None
 
 
-def test_what_is_made_of_several_tensors_is_known_by_all_of_them() -> None:
+def test_a_composite_tensor_is_known_by_all_its_tensors() -> None:
     inputs = said(inputs=lambda _: {"x": tf1.sparse_placeholder(tf.float32, name="s")}).inputs
 
     assert [sorted(names) for names in inputs] == [["s/indices:0", "s/shape:0", "s/values:0"]]
@@ -100,7 +100,9 @@ def test_a_session_configuration_is_a_mapping(
         ("inputs", [{"x": object}], "<class 'object'>"),
     ],
 )
-def test_what_is_no_op_of_the_graph_is_refused(key: str, value: Any, shown: str) -> None:
+def test_a_value_that_is_not_an_op_of_the_graph_is_refused(
+    key: str, value: Any, shown: str
+) -> None:
     with pytest.raises(InputError) as raised:
         said(**{key: lambda _: value})
 

@@ -245,7 +245,7 @@ def test_what_comes_behind_a_record_without_a_type(rest: str) -> None:
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_the_mark_of_a_container_is_no_word(stream: str) -> None:
+def test_the_mark_of_a_container_is_not_a_word(stream: str) -> None:
     assert found(f"2024-01-21T21:16:10Z {stream} F x: {HOST}/gpu:1") == [Record("x", None, GPU)]
 
 
@@ -342,7 +342,7 @@ def test_look_alikes_are_no_records(line: str) -> None:
         (f"x: Add): {GPU}", False),
     ],
 )
-def test_the_quick_look_tells_common_forms(line: str, common: bool) -> None:
+def test_common_forms_are_recognised_quickly(line: str, common: bool) -> None:
     assert is_common(line.encode()) is common
 
 

@@ -133,7 +133,7 @@ def test_nor_is_a_real_log_with_changes(
 
 @in_a_folder
 @given(at=st.integers(0, 1 << 16), new=st.binary(max_size=3), is_cut=st.booleans())
-def test_damage_to_a_compressed_log_is_told(
+def test_damage_to_a_compressed_log_is_reported(
     at: int, new: bytes, is_cut: bool, tmp_path: Path
 ) -> None:
     """Either all is there, or it is told that it is not."""
@@ -152,7 +152,7 @@ def test_damage_to_a_compressed_log_is_told(
 
 @in_a_folder
 @given(end=st.integers(LINES.index(b"\n"), len(LINES)))
-def test_a_log_that_ends_within_a_record_tells_so(end: int, tmp_path: Path) -> None:
+def test_a_log_that_ends_within_a_record_is_reported_as_cut(end: int, tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_bytes(LINES[:end])
     last = LINES[:end].rpartition(b"\n")[2]

@@ -48,7 +48,7 @@ def test_it_can_be_read_while_it_runs() -> None:
         assert caught.log().records == 2
 
 
-def test_what_was_caught_in_part_keeps_no_rule() -> None:
+def test_a_rule_is_not_kept_by_a_log_that_was_caught_in_part() -> None:
     whole = "w: (VarHandleOp): /job:localhost/replica:0/task:0/device:CPU:0\n"
     torn = "v: (VarHandleOp): /job:localhost/repl"
     with catch_log() as caught:

@@ -53,7 +53,7 @@ def test_the_two_spellings_of_a_device_are_one() -> None:
     assert log.counts == {Record("x", "Add", CPU): 2}
 
 
-def test_a_node_placed_again_elsewhere_is_told() -> None:
+def test_a_node_placed_again_elsewhere_is_reported() -> None:
     log = read(f"x: (Add): {CPU}\ny: (Add): {CPU}\nx: (Add): {GPU}\n")
 
     assert log.moved == {"x": [Record("x", "Add", CPU), Record("x", "Add", GPU)]}
@@ -181,7 +181,7 @@ def test_eager_variables_have_no_name_but_a_device() -> None:
 
 
 @pytest.mark.parametrize("machine", [None, Machine.local(2)])
-def test_a_log_of_a_machine_without_gpus_is_no_pass(machine: Machine | None) -> None:
+def test_a_log_of_a_machine_without_gpus_is_not_a_pass(machine: Machine | None) -> None:
     log = read(f"w: (VarHandleOp): {CPU}\na: (MatMul): {CPU}\n")
 
     assert set(states(log, machine).values()) == {"not-checked"}
@@ -257,7 +257,7 @@ def test_an_op_that_was_not_placed_has_no_device() -> None:
     assert read("p: (Op): \n").placement().ops["p"].assigned is None
 
 
-def test_it_is_told_what_a_log_does_not_tell() -> None:
+def test_a_log_says_that_it_has_no_requests() -> None:
     assert read(f"x: (Add): {CPU}\n").placement().requested == Missing(
         "a placement log has neither requests nor edges; give the program that printed it with "
         "--graph"
@@ -275,7 +275,7 @@ def test_several_files_are_one_log_of_one_machine(tmp_path: Path) -> None:
     assert log.devices == {Device.parse(GPU), Device.parse(GPU_1)}
 
 
-def test_all_that_was_not_read_is_told() -> None:
+def test_all_that_was_not_read_is_reported() -> None:
     log = Log("a.log", {}, 1, torn=2, troubles=["it is cut"])
 
     assert log.unread == (
@@ -303,7 +303,7 @@ def test_a_device_that_no_machine_has() -> None:
         log.placement()
 
 
-def test_a_log_without_the_ops_that_ask_for_a_gpu_is_no_pass() -> None:
+def test_a_log_without_the_ops_that_ask_for_a_gpu_is_not_a_pass() -> None:
     log = read(MAPPING + f"w: (VarHandleOp): {CPU}\n")
 
     (verdict,) = verify(log.placement(graph=GRAPH), only=["no-fallback"]).verdicts

@@ -47,7 +47,7 @@ def test_gzip_that_is_cut_short_gives_what_there_is(log: Path) -> None:
     assert f"{log}: its compressed data is cut short" in read.troubles[0]
 
 
-def test_of_a_record_that_is_cut_with_all_behind_it_no_more_is_told(log: Path) -> None:
+def test_a_record_that_is_cut_with_all_behind_it_is_not_reported(log: Path) -> None:
     log.write_bytes(gzip.compress(lines(5)[:-9])[:-4])
 
     read = read_logs([str(log)])
@@ -126,7 +126,7 @@ def test_a_file_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyPatch)
     ],
     ids=["a program", "all bytes", "a picture"],
 )
-def test_a_binary_file_is_no_log(log: Path, content: bytes) -> None:
+def test_a_binary_file_is_not_a_log(log: Path, content: bytes) -> None:
     log.write_bytes(content)
 
     with pytest.raises(InputError, match="is a binary file, not a log"):
@@ -208,7 +208,7 @@ def test_a_file_of_which_no_byte_can_be_read() -> None:
     assert str(error.value) == "/proc/self/mem: cannot be read: Input/output error"
 
 
-def test_what_cannot_be_read_behind_a_place_is_told(
+def test_what_cannot_be_read_behind_a_place_is_reported(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing(io.BufferedReader):
@@ -317,7 +317,7 @@ def test_a_short_log_is_one_part(log: Path) -> None:
     assert len(Source(str(log)).parts(4)) == 1
 
 
-def test_no_process_is_forked_unasked(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_is_forked_by_default(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "SHORTEST_PART", 1000)
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
     log.write_bytes(lines(1000))

@@ -111,7 +111,7 @@ def test_cut_anywhere(head: str, tail: str, device: str) -> None:
     )
 
 
-def test_the_end_of_a_torn_name_is_no_node_of_its_own() -> None:
+def test_the_end_of_a_torn_name_is_not_a_node_of_its_own() -> None:
     log = read(
         f"tower_1/lo{DATED}tower_1/logits: (MatMul): {HOST}:GPU:1\n"
         f"gits: (MatMul): {HOST}:GPU:1\n"
@@ -143,14 +143,14 @@ def test_a_last_line_that_is_cut_short() -> None:
     assert ({record.node for record in log.counts}, log.torn) == ({"y"}, 1)
 
 
-def test_a_progress_bar_before_a_log_line_is_no_record() -> None:
+def test_a_progress_bar_before_a_log_line_is_not_a_record() -> None:
     log = read(f"Epoch 1/10{DATED}y: (Add): {HOST}:CPU:0\ny: (Add): {HOST}:CPU:0\n")
 
     assert (list(log.counts), log.torn) == ([Record("y", "Add", f"{HOST}:CPU:0")], 0)
 
 
 @pytest.mark.parametrize("word", ["...", "Loading...", "1705871770.179741: ", "12:"])
-def test_what_is_no_head_costs_no_record(word: str) -> None:
+def test_what_is_not_a_beginning_costs_no_record(word: str) -> None:
     log = read(
         f"{word}{DATED.replace(': I ', ': W ')}a warning\nconv/w: (VarHandleOp): {HOST}:CPU:0"
     )
@@ -288,7 +288,7 @@ def test_a_head_without_a_whole_copy_is_lost(text: str) -> None:
     assert read(text).torn == 1
 
 
-def test_a_word_is_no_head_where_every_record_has_its_copy() -> None:
+def test_a_word_is_not_a_beginning_where_every_record_has_its_copy() -> None:
     """It would begin like one of those that lack their copy on stdout."""
     log = read(f"ok{WARNING}{Y}\n{DATED}{Y}\n")
 
@@ -309,7 +309,7 @@ def test_a_clear_head_comes_before_one_that_may_be_several() -> None:
     assert (log.records, log.torn) == (4, 0)
 
 
-def test_a_word_is_no_eager_record() -> None:
+def test_a_word_is_not_an_eager_record() -> None:
     log = read(f"Exec{WARNING}{DATED}Executing op Add in device {HOST}:CPU:0\n")
 
     assert (log.records, log.torn) == (1, 0)
@@ -390,7 +390,7 @@ def test_text_of_any_length_before_a_name(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("mark", ["node1: ", "outputlog:"])
-def test_a_mark_before_many_lines_is_no_torn_name(mark: str) -> None:
+def test_a_mark_before_many_lines_is_not_a_torn_name(mark: str) -> None:
     assert read(f"{Y}\n" + f"{mark}{WARNING}" * 2).torn == 0
     assert read(f"{Y}\n" + f"{mark}{WARNING}").torn == 1
 

@@ -120,12 +120,12 @@ def test_a_session_says_where_an_op_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert in_a_session(monkeypatch, RECORD) == {"x": HOST + "CPU:0"}
 
 
-def test_a_log_that_was_not_read_in_full_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_was_not_read_in_full_is_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Failed, match=r"not be read in full: .* ends in the middle of a record"):
         in_a_session(monkeypatch, RECORD + b"y: (MatM")
 
 
-def test_a_gpu_without_memory_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_memory_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     full = tf.errors.ResourceExhaustedError(None, None, "no memory")
 
     with pytest.raises(Failed, match="no session could be run: no memory"):
@@ -152,7 +152,7 @@ def serve(answers: Answers) -> tuple[list[str], bytes]:
     return main._serve(answers, header, b"", b"x\ncall/inner")
 
 
-def test_an_op_on_two_devices_is_no_answer() -> None:
+def test_an_op_on_two_devices_is_not_an_answer() -> None:
     with pytest.raises(Failed, match="placed 'x' on CPU and on another device"):
         serve(Answers(("x", "GPU"), ("x", "CPU")))
 

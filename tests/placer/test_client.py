@@ -118,7 +118,9 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
     assert placement.placement.assigned == Missing("a build without GPU kernels; install another")
 
 
-def test_a_process_that_is_unusable_says_so_every_time_and_is_started_once(tmp_path: Path) -> None:
+def test_a_process_that_is_unavailable_says_so_every_time_and_is_started_once(
+    tmp_path: Path,
+) -> None:
     """A stand-in for TensorFlow that says it is a CPU build."""
     package = tmp_path / "tensorflow"
     package.mkdir()

@@ -126,7 +126,7 @@ def test_a_request_that_is_interrupted_ends_its_process(
         ("cut", "ended with status 3"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_and_the_next_request_gets_a_new_process(
+def test_a_wrong_answer_is_an_error_and_the_next_request_gets_a_new_process(
     placer: PlacerProcess, answer: str, said: str
 ) -> None:
     ask(placer, "GPU:0")

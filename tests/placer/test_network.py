@@ -113,7 +113,7 @@ def test_somebody_else_who_was_quicker_is_a_failure_and_no_lack_of_a_placer(
         process.place(b"", ["a"], [], [], soft=False)
 
 
-def test_the_master_answers_nobody_before_its_port_is_ours(
+def test_the_master_answers_no_connection_before_its_port_is_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who is quicker than we are may connect, and is not served."""

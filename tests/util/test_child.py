@@ -93,7 +93,7 @@ def test_a_file_of_the_users_folder_is_not_imported(
         ),
     ],
 )
-def test_one_that_ends_before_its_answer_is_told_of_with_its_last_words(
+def test_one_that_ends_before_its_answer_is_reported_with_its_last_output(
     child: Child, code: str, how: str, returned: int
 ) -> None:
     with pytest.raises(Ended) as caught:
@@ -124,7 +124,7 @@ def test_what_was_printed_before_an_answer_is_forgotten(child: Child) -> None:
     assert caught.value.output == ""
 
 
-def test_an_error_that_is_no_broken_pipe_passes_and_keeps_what_was_printed(child: Child) -> None:
+def test_an_error_other_than_a_broken_pipe_passes_and_keeps_what_was_printed(child: Child) -> None:
     def complain() -> None:
         with child.time_limit(30.0):
             say(child, "sys.stderr.write('why') and sys.stderr.flush()")

@@ -54,7 +54,7 @@ def test_a_port_that_is_taken_is_kept_for_the_connection_that_is_there() -> None
 
 
 @pytest.mark.parametrize("end", ["", "s.shutdown(socket.SHUT_WR); "])
-def test_another_process_that_was_quicker_is_told(end: str) -> None:
+def test_another_process_that_connected_first_is_reported(end: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         stranger = subprocess.Popen(
@@ -82,13 +82,13 @@ def test_another_process_that_was_quicker_is_told(end: str) -> None:
             stranger.communicate()
 
 
-def test_a_port_to_which_nobody_connects_is_told() -> None:
+def test_a_port_to_which_no_process_connects_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         with pytest.raises(ConnectionError, match="could not connect to its own port"):
             loopback.take(server.getsockname()[1], limit=0)
 
 
-def test_a_port_on_which_nobody_here_listens_is_told() -> None:
+def test_a_port_on_which_this_process_does_not_listen_is_reported() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(OSError, match="no socket of this process listens on port"):

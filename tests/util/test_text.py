@@ -37,7 +37,7 @@ def test_did_you_mean(word: str, text: str) -> None:
     assert did_you_mean(word, {"gpus": 2, "machine": "", "policy": {}}) == text
 
 
-def test_nothing_is_meant_where_nothing_is_known() -> None:
+def test_nothing_is_suggested_without_words() -> None:
     assert did_you_mean("gpu", iter(())) == ""
 
 
