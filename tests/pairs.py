@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks import Program
+from placement_checks.core.gpus import Devices
 from placement_checks.core.measurement import Measurement
 from placement_checks.loading.programs import load
 from placement_checks.run.measuring import Conditions, measure
@@ -80,7 +81,7 @@ def measured(
     single: Any,
     batch: Any = batch,
     gpus: int = 2,
-    devices: str = "auto",
+    devices: Devices = "auto",
     **conditions: Any,
 ) -> Measurement:
     """What running two builders gives."""

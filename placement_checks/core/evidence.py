@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import Op, Placement, Variable
+from placement_checks.core.placement import Op, Placement, Placer, Variable
 from placement_checks.core.program import BuiltProgram
 
 if TYPE_CHECKING:
@@ -64,6 +64,6 @@ class Evidence:
         return self.placement.machine
 
     @property
-    def placer(self) -> str | None:
+    def placer(self) -> Placer | None:
         """Who assigned the devices: ``phantom``, ``session``, ``log``, or None."""
         return self.placement.placer

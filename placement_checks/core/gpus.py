@@ -6,10 +6,13 @@ import os
 import re
 from numbers import Integral
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from placement_checks.core.errors import UsageError
 
 MAX_GPUS = 256
+# Which GPUs are used: those of this machine where there are enough, none else, or simulated ones.
+Devices: TypeAlias = Literal["auto", "real", "simulated"]
 
 
 def local_gpus() -> tuple[int, ...]:

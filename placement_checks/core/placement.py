@@ -21,6 +21,7 @@ TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
 NOT_ASKED: Final = Missing("no placer was asked")
+Placer = Literal["phantom", "session", "log"]  # who assigned devices
 MAX_REFUSALS = 50  # in one graph; the placer stops at each, and is then asked again
 
 
@@ -192,7 +193,7 @@ class Placement:
     variables: Sequence[Variable] = field(default=(), repr=False)
     collections: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
     machine: Machine | None = None
-    placer: str | None = None
+    placer: Placer | None = None
     soft: bool = False
     assigned: Literal[True] | Missing = NOT_ASKED
     requested: Literal[True] | Missing = True

@@ -10,11 +10,11 @@ from typing import Any
 
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError
-from placement_checks.core.gpus import local_gpus
+from placement_checks.core.gpus import Devices, local_gpus
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import VARIABLES
-from placement_checks.core.placement import MAX_REFUSALS, Placement, Refusal
+from placement_checks.core.placement import MAX_REFUSALS, Placement, Placer, Refusal
 from placement_checks.loading.graph_def import (
     all_nodes,
     keep_constants_whole,
@@ -32,7 +32,7 @@ from placement_checks.placer.worker.client import (
 from placement_checks.placer.worker.refused import GraphRefused
 
 
-def place(placement: Placement, graph_def: Any, machine: Machine, devices: str) -> Placement:
+def place(placement: Placement, graph_def: Any, machine: Machine, devices: Devices) -> Placement:
     """``placement`` with the devices that TensorFlow's placer assigns on ``machine``.
 
     Where strict placement fails, the refusals are collected and the graph is placed softly.
@@ -55,7 +55,8 @@ def place(placement: Placement, graph_def: Any, machine: Machine, devices: str) 
         missing = Missing(f"this machine lacks the requested devices ({machine})")
         return replace(placement, assigned=missing)
     real = here and devices != "simulated"
-    process, kind = (session, "session") if real else (phantom, "phantom")
+    process = session if real else phantom
+    kind: Placer = "session" if real else "phantom"
     if refusals := _of_other_clusters(placement):
         return replace(
             placement,
@@ -152,7 +153,7 @@ def _ask(process: PlacerProcess, graph_def: Any, placement: Placement, *, soft: 
 
 
 def _assigned(
-    placement: Placement, graph_def: Any, devices: Iterable[str], kind: str
+    placement: Placement, graph_def: Any, devices: Iterable[str], kind: Placer
 ) -> Placement:
     assert placement.machine is not None
     machine = placement.machine

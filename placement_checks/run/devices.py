@@ -16,10 +16,10 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.devices import Device
-from placement_checks.core.gpus import local_gpus
+from placement_checks.core.gpus import Devices, local_gpus
 
 
-def uses_simulated(gpus: int, devices: str = "auto") -> bool:
+def uses_simulated(gpus: int, devices: Devices = "auto") -> bool:
     """Whether CPU devices stand in for GPUs.
 
     Args:
@@ -29,7 +29,7 @@ def uses_simulated(gpus: int, devices: str = "auto") -> bool:
     return devices == "simulated" or len(local_gpus()) < gpus
 
 
-def session_config(gpus: int, devices: str = "auto") -> Any:
+def session_config(gpus: int, devices: Devices = "auto") -> Any:
     """The ``ConfigProto`` of a session with as many GPUs, or CPU devices; soft placement is off.
 
     Args:
@@ -42,7 +42,7 @@ def session_config(gpus: int, devices: str = "auto") -> Any:
 
 
 @contextlib.contextmanager
-def running_on(gpus: int, *, devices: str = "auto") -> Iterator[Any]:
+def running_on(gpus: int, *, devices: Devices = "auto") -> Iterator[Any]:
     """Build into the default graph for ``gpus`` GPUs, or for what stands in for them.
 
     Args:

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import UsageError
+from placement_checks.core.gpus import Devices
 from placement_checks.loading import tf_internals
 from placement_checks.run.devices import to_simulated, uses_simulated
 
@@ -24,7 +25,7 @@ _group_keys = count(1000, 1000)
 
 
 @contextlib.contextmanager
-def simulated_gpus(gpus: int, *, devices: str = "auto") -> Iterator[None]:
+def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
     """Run what names GPUs, unchanged, on CPU devices in their place: ``GPU:i`` is ``CPU:i+1``.
 
     Within it, whatever opens a device scope is led elsewhere: eager code, functions that are

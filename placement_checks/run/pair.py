@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from placement_checks.core.gpus import Devices
 from placement_checks.core.program import BatchFunction, BuiltProgram
 from placement_checks.run.feeding import FEWEST, Feeding
 from placement_checks.run.runnable import RunnableProgram, runnable
@@ -25,7 +26,7 @@ class ProgramPair:
     reference: RunnableProgram
 
     @staticmethod
-    def of(towers: BuiltProgram, reference: BuiltProgram, devices: str) -> ProgramPair:
+    def of(towers: BuiltProgram, reference: BuiltProgram, devices: Devices) -> ProgramPair:
         """Make both ready to run; ``devices`` is ``auto``, ``real`` or ``simulated``.
 
         Raises:

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.gpus import Devices
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import RANDOM_SEEDED
 from placement_checks.core.placement import Placement
@@ -75,7 +76,7 @@ class RunnableProgram:
 
 
 def runnable(
-    built: BuiltProgram, devices: str, *, cluster: Machine | None = None
+    built: BuiltProgram, devices: Devices, *, cluster: Machine | None = None
 ) -> RunnableProgram:
     """Put real or simulated devices in place of those that a program names.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.gpus import Devices
 from placement_checks.core.placement import NOT_ASKED, Placement
 from placement_checks.core.results import Report, Verdict
 from placement_checks.report.finding_lines import finding_lines
@@ -16,7 +17,7 @@ from placement_checks.verification.judging import verify
 # Called with every verdict; the pytest plugin adds one, for its summary.
 observers: list[Callable[[Evidence, Verdict], None]] = []
 # Where programs are run whose numbers are compared; the plugin sets what its option says.
-devices = "auto"
+devices: Devices = "auto"
 
 
 def assert_rules(

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from placement_checks.core.gpus import Devices
+
 _ARGUMENTS = ("gpus", "machine", "soft")
 
 
@@ -28,9 +30,10 @@ def check(item: pytest.Item) -> None:
         _check_rules(item, mark.args)
 
 
-def devices_of(config: pytest.Config) -> str:
+def devices_of(config: pytest.Config) -> Devices:
     """The devices that programs are placed and run on: auto, real or simulated."""
-    return str(config.getoption("--placement-devices"))
+    devices: Devices = config.getoption("--placement-devices")
+    return devices
 
 
 def gpus_wanted(item: pytest.Item) -> int:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from placement_checks.core.errors import InputError
+from placement_checks.core.gpus import Devices
 from placement_checks.core.timing import Timing, summary
 from placement_checks.report.timing import write_legend, write_table
 
@@ -21,7 +22,7 @@ ROUNDS = 30
 class TowerBenchmark:
     """Times pairs of programs for one test."""
 
-    def __init__(self, benchmark: Any, gpus: int, devices: str, config: pytest.Config) -> None:
+    def __init__(self, benchmark: Any, gpus: int, devices: Devices, config: pytest.Config) -> None:
         self._benchmark = benchmark
         self._gpus = gpus
         self._devices = devices

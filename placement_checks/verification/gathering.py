@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, UsageError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.gpus import checked_gpus, local_gpus
+from placement_checks.core.gpus import Devices, checked_gpus, local_gpus
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import INITIALISATION_TESTS, NO_OP, VARIABLE_READS
@@ -43,7 +43,7 @@ def place(
     gpus: int = 2,
     machine: Machine | str | None = None,
     soft: bool | None = None,
-    devices: str = "auto",
+    devices: Devices = "auto",
 ) -> Evidence:
     """The device that each op of a program or graph requests, and the one the placer assigns.
 
@@ -80,7 +80,7 @@ class Request:
     graph_def: Any
     machine: Machine
 
-    def placed(self, devices: str = "auto") -> Evidence:
+    def placed(self, devices: Devices = "auto") -> Evidence:
         """Where the placer puts the ops; as for `place`."""
         from placement_checks.placer.placing import place as place_on
 
@@ -209,7 +209,7 @@ def with_numbers(
     reference: Target,
     batch: Batch = None,
     *,
-    devices: str = "auto",
+    devices: Devices = "auto",
     policies: Sequence[Policy] = (),
     only: Collection[str] = (),
     without: Collection[str] = (),
