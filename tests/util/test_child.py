@@ -22,7 +22,7 @@ OBEDIENT = """
     from placement_checks.util import child
     child.end_with_parent()
     replies = child.answer_stream()
-    print("started")
+    print("started", flush=True)
     for line in sys.stdin:
         replies.write(str(eval(line)).encode() + b"\\n")
         replies.flush()
