@@ -45,7 +45,7 @@ class TaskOrder:
         if f"/job:{self._job}" not in name:
             return name
         device = Device.parse(name)
-        if device.job != self._job or device.job is None:
+        if device.job != self._job:
             return name
         job, task = self._renamed(device.job, device.task)
         return str(replace(device, job=job, task=task))

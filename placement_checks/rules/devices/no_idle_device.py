@@ -91,7 +91,7 @@ def _own_tasks(
     tasks: dict[str | None, set[Device]] = defaultdict(set)
     unnamed = set()
     for op in computing:
-        if op.assigned in wanted and op.assigned is not None:
+        if op.assigned in wanted:
             tasks[op.assigned.job].add(op.assigned.task_device)
             if op.requested.task is None:
                 unnamed.add(op.assigned.job)
