@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from placement_checks.core.errors import UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Op, Placement, Placer, Variable
@@ -45,8 +46,20 @@ class Evidence:
 
     @staticmethod
     def of(evidence: Evidence | Placement) -> Evidence:
-        """The evidence itself, or that of a placement alone, such as a log's."""
-        return evidence if isinstance(evidence, Evidence) else Evidence(evidence)
+        """The evidence itself, or that of a placement alone, such as a log's.
+
+        Raises:
+            UsageError: it is neither, but for example a builder that was not placed.
+        """
+        if isinstance(evidence, Evidence):
+            return evidence
+        if isinstance(evidence, Placement):
+            return Evidence(evidence)
+        raise UsageError(
+            f"{evidence!r:.60}",
+            "is not a placement",
+            "give what place(build_towers) returns, or the placement of a log",
+        )
 
     @property
     def ops(self) -> Mapping[str, Op]:

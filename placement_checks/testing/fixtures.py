@@ -27,6 +27,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     What the call leaves open is taken from the marks of the test, and then from
     ``[tool.placement_checks]``.
     """
+    from placement_checks.core.errors import UsageError
     from placement_checks.testing.checking import assert_rules
     from placement_checks.verification import configuration, gathering
 
@@ -50,6 +51,12 @@ def place(request: pytest.FixtureRequest) -> Place:
         __tracebackhide__ = True
         options = {**defaults, **marks.one_machine(keywords)}
         reference, batch = options.pop("reference", None), options.pop("batch", None)
+        if reference is None and batch is not None:
+            raise UsageError(
+                "batch",
+                "gives rows for a comparison, and no reference is named",
+                "name the program for one GPU: reference=build_single",
+            )
         evidence = gathering.place(target, devices=devices, **options)
         policy = settings.defaulting_to(configuration.Settings(policy=evidence.policy)).policy
         evidence = replace(evidence, policy=policy)

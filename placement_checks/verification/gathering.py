@@ -228,7 +228,7 @@ def with_numbers(
         without: the rules to leave out.
 
     Raises:
-        UsageError: a rule does not exist.
+        UsageError: a rule does not exist, or the program was not placed before.
         ConfigError: a policy is wrong.
         InputError: a program or the batch function is at fault.
     """
@@ -238,6 +238,7 @@ def with_numbers(
     from placement_checks.run.pair import ProgramPair
 
     __tracebackhide__ = True
+    evidence = Evidence.of(evidence)
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
     conditions = _conditions(rules)
     towers = evidence.program

@@ -30,7 +30,7 @@ def verify(
         without: names of rules to leave out.
 
     Raises:
-        UsageError: a rule does not exist.
+        UsageError: a rule does not exist, or the program was not placed before.
         ConfigError: a policy names a rule or field that does not exist, or a value is not valid.
     """
     evidence = Evidence.of(evidence)

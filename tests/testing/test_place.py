@@ -243,6 +243,7 @@ import sys
 import pytest
 from train import build_towers
 
+from placement_checks import assert_variables_shared, with_numbers
 from placement_checks.core.errors import InputError, UsageError
 
 CALLS = {
@@ -255,6 +256,9 @@ CALLS = {
     "gpus=True": lambda place: place(build_towers, gpus=True),
     "3": lambda place: place(build_towers, reference=3),
     "batch [1]": lambda place: place(build_towers, reference=build_towers, batch=[1]),
+    "batch": lambda place: place(build_towers, batch="train.py:batch"),
+    "<function": lambda place: assert_variables_shared(build_towers),
+    "<function build_towers": lambda place: with_numbers(build_towers, build_towers),
 }
 
 
@@ -273,7 +277,7 @@ def test_code_that_exits(place):
 
     result = project.runpytest_subprocess()
 
-    result.assert_outcomes(passed=9, failed=1)
+    result.assert_outcomes(passed=12, failed=1)
     result.stdout.fnmatch_lines(
         ["E *InputError: *<lambda>: the builder called sys.exit(0); look at test_towers.py:*"]
     )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from graphs import op, placement
@@ -54,6 +54,17 @@ def test_a_rule_that_an_error_ended_is_the_worst(other: State, require_all: bool
     verdicts = [Verdict("a", other, None), Verdict("b", NOT_CHECKED, None, error=error)]
 
     assert Report(Evidence(placement()), verdicts).status(require_all=require_all) == 2
+
+
+@pytest.mark.parametrize("program", [None, "train.py:build_towers", [placement()]])
+def test_what_was_not_placed_is_refused(program: Any) -> None:
+    with pytest.raises(UsageError) as refused:
+        verify(program)
+
+    assert str(refused.value) == (
+        f"{program!r:.60}: is not a placement; give what place(build_towers) returns, or the "
+        "placement of a log"
+    )
 
 
 def test_errors_are_told_once_with_the_rules_that_they_ended() -> None:
