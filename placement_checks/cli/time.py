@@ -113,12 +113,14 @@ def _settings(target: str, call: Settings) -> Settings:
     checked_gpus(settings.gpus or 2)
     if settings.machine is not None and settings.gpus is None:
         raise UsageError(
-            f"machine '{settings.machine}'", "is not what programs run on", "say --gpus N"
+            f"machine '{settings.machine}'",
+            "is not used: programs are timed on this machine",
+            "give --gpus N",
         )
     if settings.reference is None:
         raise UsageError(
             "",
-            "there is nothing to time it beside",
+            "no program to compare the times with is named",
             "name the program for one GPU: --reference train.py:build_single",
         )
     return settings

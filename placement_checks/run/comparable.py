@@ -50,9 +50,9 @@ def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) 
         near = nearest(missing[0], shapes)
         raise CannotRun(
             f"variables are compared by name, and {program.name} has none called {missing[0]}"
-            + (f" ({near} is near)" if near else "")
+            + (f" (the nearest is {near})" if near else "")
             + (
-                f", nor {plural(len(missing) - 1, 'other')} of the reference"
+                f", nor {plural(len(missing) - 1, 'other variable')} of the reference"
                 if missing[1:]
                 else ""
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -34,8 +34,7 @@ def converted(owner: type[Any], name: str, value: object) -> Any:
 
     names = [field.name for field in dataclasses.fields(owner)]
     if name not in names:
-        fields = f"its fields are {', '.join(names)}" if names else "it has no fields"
-        raise ConfigError("", "is not a known field", did_you_mean(name, names) or fields)
+        raise ConfigError("", "is not a known field", did_you_mean(name, names) or _listed(names))
     kind = get_type_hints(owner, include_extras=True)[name]
     if kind == tuple[str, ...] and isinstance(value, str):
         return (value,)
@@ -44,6 +43,12 @@ def converted(owner: type[Any], name: str, value: object) -> Any:
         return convert(_finite(value), kind)
     except (ValueError, ValidationError):
         raise ConfigError("", f"{value!r} does not fit", f"give {_description(kind)}") from None
+
+
+def _listed(fields: Sequence[str]) -> str:
+    if len(fields) == 1:
+        return f"its only field is {fields[0]}"
+    return f"its fields are {', '.join(fields)}" if fields else "it has no fields"
 
 
 @contextmanager

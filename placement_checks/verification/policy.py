@@ -35,7 +35,7 @@ def rules_for(
         rule_named(name)
     names = [name for name in RULES if (not only or name in only) and name not in without]
     if not names:
-        raise UsageError("", "no rule is left to check", "take away a --without")
+        raise UsageError("", "no rule is left to check", "leave out fewer of them (--without)")
     return [
         make_rule(
             name, {k: v for policy in reversed(policies) for k, v in policy.get(name, {}).items()}

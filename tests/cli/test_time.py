@@ -95,8 +95,8 @@ def test_without_a_reference_there_is_nothing_to_time_beside(run: Run) -> None:
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: there is nothing to time it beside; name the program for one GPU: "
-        "--reference train.py:build_single\n"
+        "placement-checks: no program to compare the times with is named; name the program for "
+        "one GPU: --reference train.py:build_single\n"
     )
 
 

@@ -60,8 +60,8 @@ def test_variables_of_other_names_and_shapes() -> None:
         "names-portable first"
     )
     assert refused(partial(named, names=("w_1", "b_1")), pairs.single) == (
-        "CannotRun: variables are compared by name, and towers has none called w (w_1 is "
-        "near), nor 1 other of the reference; fix names-portable first"
+        "CannotRun: variables are compared by name, and towers has none called w (the nearest "
+        "is w_1), nor 1 other variable of the reference; fix names-portable first"
     )
     assert refused(partial(named, width=2), pairs.single) == (
         "CannotRun: variable w has shape (4, 2) in towers and (4, 1) in the reference; fix "

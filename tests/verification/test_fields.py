@@ -99,6 +99,7 @@ def test_a_value_that_does_not_fit(name: str, value: object, fix: str) -> None:
     [
         ("variables-on-host", "devices", "did you mean 'device'?"),
         ("variables-on-host", "name", "its fields are device, allow"),  # of the class, no field
+        ("variables-shared", "private", "its only field is allow"),
         ("placeable", "allow", "it has no fields"),
     ],
 )

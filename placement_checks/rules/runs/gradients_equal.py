@@ -61,8 +61,10 @@ class GradientsEqual(Rule):
                 raise ConfigError(name, f"{getattr(self, name)} is not above 0", "give more")
         if not self.scale:
             raise ConfigError("scale", "0 leaves no gradient", "give the factor of the gradients")
-        if self.rows < 0 or any(share < 1 for share in self.shares):
-            raise ConfigError("rows, shares", "a part has no rows", "give whole numbers above 0")
+        if self.rows < 0:
+            raise ConfigError("rows", f"{self.rows} is below 0", "give a number of rows")
+        if any(share < 1 for share in self.shares):
+            raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement

@@ -574,11 +574,11 @@ def test_a_variable_that_is_left_out_does_not_hide_what_the_others_share(
         ),
         (
             {"rows": -1},
-            ["rows: rows, shares: a part has no rows; give whole numbers above 0"],
+            ["rows: -1 is below 0; give a number of rows"],
         ),
         (
             {"shares": [2, 0]},
-            ["shares: rows, shares: a part has no rows; give whole numbers above 0"],
+            ["shares: a tower gets no rows; give whole numbers above 0"],
         ),
         (
             {"shares": [2, 1.5]},
