@@ -28,7 +28,7 @@ class DataFlow:
         names, types: of the ops, by their numbers.
         number: the numbers, by name.
         inputs: for each op the ops whose values it computes with, in the order of its inputs. A
-            call computes with the ops of the function's body; the shape of a value is no value.
+            call computes with the ops of the function's body; the shape of a value is not a value.
         control_inputs: the ops that an op waits for without their values: by control edges, or
             because it looks at their shape alone.
         calls: the ops of which the function's body is known.

@@ -160,7 +160,7 @@ class TowerAnalysis:
         """The losses of towers that contain what another tower computes.
 
         That is, what it computes with a variable that both read: a layer that one GPU computes for
-        all towers is no part of another tower.
+        all towers does not count.
         """
         found = []
         for number, losses in enumerate(self.losses.of):

@@ -117,7 +117,7 @@ def _by_pair(by_pair: Iterable[tuple[Device, Device, Copied]]) -> list[Transfer]
 
 
 def _size(analysis: TowerAnalysis, tensor: str, rows: int | None) -> int | None:
-    """Bytes of a tensor; 0 for a handle, which is no data, None where it is not known."""
+    """Bytes of a tensor; 0 for a handle, which is not data, None where it is not known."""
     name, _, number = tensor.partition(":")
     outputs = analysis.placement.details.outputs(name)
     if int(number) >= len(outputs):

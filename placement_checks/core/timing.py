@@ -160,7 +160,7 @@ class Timing:
 
     @property
     def ratio(self) -> Spread | None:
-        """Time of the towers over that of one GPU, round by round; None where it is no figure."""
+        """Time of the towers over that of one GPU, round by round; None if it was not measured."""
         if self.unmeasured:
             return None
         return Spread.of(_ratios(self.towers.wall, self.single.wall))

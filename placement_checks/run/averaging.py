@@ -51,7 +51,7 @@ def average_gradients(
     Raises:
         ValueError: There is no tower; towers differ in the variables or their order, or in the
             dtype or the static shape of a gradient; there are more or fewer weights than towers,
-            one is no scalar, negative or not finite, or all are 0.
+            one is not a scalar, negative or not finite, or all are 0.
     """
     towers = [list(tower) for tower in tower_grads]
     by_variable = _by_variable(towers)

@@ -16,7 +16,7 @@ from placement_checks.loading.details import dims
 from placement_checks.loading.saved_case import Case
 from placement_checks.loading.users_code import users_code
 from placement_checks.run.runnable import RunnableProgram
-from placement_checks.util.text import close_matches, joined, plural
+from placement_checks.util.text import did_you_mean, joined, plural
 
 Batch = Mapping[str, npt.NDArray[Any]]
 Split = tuple[tuple[int, ...], ...]
@@ -72,7 +72,7 @@ class Feeding:
                 "gradients-equal.shares",
                 f"names {len(self._parts)} towers, and {towers.name} has inputs for "
                 f"{len(towers.inputs)}",
-                "give one number a tower",
+                "give one number per tower",
             )
         fixed = self._fixed()
         total = sum(self._parts) if not towers.shared else towers.gpus
@@ -140,17 +140,17 @@ class Feeding:
                 )
             arrays = {str(name): self._array(str(name), value) for name, value in returned.items()}
         for name in sorted(wanted - arrays.keys()):
-            near = close_matches(name, arrays)
             raise InputError(
                 self._name,
                 f"it returned no array for the input '{name}'",
-                f"is '{near[0]}' meant?" if near else f"it returned {joined(sorted(arrays))}",
+                did_you_mean(name, arrays) or f"it returned {joined(sorted(arrays))}",
             )
         for name in sorted(wanted):
-            if arrays[name].ndim and len(arrays[name]) != rows:
+            array = arrays[name]
+            if array.ndim and len(array) != rows:
                 raise InputError(
                     self._name,
-                    f"of {rows} rows it returned {len(arrays[name])} for '{name}'",
+                    f"it returned {plural(len(array), 'row')} for '{name}' instead of {rows}",
                     "return as many rows as are asked for; what is not per row has rank 0",
                 )
         return arrays

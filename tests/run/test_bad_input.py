@@ -235,11 +235,11 @@ X, Y = (0, [4], np.float32), (0, [1], np.float32)
             array(x=X, label=Y),
             "it returned no array for the input 'y'; it returned label and x",
         ),
-        (array(x=X, y_=Y), "it returned no array for the input 'y'; is 'y_' meant?"),
+        (array(x=X, y_=Y), "it returned no array for the input 'y'; did you mean 'y_'?"),
         (
             array(x=(1, [4], np.float32), y=Y),
-            "of 16 rows it returned 17 for 'x'; return as many rows as are asked for; what "
-            "is not per row has rank 0",
+            "it returned 17 rows for 'x' instead of 16; return as many rows as are asked for; "
+            "what is not per row has rank 0",
         ),
         (
             lambda _rng: {},
@@ -309,7 +309,7 @@ def test_batches_that_cannot_be_cut() -> None:
     )
     assert refused(shares=(1, 2, 3)) == (
         "InputError: gradients-equal.shares: names 3 towers, and towers has inputs for 2; give "
-        "one number a tower"
+        "one number per tower"
     )
 
 
