@@ -20,6 +20,7 @@ from placement_checks.core.op_types import (
     VARIABLES,
 )
 from placement_checks.core.placement import Body, Placement, Variable, producer_of
+from placement_checks.util.text import plural
 
 # Attributes that differ between ops without changing what they compute: their own random draws,
 # the names of what they hold.
@@ -115,7 +116,7 @@ def _different(
         return forms if forms[0] != forms[1] else None
     counts = len(flow.inputs[left]), len(flow.inputs[right])
     if counts[0] != counts[1]:
-        return f"{kind} of {counts[0]} inputs", f"{kind} of {counts[1]} inputs"
+        return f"{kind} of {plural(counts[0], 'input')}", f"{kind} of {plural(counts[1], 'input')}"
     return None
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from placement_checks.util.text import plural
+
 
 def average_gradients(
     tower_grads: Iterable[Iterable[tuple[Any, Any]]], weights: Sequence[Any] | None = None
@@ -117,7 +119,10 @@ def _widened(grad: Any) -> Any:
 def _shares(weights: Sequence[Any], towers: int) -> list[Any]:
     """Each tower's part of the whole, float64 scalars."""
     if len(weights) != towers:
-        raise ValueError(f"{len(weights)} weights for {towers} towers: give one for each tower")
+        raise ValueError(
+            f"{plural(len(weights), 'weight')} for {plural(towers, 'tower')}: give one for each "
+            "tower"
+        )
     rows = []
     for tower, weight in enumerate(weights):
         is_number = not tf.is_tensor(weight)

@@ -70,7 +70,7 @@ class Feeding:
         if len(self._parts) != len(towers.inputs):
             raise InputError(
                 "gradients-equal.shares",
-                f"names {len(self._parts)} towers, and {towers.name} has inputs for "
+                f"names {plural(len(self._parts), 'tower')}, and {towers.name} has inputs for "
                 f"{len(towers.inputs)}",
                 "give one number per tower",
             )

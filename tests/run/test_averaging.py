@@ -362,7 +362,7 @@ def test_towers_that_do_not_match_are_refused(
 @pytest.mark.parametrize(
     ("weights", "expected"),
     [
-        ([1], "1 weights for 2 towers: give one for each tower"),
+        ([1], "1 weight for 2 towers: give one for each tower"),
         ([1, 2, 3], "3 weights for 2 towers"),
         ([1, -2], "the weight of tower 1 is -2: give a finite scalar of 0 or more"),
         ([np.nan, 1], "the weight of tower 0 is nan"),

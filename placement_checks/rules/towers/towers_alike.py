@@ -44,8 +44,8 @@ class TowersAlike(Rule):
             )
             if len(first) != len(other):
                 return self.not_checked(
-                    f"the tower on {analysis.towers[0]} has {len(first)} losses and the tower "
-                    f"on {analysis.towers[number]} has {len(other)}: they cannot be compared"
+                    f"the towers on {analysis.towers[0]} and {analysis.towers[number]} have "
+                    f"{len(first)} and {len(other)} losses: they cannot be compared"
                 )
             shared = analysis.towers[0].reads.keys() & analysis.towers[number].reads.keys()
             for difference in differences(placement, analysis.flow, first, other, shared):

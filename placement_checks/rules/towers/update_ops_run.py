@@ -12,6 +12,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, built_at, is_among
 from placement_checks.rules.needs import Need
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class UpdateOpsRun(Rule):
             if not analysis.updates.steps[op]:
                 left_out.append(op)
         runs = len(updates) - len(left_out)
-        note = f"{runs} of {len(updates)} updates are part of the step"
+        note = f"the step runs {runs} of {plural(len(updates), 'update')}"
         return self.verdict([_finding(placement, analysis, op, runs) for op in left_out], note)
 
 

@@ -320,7 +320,7 @@ def test_broken_by_a_term_more() -> None:
         on(1, "tower_1/loss", "AddN", "tower_1/w/MatMul", "tower_1/l2"),
     )
 
-    assert found(graph) == [("tower_1/loss", "AddN of 1 inputs", "AddN of 2 inputs")]
+    assert found(graph) == [("tower_1/loss", "AddN of 1 input", "AddN of 2 inputs")]
 
 
 def test_variables_of_their_own_must_be_of_one_shape() -> None:
