@@ -43,10 +43,10 @@ def write(tmp_path: Path) -> Write:
 
 def made(target: str) -> str:
     """The type of the variable that a target makes; nothing may be left of it in the process."""
-    placement = place(target)
+    evidence = place(target)
     assert Behaviour.now() == Behaviour()
     assert tf.executing_eagerly()
-    return placement.ops["v"].type
+    return evidence.ops["v"].type
 
 
 @pytest.mark.parametrize("order", list(permutations(["on.py", "off.py", "in_part.py"])))

@@ -49,11 +49,11 @@ def test_what_is_whole_is_judged(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / (f"graph{suffix}" if suffix else "saved_model.pb")
     path.write_bytes(content(of_kind(META, suffix), suffix))
 
-    placement = place(path if suffix else tmp_path)
+    evidence = place(path if suffix else tmp_path)
 
-    assert not placement.placement.refusals
-    assert len(placement.variables) == 5
-    verify(placement)
+    assert not evidence.placement.refusals
+    assert len(evidence.variables) == 5
+    verify(evidence)
 
 
 @KINDS

@@ -66,9 +66,9 @@ def dataset_op(limit: int, scope: str) -> Body:
     with tf.Graph().as_default() as graph, tf.name_scope(scope):
         dataset = tf.data.Dataset.range(3).map(lambda value: value + limit)
         tf1.data.make_one_shot_iterator(dataset).get_next()
-    placement = place(graph, gpus=1)
-    (iterator,) = (op for op in placement.ops.values() if op.type == "OneShotIterator")
-    body: Body = placement.placement.details.attributes(iterator.name)["dataset_factory"]
+    evidence = place(graph, gpus=1)
+    (iterator,) = (op for op in evidence.ops.values() if op.type == "OneShotIterator")
+    body: Body = evidence.placement.details.attributes(iterator.name)["dataset_factory"]
     return body
 
 

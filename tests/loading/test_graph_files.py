@@ -50,18 +50,18 @@ def test_a_file_is_placed_like_the_graph_it_was_made_of(
         with graph.as_default():
             tf1.train.export_meta_graph(str(file))
 
-    placement = place(file)
+    evidence = place(file)
 
-    assert devices(placement) == devices(place(graph))
-    assert [variable[:] for variable in placement.variables] == [
+    assert devices(evidence) == devices(place(graph))
+    assert [variable[:] for variable in evidence.variables] == [
         ("w", "float32", (4, 1)),
         ("step", "float32", ()),
     ]
-    assert placement.placement.where("w") is None
+    assert evidence.placement.where("w") is None
     if suffix == ".meta":
-        assert placement.placement.collections == {GLOBAL: ("w", "step"), TRAINABLE: ("w",)}
+        assert evidence.placement.collections == {GLOBAL: ("w", "step"), TRAINABLE: ("w",)}
     else:
-        assert placement.placement.collections == {}
+        assert evidence.placement.collections == {}
 
 
 def test_a_saved_model_of_version_1(tmp_path: Path) -> None:
@@ -75,12 +75,12 @@ def test_a_saved_model_of_version_1(tmp_path: Path) -> None:
         session.run(tf1.global_variables_initializer())
         tf1.saved_model.simple_save(session, folder, {"x": x}, {"y": y})
 
-    placement = place(folder)
+    evidence = place(folder)
 
-    y = placement.ops["y"]
+    y = evidence.ops["y"]
     assert not y.requested  # simple_save clears devices
     assert y.assigned == Machine.local().gpus[0]
-    assert placement.placement.collections[TRAINABLE] == ("w",)
+    assert evidence.placement.collections[TRAINABLE] == ("w",)
 
 
 def test_a_saved_model_of_version_2_has_its_functions_opened(tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ def test_a_saved_model_of_version_2_has_its_functions_opened(tmp_path: Path) -> 
     model = Model()
     tf.saved_model.save(model, folder, signatures=model.__call__)
 
-    placement = place(folder, soft=True)
+    evidence = place(folder, soft=True)
 
-    (product,) = (op for op in placement.ops.values() if op.type == "MatMul")
+    (product,) = (op for op in evidence.ops.values() if op.type == "MatMul")
     assert product.name.endswith("/product")
     assert product.assigned is not None
     assert product.assigned.short == "/device:GPU:1"

@@ -338,10 +338,10 @@ def test_a_strange_graph_is_judged(graph: Any, kind: str) -> None:
         function(graph, "f")
     target = save(graph)
 
-    for placement in (requested(target), place(target)):
-        verify(placement)
-        assert placement.placement.details.attributes("constant").keys() == {"dtype"}
-        placement.placement.details.value("constant")
+    for evidence in (requested(target), place(target)):
+        verify(evidence)
+        assert evidence.placement.details.attributes("constant").keys() == {"dtype"}
+        evidence.placement.details.value("constant")
 
 
 def test_shapes_that_end_the_process_that_infers_them() -> None:

@@ -42,24 +42,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_where_is_the_outermost_line_and_the_frames_lead_inwards(folder: Path) -> None:
-    placement = place("train.py:build")
+    evidence = place("train.py:build")
 
-    assert placement.placement.where("x") == "train.py:10"
-    assert [str(frame) for frame in placement.placement.details.frames("x")] == [
+    assert evidence.placement.where("x") == "train.py:10"
+    assert [str(frame) for frame in evidence.placement.details.frames("x")] == [
         "train.py:10",
         "train.py:14",
     ]
-    assert [frame.function for frame in placement.placement.details.frames("x")] == [
+    assert [frame.function for frame in evidence.placement.details.frames("x")] == [
         "build",
         "model",
     ]
 
 
 def test_frames_of_keras_and_tensorflow_are_passed_over(folder: Path) -> None:
-    placement = place("train.py:build")
-    kernel = next(variable.name for variable in placement.variables if "kernel" in variable.name)
+    evidence = place("train.py:build")
+    kernel = next(variable.name for variable in evidence.variables if "kernel" in variable.name)
 
-    assert [str(frame) for frame in placement.placement.details.frames(kernel)] == [
+    assert [str(frame) for frame in evidence.placement.details.frames(kernel)] == [
         "train.py:10",
         "train.py:15",
         "layers.py:5",
@@ -67,10 +67,10 @@ def test_frames_of_keras_and_tensorflow_are_passed_over(folder: Path) -> None:
 
 
 def test_ops_of_function_bodies_have_lines_too(folder: Path) -> None:
-    placement = place("train.py:build")
+    evidence = place("train.py:build")
 
-    assert placement.placement.where("cond/then/inside_0") == "train.py:10"
-    assert str(placement.placement.details.frames("cond/then/inside_0")[-1]) == "train.py:16"
+    assert evidence.placement.where("cond/then/inside_0") == "train.py:10"
+    assert str(evidence.placement.details.frames("cond/then/inside_0")[-1]) == "train.py:16"
 
 
 def test_lines_are_relative_to_the_current_folder(

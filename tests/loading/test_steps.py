@@ -56,11 +56,11 @@ def test_variables_and_assignments_are_known_by_their_ops(use_resource: bool) ->
         step = tf1.get_variable("step", initializer=0, use_resource=use_resource)
         return {"train_op": step.assign_add(1), "loss": step}
 
-    placement = place(build)
+    evidence = place(build)
 
-    (counted,) = placement.placement.step.train_op
-    assert placement.ops[counted.partition(":")[0]].type.startswith("AssignAdd")
-    assert [loss.partition(":")[0] for loss in placement.placement.step.losses] == ["step"]
+    (counted,) = evidence.placement.step.train_op
+    assert evidence.ops[counted.partition(":")[0]].type.startswith("AssignAdd")
+    assert [loss.partition(":")[0] for loss in evidence.placement.step.losses] == ["step"]
 
 
 def test_several_ops_are_one_step_together() -> None:

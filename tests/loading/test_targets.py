@@ -64,9 +64,9 @@ def test_a_module_of_the_tests_does_not_hide_a_neighbour(
     monkeypatch.syspath_prepend(tmp_path)
     model = import_module("model")
 
-    placement = place(f"{folders[0]}/train.py:build")
+    evidence = place(f"{folders[0]}/train.py:build")
 
-    assert "model_a_late_a_2" in placement.ops
+    assert "model_a_late_a_2" in evidence.ops
     assert sys.modules["model"] is model
     monkeypatch.delitem(sys.modules, "model")
 
@@ -94,9 +94,9 @@ def test_a_module_is_imported_from_the_current_folder(
     )
     monkeypatch.chdir(folders[0])
 
-    placement = place("package_of_this_test.towers:build")
+    evidence = place("package_of_this_test.towers:build")
 
-    assert placement.placement.where("x") == "package_of_this_test/towers.py:4"
+    assert evidence.placement.where("x") == "package_of_this_test/towers.py:4"
     monkeypatch.delitem(sys.modules, "package_of_this_test.towers")
     monkeypatch.delitem(sys.modules, "package_of_this_test")
 

@@ -69,10 +69,10 @@ def test_a_device_of_this_task_without_a_job_is_strictly_placed_and_refused() ->
             tf.ones([2, 2], name="x")
             tf.strings.lower("A", name="y")
 
-    placement = place(build_some)
+    evidence = place(build_some)
 
-    assert {refusal.op for refusal in placement.placement.refusals} == {"y", "y/input"}
-    assert str(placement.ops["x"].assigned) == HOST + "GPU:1"
+    assert {refusal.op for refusal in evidence.placement.refusals} == {"y", "y/input"}
+    assert str(evidence.ops["x"].assigned) == HOST + "GPU:1"
 
 
 def test_where_the_placer_may_go_elsewhere_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

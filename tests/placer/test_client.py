@@ -112,10 +112,10 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
 
     monkeypatch.setattr(placing, "phantom", NoKernels("phantom", {}))
 
-    placement = place(build)
+    evidence = place(build)
 
-    assert placement.placer is None
-    assert placement.placement.assigned == Missing("a build without GPU kernels; install another")
+    assert evidence.placer is None
+    assert evidence.placement.assigned == Missing("a build without GPU kernels; install another")
 
 
 def test_a_process_that_is_unavailable_says_so_every_time_and_is_started_once(

@@ -67,14 +67,14 @@ def test_every_node_is_where_the_placer_of_a_local_session_puts_it(
     """By both ways to the placer: for devices that do not exist, and for those of a machine."""
     monkeypatch.setattr(placing, "phantom", getattr(placing, process))
     expected = answers[f"{name} {'soft' if soft else 'strict'}"]
-    placement = place(graphs[name], machine=Machine.local(0, cpus=CPUS), soft=soft)
+    evidence = place(graphs[name], machine=Machine.local(0, cpus=CPUS), soft=soft)
 
     if isinstance(expected, str):
-        assert placement.placement.refusals
-        assert any(refusal.op in expected for refusal in placement.placement.refusals)
+        assert evidence.placement.refusals
+        assert any(refusal.op in expected for refusal in evidence.placement.refusals)
     else:
-        assert not placement.placement.refusals
+        assert not evidence.placement.refusals
         names = [op.name for op in graphs[name].get_operations()]
-        assert {op: str(placement.ops[op].assigned) for op in names} == {
+        assert {op: str(evidence.ops[op].assigned) for op in names} == {
             op: expected[op] for op in names
         }

@@ -177,11 +177,11 @@ from train import build_towers
 
 
 def test_configured(place):
-    placement = place(build_towers)
-    assert str(placement.machine) == "gpu*3"
-    assert_variables_on_host(placement)
+    evidence = place(build_towers)
+    assert str(evidence.machine) == "gpu*3"
+    assert_variables_on_host(evidence)
     with pytest.raises(AssertionError):
-        assert_variables_on_host(placement, "/cpu:0")
+        assert_variables_on_host(evidence, "/cpu:0")
 """,
     )
 

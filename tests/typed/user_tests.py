@@ -53,16 +53,16 @@ def batch(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
 
 
 def test_what_is_placed(place: Place) -> None:
-    placement: Evidence = place(build_towers, gpus=4, soft=True)
+    evidence: Evidence = place(build_towers, gpus=4, soft=True)
 
-    assert_placeable(placement)
-    assert_no_fallback(placement, allow="MatMul")
-    assert_variables_on_host(placement, "/cpu:0")
-    assert_variables_on_host(placement, device=["/cpu:0", "/gpu:0"], allow=("w", "b"))
-    assert_averaging_on_host(placement, device=None)
-    assert_session_memory(placement, fraction=0.5, others=[{"allow_growth": 1}])
-    assert_transfer_budget(placement, bytes=1000, rows=512)
-    assert_rules(placement, "placeable", "no-fallback")
+    assert_placeable(evidence)
+    assert_no_fallback(evidence, allow="MatMul")
+    assert_variables_on_host(evidence, "/cpu:0")
+    assert_variables_on_host(evidence, device=["/cpu:0", "/gpu:0"], allow=("w", "b"))
+    assert_averaging_on_host(evidence, device=None)
+    assert_session_memory(evidence, fraction=0.5, others=[{"allow_growth": 1}])
+    assert_transfer_budget(evidence, bytes=1000, rows=512)
+    assert_rules(evidence, "placeable", "no-fallback")
 
 
 def test_what_is_placed_elsewhere(place: Place) -> None:
@@ -115,18 +115,18 @@ def test_misspelt_names(place: Place) -> None:
 
 
 def test_misspelt_arguments(place: Place) -> None:
-    placement = place(build_towers, gpu=2)  # type: ignore[call-arg]
+    evidence = place(build_towers, gpu=2)  # type: ignore[call-arg]
 
-    assert_no_fallback(placement, alow="MatMul")  # type: ignore[call-arg]
+    assert_no_fallback(evidence, alow="MatMul")  # type: ignore[call-arg]
     assert_gradients_equal(build_towers, build_towers, scael=2)  # type: ignore[call-arg]
     assert_training_equal(build_towers, build_towers, step=4)  # type: ignore[call-arg]
 
 
 def test_wrong_types(place: Place) -> None:
-    placement = place(build_towers, gpus="2")  # type: ignore[arg-type]
+    evidence = place(build_towers, gpus="2")  # type: ignore[arg-type]
 
     assert_no_fallback("train.py:build_towers")  # type: ignore[arg-type]
-    assert_no_fallback(placement, allow=[1])  # type: ignore[list-item]
-    assert_transfer_budget(placement, bytes="1 MB")  # type: ignore[arg-type]
+    assert_no_fallback(evidence, allow=[1])  # type: ignore[list-item]
+    assert_transfer_budget(evidence, bytes="1 MB")  # type: ignore[arg-type]
     assert_weights_equal(build_towers, build_towers, steps=3.5)  # type: ignore[arg-type]
     assert_gradients_equal(build_towers, build_towers, scale="2")  # type: ignore[arg-type]
