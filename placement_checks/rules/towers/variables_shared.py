@@ -227,9 +227,8 @@ def _added(placement: Placement, variable: str) -> Finding:
         op=placement.ops[variable].type,
         evidence="requested",
         expected="the variables of the program with one tower",
-        found=f"an additional variable with {len(placement.machine.gpus)} GPUs"
-        if placement.machine
-        else "an additional variable",
+        found="an additional variable"
+        + (f" with {plural(_gpus(placement), 'GPU')}" if _gpus(placement) else ""),
         where=placement.where(variable),
         message=f"{variable} exists only when the program is built with more than one tower{by}"
         f"{built_at(placement, variable)}",
@@ -263,7 +262,7 @@ def _counts(evidence: Evidence, single: Placement | None) -> str:
     if single is None:
         how = f"judged by data flow only: {_why_not(evidence)}"
         return f"{_sizes(placement)}; {how}" if placement.collections else how
-    gpus = len(placement.machine.gpus) if placement.machine else "more"
+    gpus = _gpus(placement) or "more"
     if all(_size(single, key) == _size(placement, key) for key in _COLLECTIONS):
         return f"{_sizes(placement)} with 1 tower and with {gpus}"
     return ", ".join(
@@ -271,6 +270,11 @@ def _counts(evidence: Evidence, single: Placement | None) -> str:
         f"{_size(placement, key):,} with {gpus}"
         for key, kind in _COLLECTIONS.items()
     )
+
+
+def _gpus(placement: Placement) -> int:
+    """For how many it was built, by its machine; 0 also for the log of one that has none."""
+    return len(placement.machine.gpus) if placement.machine else 0
 
 
 def _sizes(placement: Placement) -> str:

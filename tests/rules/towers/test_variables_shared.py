@@ -222,6 +222,23 @@ def test_kept_by_collections(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
+def test_the_note_on_a_log_of_a_machine_without_gpus() -> None:
+    """Its machine does not say for how many the program was built."""
+    graph = program(
+        *variables("w"),
+        *tower(0, "w"),
+        *tower(1, "w"),
+        collections=collections(["w"]),
+        single_gpu=alone(),
+        placer="log",
+        machine="cpu*1",
+    )
+
+    assert VariablesShared().judge(graph).note == (
+        "1 trainable and 1 global variable with 1 tower and with more"
+    )
+
+
 def test_broken_by_collections(snapshot: SnapshotAssertion) -> None:
     """Data flow pairs nothing here: the added variable has a use of its own."""
     graph = program(
@@ -688,7 +705,11 @@ def test_a_tower_of_more_parts_than_the_first_has() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "found"),
-    [("gpu*2", "an additional variable with 2 GPUs"), (None, "an additional variable")],
+    [
+        ("gpu*2", "an additional variable with 2 GPUs"),
+        ("cpu*1", "an additional variable"),
+        (None, "an additional variable"),
+    ],
 )
 def test_the_finding_on_a_variable_that_is_added_for_all_towers(
     machine: str | None, found: str, snapshot: SnapshotAssertion
