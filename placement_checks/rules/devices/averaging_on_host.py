@@ -56,6 +56,8 @@ class AveragingOnHost(Rule):
             assigned = analysis.ops[op].assigned
             if assigned and not any(assigned.matches(device) for device in allowed):
                 findings.append(self._finding(placement, op, assigned))
+        if not findings and (of_log := Need.GPUS.missing(evidence)) is not None:
+            return self.without(of_log)
         bring = "brings" if len(joining) == 1 else "bring"
         return self.verdict(findings, f"{plural(len(joining), 'op')} {bring} gradients together")
 

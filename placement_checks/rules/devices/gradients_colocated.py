@@ -29,7 +29,7 @@ class GradientsColocated(Rule):
 
     name = "gradients-colocated"
     kind = "assigned"
-    requires = frozenset({Need.ASSIGNED, Need.REQUESTED})
+    requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
 
     allow: tuple[str, ...] = ()
 

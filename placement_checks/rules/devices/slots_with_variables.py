@@ -47,6 +47,8 @@ class SlotsWithVariables(Rule):
             if placement.ops[slot].assigned != placement.ops[variable].assigned
             and not is_among(slot, self.allow)
         ]
+        if not findings and (of_log := Need.GPUS.missing(evidence)) is not None:
+            return self.without(of_log)
         return self.verdict(findings, plural(len(slots), "slot"))
 
 

@@ -297,6 +297,7 @@ def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
         pytest.param(
             program(op("sum/w", "AddN", "/cpu:0", "", gradient(0), gradient(1))), id="not placed"
         ),
+        pytest.param(program(placer="log", machine="cpu*1"), id="log of a machine without GPUs"),
         pytest.param(
             program(host("train", "NoOp", "^step/add")), id="gradients that no step applies"
         ),

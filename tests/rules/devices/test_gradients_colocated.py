@@ -249,6 +249,7 @@ def test_allowed_by_type_and_by_name(allow: Sequence[str], left: Sequence[str]) 
         pytest.param(program(placer=None), id="no placer"),
         pytest.param(program(assigned=Missing("it died")), id="unplaced"),
         pytest.param(program(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(program(placer="log", machine="cpu*1"), id="log of a machine without GPUs"),
         pytest.param(placement(on(0, "a", "MatMul")), id="no gradients"),
         pytest.param(program(step={"backward": ()}), id="none taken"),
         pytest.param(

@@ -364,6 +364,7 @@ def test_slots_that_are_elsewhere_on_purpose(allow: Sequence[str], left: Sequenc
         pytest.param(momentum(placer=None), id="no placer"),
         pytest.param(momentum(assigned=Missing("it died")), id="unplaced"),
         pytest.param(momentum(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(momentum(placer="log", machine="cpu*1"), id="log of a machine without GPUs"),
         pytest.param(program(), id="plain gradient descent"),
         pytest.param(average(step={"train_op": ()}), id="no train op"),
         pytest.param(
