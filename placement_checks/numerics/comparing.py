@@ -88,16 +88,21 @@ def difference(
         state = "noise"
     else:
         state = "equal"
-    if not np.isfinite(error):
-        error_in_eps = np.nan
-    elif unit:
-        error_in_eps = error / unit
-    else:
-        error_in_eps = np.inf if error else 0.0
-    limit_in_eps = limit / unit if unit else 0.0
     return Difference(
-        variable, state, _ratio(expected, found), float(error_in_eps), float(limit_in_eps)
+        variable,
+        state,
+        _ratio(expected, found),
+        float(_in_units(error, unit)),
+        float(limit / unit if unit else 0.0),
     )
+
+
+def _in_units(error: float, unit: float) -> float:
+    if not np.isfinite(error):
+        return np.nan
+    if unit:
+        return error / unit
+    return np.inf if error else 0.0
 
 
 def gradients(

@@ -15,6 +15,7 @@ from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Array, Arrays, Measurement, Trajectory
+    from placement_checks.numerics.comparing import Difference
     from placement_checks.numerics.trajectories import Divergence
 
 
@@ -102,23 +103,24 @@ class WeightsEqual(Rule):
             if not is_among(name, self.allow)
         ]
         equal = [same for same in equal if not is_among(same.variable, self.allow)]
-        too_coarse = [same.variable for same in equal if same.state == "too-coarse"]
         differences = [*(divergence.difference for divergence in divergences), *equal]
         figures = [difference.figures() for difference in differences]
-        steps = plural(len(measured.trajectory.found), "step")
+        return replace(self._verdict(measured.trajectory, findings, equal), figures=figures)
+
+    def _verdict(
+        self, trajectory: Trajectory, findings: Sequence[Finding], equal: Sequence[Difference]
+    ) -> Verdict:
+        too_coarse = [same.variable for same in equal if same.state == "too-coarse"]
         if too_coarse and not findings:
-            verdict = self.not_checked(
+            return self.not_checked(
                 f"the precision of {too_coarse[0]} is too coarse to show a difference of 1 %",
                 "build the model in float32 or float64 to compare",
             )
-        elif not findings and not any(
-            _is_moved(measured.trajectory, same.variable) for same in equal
-        ):
-            verdict = self.not_checked("no variable that the steps change is left to compare")
-        else:
-            note = f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"
-            verdict = self.verdict(findings, note)
-        return replace(verdict, figures=figures)
+        if not findings and not any(_is_moved(trajectory, same.variable) for same in equal):
+            return self.not_checked("no variable that the steps change is left to compare")
+        steps = plural(len(trajectory.found), "step")
+        note = f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"
+        return self.verdict(findings, note)
 
 
 def _finding(
@@ -179,19 +181,38 @@ def _diagnosis(
     divergences: Sequence[Divergence],
 ) -> tuple[str, str]:
     """What is likely wrong, and the fix."""
-    from placement_checks.numerics.comparing import differing
     from placement_checks.numerics.trajectories import (
         trained_variable_of,
         variables_with_stale_copies,
     )
+
+    if followed := _followed(measured, trajectory, divergence, divergences):
+        return followed
+    name = divergence.difference.variable
+    if _is_count(measured, name):
+        return _of_count(trajectory, name, divergence.step)
+    trained = trained_variable_of(name, trajectory)
+    if trained in variables_with_stale_copies(measured):
+        return _COPIES, _NO_COPIES
+    return _of_change(divergence.moved, is_trained=trained == name)
+
+
+def _followed(
+    measured: Measurement,
+    trajectory: Trajectory,
+    divergence: Divergence,
+    divergences: Sequence[Divergence],
+) -> tuple[str, str] | None:
+    """What else is wrong that explains it, and the fix, if anything else is."""
+    from placement_checks.numerics.comparing import differing
+    from placement_checks.numerics.trajectories import trained_variable_of
 
     name = divergence.difference.variable
     trained = trained_variable_of(name, trajectory)
     wrong = differing(measured.trials[0], measured.precisions)
     if trained in wrong:
         return "the gradient differs, see gradients-equal", "fix gradients-equal first"
-    is_count = measured.dtypes[name].startswith(("int", "uint"))
-    if trained is None and wrong and not is_count:
+    if trained is None and wrong and not _is_count(measured, name):
         return f"the gradient of {min(wrong)} differs, which it may follow", "fix that first"
     if trained != name and trained in {other.difference.variable for other in divergences}:
         return f"it follows {trained}", "fix that first"
@@ -202,28 +223,42 @@ def _diagnosis(
             f"{plural(first.step, 'step')}",
             "fix that first",
         )
-    if is_count:
-        both = (trajectory.found, trajectory.expected)
-        ours, theirs = (_moved(values, trajectory, name, divergence.step) for values in both)
-        return (
-            f"a step changes it by {ours.flat[0]:g}, and in the reference by {theirs.flat[0]:g}"
-            if ours.size == 1
-            else "a step changes it in another way",
-            "let a step count as one, whatever the number of towers and rows",
-        )
-    if trained in variables_with_stale_copies(measured):
-        return _COPIES, _NO_COPIES
-    if divergence.moved is not None and abs(divergence.moved) < 1e-3:
+    return None
+
+
+def _is_count(measured: Measurement, name: str) -> bool:
+    return measured.dtypes[name].startswith(("int", "uint"))
+
+
+def _of_count(trajectory: Trajectory, name: str, step: int) -> tuple[str, str]:
+    """What is likely wrong with the updates of a counter, and the fix."""
+    both = (trajectory.found, trajectory.expected)
+    ours, theirs = (_moved(values, trajectory, name, step) for values in both)
+    return (
+        f"a step changes it by {ours.flat[0]:g}, and in the reference by {theirs.flat[0]:g}"
+        if ours.size == 1
+        else "a step changes it in another way",
+        "let a step count as one, whatever the number of towers and rows",
+    )
+
+
+def _of_change(moved: float | None, *, is_trained: bool) -> tuple[str, str]:
+    """What is likely wrong by how far a step changes a variable, and the fix.
+
+    Args:
+        moved: its change, as `Divergence.moved`.
+        is_trained: whether it has a gradient of its own.
+    """
+    if moved is not None and abs(moved) < 1e-3:
         return (
             "it does not change",
             "see that the step runs the op that updates it, and that towers share it",
         )
-    if divergence.moved is not None and abs(divergence.moved - 1) > 1e-3:
+    if moved is not None and abs(moved - 1) > 1e-3:
         return (
-            f"that step changes it {divergence.moved:.3g} times as much, though its gradient is "
-            "equal"
-            if trained == name
-            else f"that step changes it {divergence.moved:.3g} times as much",
+            f"that step changes it {moved:.3g} times as much, though its gradient is equal"
+            if is_trained
+            else f"that step changes it {moved:.3g} times as much",
             "update it once a step, for all towers together, and at the reference's rate",
         )
     return (
