@@ -45,6 +45,23 @@ def losses_of(
     if not losses:
         return Losses((), unknown="which ops are the losses is not known; " + _FIX)
     all_towers = (1 << towers) - 1
+    by_tower = _by_tower(losses, tower_of, towers_behind, towers)
+    if all(by_tower):
+        return Losses(by_tower)
+    parts: list[list[int]] = [[] for _ in range(towers)]
+    for loss in losses:
+        for part, number in _parts(loss, flow, tower_of, towers_behind, all_towers):
+            parts[number].append(part)
+    if all(parts):
+        return Losses(parts, joint=True)
+    return Losses((), unknown="no loss is known for some of the towers; " + _FIX)
+
+
+def _by_tower(
+    losses: Sequence[int], tower_of: Sequence[int], towers_behind: Sequence[int], towers: int
+) -> list[list[int]]:
+    """The losses of each tower; those of none in turn, if as many towers have no other."""
+    all_towers = (1 << towers) - 1
     by_tower: list[list[int]] = [[] for _ in range(towers)]
     of_no_tower = []
     for loss in losses:
@@ -59,15 +76,7 @@ def losses_of(
     if len(missing) == len(of_no_tower) < towers:
         for of_tower, loss in zip(missing, of_no_tower, strict=True):
             of_tower.append(loss)
-    if all(by_tower):
-        return Losses(by_tower)
-    parts: list[list[int]] = [[] for _ in range(towers)]
-    for loss in losses:
-        for part, number in _parts(loss, flow, tower_of, towers_behind, all_towers):
-            parts[number].append(part)
-    if all(parts):
-        return Losses(parts, joint=True)
-    return Losses((), unknown="no loss is known for some of the towers; " + _FIX)
+    return by_tower
 
 
 def _parts(

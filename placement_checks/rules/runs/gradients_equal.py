@@ -118,7 +118,7 @@ class GradientsEqual(Rule):
         measured: Measurement,
         findings: Sequence[Finding],
         differences: Sequence[Difference],
-        notes: list[str],
+        notes: Sequence[str],
     ) -> Verdict:
         figures = [difference.figures() for difference in differences]
         names = {
@@ -130,13 +130,7 @@ class GradientsEqual(Rule):
             for difference in differences
             if difference.state == "equal" and difference.ratio is None
         ]
-        if names["noise"]:
-            notes.append(f"too noisy to compare: {_some(names['noise'])}")
-        if zero:
-            notes.append(f"zero in the reference: {_some(zero)}")
-        if measured.unread:
-            reason = next(iter(measured.unread.values()))
-            notes.append(f"not read: {_some(measured.unread)} ({reason})")
+        notes = [*notes, *_left_out(measured, names["noise"], zero)]
         if findings:
             number = len(findings)
             verb = "differs" if number == 1 else "differ"
@@ -254,6 +248,19 @@ def _worst(differences: Sequence[Difference]) -> str:
         if difference.state == "equal" and difference.ratio is not None
     ]
     return f"{plural(len(errors), 'variable')}, at most {max(errors, default=0.0):.1f} eps apart"
+
+
+def _left_out(
+    measured: Measurement, noisy: Collection[str], zero: Collection[str]
+) -> Iterator[str]:
+    """Notes on the gradients that say nothing, and on those that could not be read."""
+    if noisy:
+        yield f"too noisy to compare: {_some(noisy)}"
+    if zero:
+        yield f"zero in the reference: {_some(zero)}"
+    if measured.unread:
+        reason = next(iter(measured.unread.values()))
+        yield f"not read: {_some(measured.unread)} ({reason})"
 
 
 def _some(names: Collection[str]) -> str:
