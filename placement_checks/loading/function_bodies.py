@@ -42,46 +42,9 @@ def check_calls(graph_def: Any, program: str) -> None:
     library = _library(graph_def)
     if not library:
         return
-    sizes: dict[str, _Size] = {}
-
-    def of_calls(nodes: Any, within: tuple[str, ...]) -> _Size:
-        """What all calls among the nodes expand to; each function is counted once."""
-        functions = [
-            function
-            for node in nodes
-            if _is_call(node, library)
-            for function, _ in _bodies(node, library)
-            if function in library
-        ]
-        for function in functions:
-            if function in within:
-                raise InputError(
-                    program,
-                    f"its function '{function}' calls itself, and every call is inlined to be "
-                    "placed",
-                    "write the recursion as a loop",
-                )
-            if function not in sizes:
-                if len(within) == MAX_DEPTH:
-                    raise too_deep()
-                nodes = library[function].node_def
-                ops, levels = of_calls(nodes, (*within, function))
-                sizes[function] = _Size(len(nodes) + ops, levels + 1)
-        called = [sizes[function] for function in functions]
-        return _Size(
-            sum(size.ops for size in called), max((size.levels for size in called), default=0)
-        )
-
-    def too_deep() -> InputError:
-        return InputError(
-            program,
-            f"its functions call each other more than {MAX_DEPTH} levels deep",
-            "build it with less deeply nested calls",
-        )
-
-    ops, levels = of_calls(graph_def.node, ())
+    ops, levels = _Expansion(library, program).of_calls(graph_def.node, ())
     if levels > MAX_DEPTH:
-        raise too_deep()
+        raise _too_deep(program)
     if ops > MAX_NESTED:
         raise InputError(
             program,
@@ -89,6 +52,51 @@ def check_calls(graph_def: Any, program: str) -> None:
             f"{MAX_NESTED:,} are placed",
             "build a part of it, or call fewer functions from each other",
         )
+
+
+class _Expansion:
+    """What the calls of a program expand to; each function of its library is counted once."""
+
+    def __init__(self, library: Mapping[str, Any], program: str) -> None:
+        self._library = library
+        self._program = program
+        self._sizes: dict[str, _Size] = {}
+
+    def of_calls(self, nodes: Any, within: tuple[str, ...]) -> _Size:
+        """What all calls among the nodes of a function expand to, inside the others ``within``."""
+        functions = [
+            function
+            for node in nodes
+            if _is_call(node, self._library)
+            for function, _ in _bodies(node, self._library)
+            if function in self._library
+        ]
+        for function in functions:
+            if function in within:
+                raise InputError(
+                    self._program,
+                    f"its function '{function}' calls itself, and every call is inlined to be "
+                    "placed",
+                    "write the recursion as a loop",
+                )
+            if function not in self._sizes:
+                if len(within) == MAX_DEPTH:
+                    raise _too_deep(self._program)
+                body = self._library[function].node_def
+                ops, levels = self.of_calls(body, (*within, function))
+                self._sizes[function] = _Size(len(body) + ops, levels + 1)
+        called = [self._sizes[function] for function in functions]
+        return _Size(
+            sum(size.ops for size in called), max((size.levels for size in called), default=0)
+        )
+
+
+def _too_deep(program: str) -> InputError:
+    return InputError(
+        program,
+        f"its functions call each other more than {MAX_DEPTH} levels deep",
+        "build it with less deeply nested calls",
+    )
 
 
 def _rounded(number: int) -> str:

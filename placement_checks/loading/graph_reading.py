@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +94,7 @@ def requested(source: GraphSource) -> Placement:
     ops: dict[str, Op] = {}
     variables: list[Variable] = []
     details = GraphDetails(source.graph_def, source.live, source.folder)
-
-    def device_of(text: str, op: str) -> Device:
-        try:
-            return Device.parse(text)
-        except InputError as error:
-            where = next(map(str, details.frames(op)), "")
-            raise InputError(
-                source.program,
-                f"op '{op}'{where and f' ({where})'} asks for the device {error.object}, "
-                f"and {error.message}",
-                error.fix,
-            ) from None
-
+    device_of = partial(_device, source.program, details)
     for node in source.graph_def.node:
         name = node.name
         if not name or name in ops:
@@ -138,6 +127,20 @@ def requested(source: GraphSource) -> Placement:
 def name_of(tensor: str) -> str:
     """The name of a variable without ``:0``."""
     return tensor.partition(":")[0]
+
+
+def _device(program: str, details: GraphDetails, text: str, op: str) -> Device:
+    """The device that an op requests."""
+    try:
+        return Device.parse(text)
+    except InputError as error:
+        where = next(map(str, details.frames(op)), "")
+        raise InputError(
+            program,
+            f"op '{op}'{where and f' ({where})'} asks for the device {error.object}, "
+            f"and {error.message}",
+            error.fix,
+        ) from None
 
 
 def _variable(node: Any, program: str) -> Variable:

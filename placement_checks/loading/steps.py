@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -21,31 +22,7 @@ def step_ops(step: Step, source: GraphSource) -> StepOps:
     Raises:
         InputError: the program names an op that is not in its graph, or not an op at all.
     """
-    in_graph = {node.name for node in source.graph_def.node}
-
-    def names(key: str, value: Any) -> Iterator[str]:
-        if value is None:
-            return
-        if isinstance(value, list | tuple):
-            for item in value:
-                yield from names(key, item)
-            return
-        named = value
-        if isinstance(value, tf.Variable):  # also what an assignment yields, by its own op
-            named = getattr(value, "op", None)
-        elif parts := components(value):
-            yield from names(key, parts)
-            return
-        name = named if isinstance(named, str) else getattr(named, "name", None)
-        foreign = getattr(named, "graph", source.live) is not source.live
-        if foreign or not isinstance(name, str) or producer_of(name) not in in_graph:
-            raise InputError(
-                source.program,
-                f"its {key} is {value!r:.80}, which is not an op of the graph it built",
-                "return the ops and tensors themselves",
-            )
-        yield name
-
+    names = partial(_names, source, {node.name for node in source.graph_def.node})
     return source.step_ops._replace(
         train_op=tuple(names("train_op", step.train_op)),
         losses=tuple(names("loss", step.loss)),
@@ -58,6 +35,31 @@ def step_ops(step: Step, source: GraphSource) -> StepOps:
         ),
         session=_session(step.config),
     )
+
+
+def _names(source: GraphSource, in_graph: Collection[str], key: str, value: Any) -> Iterator[str]:
+    """The names of the ops and tensors in what a program says under a key."""
+    if value is None:
+        return
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _names(source, in_graph, key, item)
+        return
+    named = value
+    if isinstance(value, tf.Variable):  # also what an assignment yields, by its own op
+        named = getattr(value, "op", None)
+    elif parts := components(value):
+        yield from _names(source, in_graph, key, parts)
+        return
+    name = named if isinstance(named, str) else getattr(named, "name", None)
+    foreign = getattr(named, "graph", source.live) is not source.live
+    if foreign or not isinstance(name, str) or producer_of(name) not in in_graph:
+        raise InputError(
+            source.program,
+            f"its {key} is {value!r:.80}, which is not an op of the graph it built",
+            "return the ops and tensors themselves",
+        )
+    yield name
 
 
 def components(value: Any) -> list[Any]:

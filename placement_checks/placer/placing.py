@@ -64,7 +64,14 @@ def place(placement: Placement, graph_def: Any, machine: Machine, devices: Devic
             placer=kind,
             assigned=Missing(f"the machine ({machine}) lacks tasks that the program names"),
         )
-    graph_def = prepared(graph_def, machine)
+    return _placed(process, prepared(graph_def, machine), placement, kind)
+
+
+def _placed(
+    process: PlacerProcess, graph_def: Any, placement: Placement, kind: Placer
+) -> Placement:
+    """What the placer makes of a prepared graph; softly where it may, or where it refuses else."""
+    refusals: list[Refusal] = []
     try:
         if not placement.soft:
             try:

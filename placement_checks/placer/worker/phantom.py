@@ -108,17 +108,7 @@ class Phantom:
         workers = self._workers_of({_devices(devices) for _, _, devices in tasks})
         for job, index, devices in tasks:
             cluster.setdefault(job, {})[index] = workers[_devices(devices)].address
-        request = grpc_messages.CreateSessionRequest(
-            graph_def=None, config=_config(cluster, soft), target=f"grpc://{self._master}"
-        )
-        # Appending the field by hand saves parsing the graph here: field 1, length-delimited.
-        message = b"\x0a" + _varint(len(graph)) + graph + request.SerializeToString()
-        try:
-            session = grpc_messages.CreateSessionResponse.FromString(
-                self._call("CreateSession", message, limit)
-            ).session_handle
-        except grpc.RpcError as error:
-            _raise(error)
+        session = self._session(graph, _config(cluster, soft), limit)
         for worker in workers.values():
             worker.expect(session)
         try:
@@ -134,6 +124,19 @@ class Phantom:
             for graph_def in worker.parts():
                 for node in graph_def.node:
                     yield node.name, node.device
+
+    def _session(self, graph: bytes, config: config_pb2.ConfigProto, limit: float) -> str:
+        """The handle of a new session of the master for a graph."""
+        request = grpc_messages.CreateSessionRequest(
+            graph_def=None, config=config, target=f"grpc://{self._master}"
+        )
+        # Appending the field by hand saves parsing the graph here: field 1, length-delimited.
+        message = b"\x0a" + _varint(len(graph)) + graph + request.SerializeToString()
+        try:
+            answer = self._call("CreateSession", message, limit)
+        except grpc.RpcError as error:
+            _raise(error)
+        return cast(str, grpc_messages.CreateSessionResponse.FromString(answer).session_handle)
 
     def _workers_of(self, lists: set[Devices]) -> dict[Devices, _Worker]:
         """A worker for each list of devices; those of the machine before are kept if they fit."""
