@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -75,32 +75,19 @@ def command(
     failed. With --require-all it is 1 where any rule could not be checked. Of several targets the
     worst counts.
     """
-    policy: dict[str, dict[str, Any]] = {}
-    for rule, parameter, value in map(parse_setting, sets):
-        policy.setdefault(rule, {})[parameter] = value
-    for wrong in policy_errors(policy, "--set "):
-        raise wrong
     call = call_settings(
         gpus,
         machine,
         soft,
         rules=rules,
         without=without,
-        policy=policy,
+        policy=_policy(sets),
         reference=reference,
         batch=batch,
     )
     for name in (*rules, *without):
         rule_named(name)
-    configured = configuration.load(Path.cwd())
-    jobs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
-        (target, call.defaulting_to(own).defaulting_to(configured.settings))
-        for target, own in configured.programs
-    ]
-    if not jobs:
-        raise UsageError(
-            "", "there is nothing to verify", "name a target such as train.py:build_towers"
-        )
+    jobs = _jobs(targets, call)
     check_targets([graph, reference], batch)
     results = _Results()
     with written(output) as stream:
@@ -111,6 +98,40 @@ def command(
     for error in results.errors:
         print_error(error, details=output_format == "text")
     return results.status(rules, require_all)
+
+
+def _policy(sets: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The parameters that ``--set`` gives, by rule.
+
+    Raises:
+        UsageError: one has another form.
+        ConfigError: there is no such rule or field, or it does not take the value.
+    """
+    policy: dict[str, dict[str, Any]] = {}
+    for rule, parameter, value in map(parse_setting, sets):
+        policy.setdefault(rule, {})[parameter] = value
+    for wrong in policy_errors(policy, "--set "):
+        raise wrong
+    return policy
+
+
+def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
+    """What to verify, each with its settings; without targets the programs of pyproject.toml.
+
+    Raises:
+        UsageError: there is nothing.
+        ConfigError: pyproject.toml is wrong.
+    """
+    configured = configuration.load(Path.cwd())
+    jobs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
+        (target, call.defaulting_to(own).defaulting_to(configured.settings))
+        for target, own in configured.programs
+    ]
+    if not jobs:
+        raise UsageError(
+            "", "there is nothing to verify", "name a target such as train.py:build_towers"
+        )
+    return jobs
 
 
 @dataclass
