@@ -7,7 +7,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -19,6 +19,8 @@ from placement_checks.core.placement import Placement
 
 if TYPE_CHECKING:
     from placement_checks.core.program import Batch, Target
+    from placement_checks.run.feeding import Feeding
+    from placement_checks.run.runnable import RunnableProgram
     from placement_checks.run.session import ProgramSession
 
 ANSWER_LIMIT = 5.0  # seconds within which a task takes a connection
@@ -137,13 +139,41 @@ class Cluster:
         """
         import numpy as np
 
+        program, feeding = self._prepared(target, batch, rows)
+        training = program.placement.step
+        fetches = {"step": list(training.train_op), "losses": list(training.losses)}
+        initial = program.built.initial
+        initialisers = [
+            initial.initializers.values(),
+            initial.local_initializers.values(),
+            initial.tables,
+        ]
+        rng = np.random.default_rng(seed)
+        ran_on: dict[str, Device] = {}
+        losses = []
+        with self._session(program, seconds) as session:
+            for number, ops in enumerate(initialisers):
+                self._run(session, f"initialiser {number}", seconds, list(ops), None, ran_on)
+            for step in range(steps):
+                feeds = feeding.to_towers(feeding.batch(rng, feeding.rows)) if feeding else None
+                fetched = self._run(session, f"step {step + 1}", seconds, fetches, feeds, ran_on)
+                losses.append([float(np.mean(loss)) for loss in fetched["losses"]])
+        return Trained(self._placed(program.placement, ran_on), losses)
+
+    def _prepared(
+        self, target: Target, batch: Batch, rows: int
+    ) -> tuple[RunnableProgram, Feeding | None]:
+        """A program built for the machine, and how it is fed; None where it has no inputs.
+
+        Raises:
+            InputError: a task takes no connections, or the program cannot be trained on them.
+        """
         from placement_checks.core.errors import CannotRun
         from placement_checks.loading.batches import batch_of
         from placement_checks.loading.programs import load
         from placement_checks.run.feeding import Feeding
         from placement_checks.run.preconditions import check_step_known
         from placement_checks.run.runnable import runnable
-        from placement_checks.run.session import ProgramSession
 
         self.answers()
         program = load(target, self.machine.towers)
@@ -159,36 +189,24 @@ class Cluster:
             )
         except CannotRun as reason:
             raise InputError(program.name, str(reason)) from None
-        config = type(runnable_program.config)(
-            log_device_placement=True, allow_soft_placement=runnable_program.placement.soft
+        return runnable_program, feeding
+
+    @contextlib.contextmanager
+    def _session(self, program: RunnableProgram, seconds: float) -> Iterator[ProgramSession]:
+        """A session on the master, closed at the end as far as the tasks let it."""
+        from placement_checks.run.session import ProgramSession
+
+        config = type(program.config)(
+            log_device_placement=True, allow_soft_placement=program.placement.soft
         )
-        training = runnable_program.placement.step
-        fetches = {"step": list(training.train_op), "losses": list(training.losses)}
-        initial = program.initial
-        initialisers = [
-            initial.initializers.values(),
-            initial.local_initializers.values(),
-            initial.tables,
-        ]
-        rng = np.random.default_rng(seed)
-        ran_on: dict[str, Device] = {}
-        losses = []
-        session = ProgramSession(
-            replace(runnable_program, config=config), seconds, target=self.target
-        )
+        session = ProgramSession(replace(program, config=config), seconds, target=self.target)
         try:
-            for number, ops in enumerate(initialisers):
-                self._run(session, f"initialiser {number}", seconds, list(ops), None, ran_on)
-            for step in range(steps):
-                feeds = feeding.to_towers(feeding.batch(rng, feeding.rows)) if feeding else None
-                fetched = self._run(session, f"step {step + 1}", seconds, fetches, feeds, ran_on)
-                losses.append([float(np.mean(loss)) for loss in fetched["losses"]])
+            yield session
         finally:
             # Where a task is gone, closing the session waits for it for ever.
             closing = threading.Thread(target=session.close, daemon=True)
             closing.start()
             closing.join(_GRACE)
-        return Trained(self._placed(runnable_program.placement, ran_on), losses)
 
     def _run(
         self,
