@@ -46,19 +46,8 @@ class Feeding:
         shares: Sequence[int] = (),
         fewest: int = FEWEST,
     ) -> None:
+        _check_inputs(towers, reference)
         self._programs = [towers, reference] if reference else [towers]
-        for program in self._programs:
-            if not program.inputs:
-                raise CannotRun(
-                    f"{program.name} does not say what to feed; return it from the function that "
-                    "builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
-                )
-        if reference and not reference.shared:
-            raise InputError(
-                reference.name,
-                f"it has inputs for {len(reference.inputs)} towers, and a reference has one",
-                "name the program for one GPU as the reference",
-            )
         self._towers = towers
         self._reference = reference or towers
         # A case is fed more than once: to be traced, measured, and timed for other rows.
@@ -77,21 +66,9 @@ class Feeding:
         fixed = self._fixed()
         total = sum(self._parts) if not towers.shared else towers.gpus
         saved = make.rows if isinstance(make, Case) else 0
-        self.rows = (
-            rows or fixed or saved or total * -(-max(fewest, _FEWEST_PER_TOWER * total) // total)
-        )
-        if fixed and rows and fixed != rows:
-            raise InputError(
-                f"a batch of {plural(rows, 'row')}",
-                f"the programs take {fixed}",
-                "leave the number out",
-            )
-        if self.rows % total:
-            raise InputError(
-                towers.name,
-                f"{plural(self.rows, 'row')} cannot be cut for its {plural(total, 'tower')}",
-                f"take a multiple of {total}, such as {total * _FEWEST_PER_TOWER}",
-            )
+        some = total * -(-max(fewest, _FEWEST_PER_TOWER * total) // total)
+        self.rows = rows or fixed or saved or some
+        _check_rows(towers.name, self.rows, fixed, total)
         self.odd = 0 if fixed or rows or not towers.shared or total == 1 else self.rows + 1
         self.split: Split = () if towers.shared else self._cut(self.rows)
 
@@ -199,6 +176,38 @@ class Feeding:
         for mapping, rows in zip(self._towers.inputs, split, strict=True):
             feeds |= _checked(self._towers, mapping, _taken(batch, rows))
         return feeds
+
+
+def _check_inputs(towers: RunnableProgram, reference: RunnableProgram | None) -> None:
+    """Check that both programs say what to feed, and the reference as one for one GPU."""
+    for program in (towers, reference) if reference else (towers,):
+        if not program.inputs:
+            raise CannotRun(
+                f"{program.name} does not say what to feed; return it from the function that "
+                "builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
+            )
+    if reference and not reference.shared:
+        raise InputError(
+            reference.name,
+            f"it has inputs for {len(reference.inputs)} towers, and a reference has one",
+            "name the program for one GPU as the reference",
+        )
+
+
+def _check_rows(program: str, rows: int, fixed: int, total: int) -> None:
+    """Check that a global batch is of the ``fixed`` size, if any, and cut into ``total`` parts."""
+    if fixed and fixed != rows:
+        raise InputError(
+            f"a batch of {plural(rows, 'row')}",
+            f"the programs take {fixed}",
+            "leave the number out",
+        )
+    if rows % total:
+        raise InputError(
+            program,
+            f"{plural(rows, 'row')} cannot be cut for its {plural(total, 'tower')}",
+            f"take a multiple of {total}, such as {total * _FEWEST_PER_TOWER}",
+        )
 
 
 def _taken(batch: Batch, rows: Sequence[int] | None) -> Batch:

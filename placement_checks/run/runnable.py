@@ -98,18 +98,12 @@ def runnable(
     placement = built.requested
     indices = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
     most_gpus = max([built.gpus, *(index + 1 for index in indices)])
-    jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
-    simulated = uses_simulated(most_gpus, devices) if cluster is None else devices == "simulated"
     if cluster is not None:
+        simulated = devices == "simulated"
         _in_cluster(placement, cluster)
-    elif jobs:
-        raise CannotRun(
-            f"it names the job {sorted(map(str, jobs))[0]}: programs of several tasks are not run"
-        )
-    elif devices == "real" and uses_simulated(most_gpus):
-        raise CannotRun(
-            f"{built.name} wants {plural(most_gpus, 'GPU')}, and real ones are asked for"
-        )
+    else:
+        simulated = uses_simulated(most_gpus, devices)
+        _on_this_machine(placement, most_gpus, devices)
     inputs, shared = _inputs(built.step, built.name)
     return RunnableProgram(
         built=built,
@@ -134,6 +128,19 @@ def _in_cluster(placement: Placement, cluster: Machine) -> None:
                 f"{op.name}{f' (built at {where})' if where else ''} {lacking}",
                 cluster.fix_for(op.requested),
             )
+
+
+def _on_this_machine(placement: Placement, gpus: int, devices: Devices) -> None:
+    """Check that a program of so many GPUs names no other task, nor real GPUs that are missing."""
+    jobs = {op.requested.job for op in placement.ops.values()} - {None, "localhost"}
+    if jobs:
+        raise CannotRun(
+            f"it names the job {sorted(map(str, jobs))[0]}: programs of several tasks are not run"
+        )
+    if devices == "real" and uses_simulated(gpus):
+        raise CannotRun(
+            f"{placement.program} wants {plural(gpus, 'GPU')}, and real ones are asked for"
+        )
 
 
 def _inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:

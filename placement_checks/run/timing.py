@@ -93,38 +93,8 @@ class TimedPair:
         for program, feeds in ((pair.towers, to_towers), (pair.reference, to_single)):
             check_step_known(program)
             check_all_fed(program, feeds)
-        gpus, simulated = pair.towers.gpus, pair.towers.simulated
         with ExitStack() as stack:
-
-            def opened(program: RunnableProgram, feeds: Batch, threads: int) -> ProgramSession:
-                threads = threads if simulated else 0
-                session = ProgramSession(program, _SECONDS, threads=threads, timed=True)
-                stack.enter_context(session)
-                session.begin({})
-                session.step(feeds)  # `prepared` steps do not explain errors
-                return session
-
-            single = opened(pair.reference, to_single, 1)
-            towers = opened(pair.towers, to_towers, gpus)
-            baseline = opened(pair.towers, to_towers, 1) if simulated else single
-            single_step = single.prepared(to_single)
-            self._single = TimedLoop(single_step)
-            self._towers = TimedLoop(towers.prepared(to_towers))
-            self._baseline = TimedLoop(baseline.prepared(to_towers) if simulated else single_step)
-            self._contention: TimedLoop | None = None
-            if simulated and gpus <= len(os.sched_getaffinity(0)):
-                others = [opened(pair.reference, to_single, 1) for _ in range(gpus - 1)]
-                steps = [single_step, *(session.prepared(to_single) for session in others)]
-                self._pool = stack.enter_context(ThreadPoolExecutor(gpus))
-                self._contention = TimedLoop(partial(self.in_parallel, steps))
-            self._tracers = [
-                Tracer(session, feeds, self.rows)
-                for session, feeds in (
-                    (towers, to_towers),
-                    (single, to_single),
-                    (baseline, to_towers if simulated else to_single),
-                )
-            ]
+            self._open(stack, to_towers, to_single)
             self._warm_up()
             self._stack = stack.pop_all()
 
@@ -138,6 +108,40 @@ class TimedPair:
         _trace: TracebackType | None,
     ) -> None:
         self._stack.close()
+
+    def _open(self, stack: ExitStack, to_towers: Batch, to_single: Batch) -> None:
+        """Make the loops and the tracers, on sessions that the stack closes."""
+        gpus, simulated = self._pair.towers.gpus, self._pair.towers.simulated
+
+        def opened(program: RunnableProgram, feeds: Batch, threads: int) -> ProgramSession:
+            threads = threads if simulated else 0
+            session = ProgramSession(program, _SECONDS, threads=threads, timed=True)
+            stack.enter_context(session)
+            session.begin({})
+            session.step(feeds)  # `prepared` steps do not explain errors
+            return session
+
+        single = opened(self._pair.reference, to_single, 1)
+        towers = opened(self._pair.towers, to_towers, gpus)
+        baseline = opened(self._pair.towers, to_towers, 1) if simulated else single
+        single_step = single.prepared(to_single)
+        self._single = TimedLoop(single_step)
+        self._towers = TimedLoop(towers.prepared(to_towers))
+        self._baseline = TimedLoop(baseline.prepared(to_towers) if simulated else single_step)
+        self._contention: TimedLoop | None = None
+        if simulated and gpus <= len(os.sched_getaffinity(0)):
+            others = [opened(self._pair.reference, to_single, 1) for _ in range(gpus - 1)]
+            steps = [single_step, *(session.prepared(to_single) for session in others)]
+            self._pool = stack.enter_context(ThreadPoolExecutor(gpus))
+            self._contention = TimedLoop(partial(self.in_parallel, steps))
+        self._tracers = [
+            Tracer(session, feeds, self.rows)
+            for session, feeds in (
+                (towers, to_towers),
+                (single, to_single),
+                (baseline, to_towers if simulated else to_single),
+            )
+        ]
 
     def _warm_up(self) -> None:
         others = [timed for timed in (self._baseline, self._contention) if timed]
