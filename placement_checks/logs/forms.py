@@ -238,10 +238,15 @@ def _is_prefix(lead: bytes) -> bool:
 
 def _typed_tail(node: bytes, tail: bytes) -> tuple[str | None, str] | None:
     """Op and device of a record that is cut in two behind its node; None where it is none."""
-    typed = _known_tail(tail) if len(tail) < _LONGEST else None
+    typed = typed_of(tail)
     if typed is None or not node or node.translate(None, NODE) or node[0] in b"-/>":
         return None
     return None if typed[0] is None and _PROSE.fullmatch(node) else typed
+
+
+def typed_of(tail: bytes) -> tuple[str | None, str] | None:
+    """Op and device of what comes behind the name of a node and a colon; None if not these two."""
+    return _known_tail(tail) if len(tail) < _LONGEST else None
 
 
 @lru_cache(4096)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from placement_checks.core.errors import InputError
@@ -44,10 +46,14 @@ def read_logs(
     Raises:
         InputError: a file does not exist, cannot be read, or is not text.
     """
+    with _without_collector():
+        return _read([str(name) for name in names], processes, watch, packed)
+
+
+def _read(names: Sequence[str], processes: int, watch: Watch | None, packed: bool) -> Log:
     total = Tally()
     troubles: list[str] = []
-    listed = [str(name) for name in names]
-    for name in listed:
+    for name in names:
         source = Source(name, packed=packed)
         parts = [source] if in_pieces(source.sample) else source.parts(processes)
         others = [_Forked(part) for part in parts[1:]]
@@ -60,7 +66,19 @@ def read_logs(
         for tally in tallies:
             total.merge(tally)
         troubles += [f"{name}: {trouble}" for part in parts for trouble in part.troubles]
-    return total.log(" + ".join(listed), troubles)
+    return total.log(" + ".join(names), troubles)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pause the collector of circles: none are made here, and it walks over all the records."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _tally(source: Source, watch: Watch | None = None) -> Tally:

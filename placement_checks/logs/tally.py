@@ -5,17 +5,22 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from itertools import islice
+from itertools import compress, repeat
+from operator import not_
 
-from placement_checks.logs.forms import Reading, Record, is_common, read, read_common
+from placement_checks.logs.forms import Reading, Record, is_common, read
 from placement_checks.logs.hints import Hints
 from placement_checks.logs.log import Log
+from placement_checks.logs.texts import Texts, counted, larger, records_of
 from placement_checks.logs.torn import Torn, complete, cut, may_be_torn, unfinished
 
-# The start of a line, and the time of TensorFlow's or absl's log prefix, in which no two lines
-# are alike: 2024-01-21 21:16:10.179741: | I0000 00:00:1795000000.179741   19303
+# The start of a line, the time of TensorFlow's or absl's log prefix, in which no two lines are
+# alike, and what is left of that prefix:
+# 2024-01-21 21:16:10.179741: I tensorflow/…/placer.cc:125] | I0000 00:00:1795000000.179741   19303
+# Without a time or an I it is left to `read`, as a line of stdout would be walked over for it.
 _START = re.compile(
     rb"\n(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ )?"
+    rb"((?:I |(?<= ))\S{1,200}\.cc:\d{1,9}\] )?"
 )
 _MAX_SEEN = 50_000
 
@@ -23,45 +28,48 @@ _MAX_SEEN = 50_000
 class Tally:
     """What was found so far.
 
-    Common lines are counted as they stand, which costs one look-up each: few of the millions of
-    lines of a long log are distinct. All others are read at once.
+    Common lines are counted by their text, the copies on stderr apart, which costs one look-up
+    each: few of the millions of lines of a long log are distinct. All others are read at once.
     """
 
     def __init__(self) -> None:
-        self._common: Counter[bytes] = Counter()
-        self._texts: tuple[Counter[bytes], Counter[bytes]] = (Counter(), Counter())
-        self._seen: dict[bytes, Reading] = {}  # lines among them that `is_common` does not know
+        self._common = Texts()
+        self._logged = Texts()
         self._mixed: Counter[Reading] = Counter()
         self._torn = Torn()
         self._hints = Hints()
 
     def add(self, block: bytes) -> None:
         """Count the lines of a block, each behind its newline; blocks come in order."""
-        _, *lines = _START.split(block)
-        before = len(self._common)
-        self._common.update(lines)
+        plain, logged, prefixes = _streams(block)
         heads: dict[bytes, bytes] = {}
-        for line in list(islice(reversed(self._common), len(self._common) - before)):
-            if not is_common(line):
-                self._look_at(line, heads)
+        for text in self._common.count(plain, self._logged):
+            self._look_at(text, text, self._common, heads)
+        if odd := self._logged.count(logged, self._common):
+            prefix_of = dict(zip(logged, prefixes, strict=True))
+            for text in odd:
+                self._look_at(prefix_of[text] + text, text, self._logged, heads)
+        self._common.checked()
+        self._logged.checked()
         if heads or self._torn.waiting:
-            self._torn.look(lines, heads)
+            self._torn.look(plain, heads)
 
-    def _look_at(self, line: bytes, heads: dict[bytes, bytes]) -> None:
-        """Read a line that is more, or less, than one record."""
+    def _look_at(self, line: bytes, text: bytes, texts: Texts, heads: dict[bytes, bytes]) -> None:
+        """Read a line that is more, or less, than one record; ``texts`` has its ``text``."""
         head, rest = cut(line)
         readings = read(rest)
         torn = unfinished(rest, readings)
-        if len(readings) == 1 and not (head or torn) and len(self._seen) < _MAX_SEEN:
-            self._seen[line] = readings[0]
+        if len(readings) == 1 and not (head or torn) and len(texts.seen) < _MAX_SEEN:
+            texts.seen[text] = readings[0]
             return
-        times = self._common.pop(line)
+        times = texts.pop(text)
         if head:
             heads[line] = head
             if record := complete(head):
                 self._mixed[Reading(record, logged=False)] += times
             if is_common(rest):
-                self._common[rest] += times
+                _, bracket, common = rest.rpartition(b"] ")
+                (self._logged if bracket else self._common)[common] += times
                 return
         for reading in readings:
             self._mixed[reading] += times
@@ -78,30 +86,26 @@ class Tally:
         for block in blocks:
             if not self._torn.waiting:
                 break
-            self._torn.look_beyond(_START.split(block)[1:])
+            plain, _, _ = _streams(block)
+            self._torn.look_beyond(plain)
 
     def fold(self) -> None:
-        """Make of the lines the two copies of each text, behind a log prefix and without."""
-        while self._common:  # handed over piece by piece: there may be much of it
-            line, times = self._common.popitem()
-            if reading := self._seen.get(line):
-                self._mixed[reading] += times
-                continue
-            _, bracket, text = line.rpartition(b"] ")
-            count = self._texts[bracket != b""]
-            count[text] = count.get(text, 0) + times
-        self._seen.clear()
+        """Leave nothing but records among the texts."""
+        self._mixed.update(self._common.fold())
+        self._mixed.update(self._logged.fold())
 
     def merge(self, other: Tally) -> None:
         """Take in what was counted of the next part of a log, or of another log of the run."""
-        for texts, others in zip(self._texts, other._texts, strict=True):
-            texts.update(others)
+        self._common.update(other._common)
+        self._logged.update(other._logged)
+        self._common.checked()
+        self._logged.checked()
         self._mixed.update(other._mixed)
         self._torn.merge(other._torn)
         self._hints.merge(other._hints)
 
     def __bool__(self) -> bool:
-        return bool(self._common or self._mixed or any(self._texts))
+        return bool(self._common or self._logged or self._mixed)
 
     @property
     def has_text(self) -> bool:
@@ -114,11 +118,7 @@ class Tally:
         plain, logged = self._copies()
         torn = self._torn.settle(plain, logged)
         _unglue(plain, logged)
-        counts = {
-            record: count
-            for record in dict.fromkeys((*logged, *plain))
-            if (count := max(plain.get(record, 0), logged.get(record, 0)))
-        }
+        counts = larger(plain, logged)
         return Log(
             name,
             counts,
@@ -131,21 +131,28 @@ class Tally:
 
     def _copies(self) -> tuple[dict[Record, int], dict[Record, int]]:
         """How often each record is there without a log prefix, and with one."""
-        plain: dict[Record, int] = {}
-        logged: dict[Record, int] = {}
-        plain_texts, logged_texts = self._texts
-        while logged_texts:
-            text, times = logged_texts.popitem()
-            if record := read_common(text):  # None if the block was interrupted
-                _add(logged, record, times)
-                _add(plain, record, plain_texts.pop(text, 0))
-        while plain_texts:
-            text, times = plain_texts.popitem()
-            if record := read_common(text):
-                _add(plain, record, times)
+        records = records_of(self._logged)
+        logged = counted(records, list(self._logged.values()))
+        # Of most records both copies have the same text: it is cut up only once.
+        copies = list(map(self._common.pop, self._logged, repeat(0)))
+        self._logged.clear()
+        both = compress(records, copies)
+        plain = counted(
+            [*both, *records_of(self._common)],
+            [*filter(None, copies), *self._common.values()],
+        )
+        self._common.clear()
         for (record, with_prefix), times in self._mixed.items():
             _add(logged if with_prefix else plain, record, times)
         return plain, logged
+
+
+def _streams(block: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """The lines of stdout, and those of stderr in two parts: the texts, and their log prefixes."""
+    _, *pieces = _START.split(block)
+    prefixes, texts = pieces[::2], pieces[1::2]
+    plain = list(compress(texts, map(not_, prefixes)))
+    return plain, list(compress(texts, prefixes)), list(filter(None, prefixes))
 
 
 def _add(counts: MutableMapping[Record, int], record: Record, times: int) -> None:

@@ -119,7 +119,10 @@ class Torn:
         self._marks: Counter[bytes] = Counter()
 
     def look(self, lines: list[bytes], heads: Mapping[bytes, bytes]) -> None:
-        """Go through a block's lines; ``heads`` has those that begin with a torn record."""
+        """Go through a block's lines of stdout; ``heads`` has those that begin with a torn record.
+
+        Lines of stderr are left out, but for those with a torn record before their log prefix.
+        """
         begin = 0
         for here in compress(range(len(lines)), map(heads.__contains__, lines)):
             self._go_on(lines, begin, here)
