@@ -16,13 +16,12 @@ torn.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Mapping, MutableMapping
 from itertools import compress
 
+from placement_checks.logs.copies import correct_names, without_copy
 from placement_checks.logs.forms import DEVICE, NODE, OP, Reading, Record, read, read_common
-from placement_checks.logs.writing import spellings
 
 _LOG_PREFIX = re.compile(
     rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:[\d.]+ +\d+ )?"
@@ -35,7 +34,6 @@ _HEAD = re.compile(
     + rb"+(?:\)(?::(?: (?:/[\w:/]*)?)?)?)?)?|/[\w:/]*)?)?)?"
 )
 _NO_HEAD = re.compile(rb"[\d.]+: ?|.*\.\.\.")  # of grep -n, a time; Loading...
-_NAME = re.compile(rb"[\w.>/-]+:? ?")
 _RAGGED = re.compile(rb"[\w.][\w.>/-]*: \(")
 _GLUED = re.compile(rb"[\w.][\w.>/-]*: \(" + OP + rb"+\): " + DEVICE + rb"(?=\.?[A-Za-z_])")
 _BEGUN = re.compile(rb"[\w.>/-]: \(" + OP + rb"+\)(?:: )?/(?=job:|jo?b?$|$)")
@@ -44,7 +42,6 @@ _LONGEST = 1000  # bytes of a name that are looked at
 _MAX_DISTANCE = 20_000  # lines of stdout after which a head has no continuation
 _MAX_TRIES = 50  # lines with which one is tried that may be no head
 _MAX_MARKS = 1000
-_MAX_WITHOUT_COPY = 10_000  # if more records have no copy, the two streams are not of one run
 
 
 def cut(line: bytes) -> tuple[bytes, bytes]:
@@ -203,79 +200,11 @@ class Torn:
                 plain[record] = plain.get(record, 0) + times
             else:
                 self.lose(head, times)
-        _correct_names(plain, logged)
+        correct_names(plain, logged)
         # The same word and colon again and again is no torn record, but what grep or mpirun puts
         # before each line.
         self._lost.update(head for head, times in self._marks.items() if times == 1)
-        return _without_copy(self._lost, plain, logged)
-
-
-def _without_copy(
-    heads: Counter[bytes], plain: MutableMapping[Record, int], logged: Mapping[Record, int]
-) -> int:
-    """Count in ``plain`` the heads of records whose copy on stderr is whole; return the others.
-
-    Where all records have that copy, a lone word is no head: it would begin like one of them.
-    """
-    if not heads or len(heads) > _MAX_WITHOUT_COPY:
-        return heads.total()
-    doubled = plain.keys() <= logged.keys()
-    lacking = sorted(
-        (text.encode(), record)
-        for record in logged
-        if record.node and plain.get(record, 0) < logged[record]
-        for text in spellings(record)
-    )
-    left = 0
-    for head in sorted(heads, key=len, reverse=True):  # the clear ones first
-        at = bisect_left(lacking, (head,))
-        times = heads[head]
-        while times and at < len(lacking) and lacking[at][0].startswith(head):
-            record = lacking[at][1]
-            found = min(times, logged[record] - plain.get(record, 0))
-            plain[record] = plain.get(record, 0) + found
-            times -= found
-            at += 1
-        if not (doubled and _NAME.fullmatch(head)):
-            left += times
-    return left
-
-
-def _correct_names(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:
-    """Correct the names of records without a copy by those of records that lack theirs.
-
-    A record torn in its name leaves a line that looks like a whole record; where its beginning ran
-    into other text, only the copies show it. And text without a newline becomes the beginning of a
-    name: ``loss: 2.30w/read``.
-    """
-    uncopied = {record for record in plain if record.node and record not in logged}
-    if not logged or not 0 < len(uncopied) <= _MAX_WITHOUT_COPY:
-        return
-    lacking = {
-        record for record in logged if record.node and plain.get(record, 0) < logged[record]
-    }
-    lengths = {len(record.node or "") for record in uncopied}
-    longer: dict[Record, set[Record]] = defaultdict(set)
-    for record in lacking:
-        for end in _ends(record, lengths):
-            if end in uncopied:
-                longer[end].add(record)
-    for record in uncopied:
-        inner = next((end for end in _ends(record) if end in lacking), None)
-        right = longer[record] or ({inner} if inner else set())
-        if len(right) == 1:
-            (name,) = right
-            plain[name] = plain.get(name, 0) + plain.pop(record)
-
-
-def _ends(record: Record, lengths: Collection[int] | None = None) -> Iterator[Record]:
-    """The record under each end of its name, the longest first, or those of some lengths."""
-    node, op, device = record
-    size = len(node or "")
-    if node and size <= _LONGEST:
-        for length in range(size - 1, 0, -1) if lengths is None else lengths:
-            if length < size:
-                yield Record(node[size - length :], op, device)
+        return without_copy(self._lost, plain, logged)
 
 
 def _joined(head: bytes, tail: bytes) -> frozenset[Record]:
