@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -62,9 +62,13 @@ class Log:
     @cached_property
     def moved(self) -> Mapping[str, Sequence[Record]]:
         """The nodes that were put on more than one device, with their records."""
+        nodes = [node for node, _, _ in self.counts]
+        if len(set(nodes)) == len(nodes):  # as in most logs, which may be long
+            return {}
+        several = {node for node, times in Counter(nodes).items() if times > 1}
         found: dict[str, list[Record]] = defaultdict(list)
         for record in self.counts:
-            if record.node is not None:
+            if record.node is not None and record.node in several:
                 found[record.node].append(record)
         return {
             node: records

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain, compress, filterfalse, islice, repeat
-from operator import lt, not_
+from itertools import compress, filterfalse, islice, repeat
+from operator import lt
 
 from placement_checks.logs.forms import NODE, Reading, Record, read_common, typed_of
 
@@ -70,17 +70,13 @@ def uncommon(texts: Sequence[bytes]) -> list[bytes]:
         return []
     nodes, _, tails = zip(*map(bytes.partition, texts, repeat(_SEPARATOR)), strict=True)
     plain = {tail for tail in set(tails) if (typed := typed_of(tail)) and typed[0] is not None}
-    is_plain = [tail in plain for tail in tails]
-    odd = list(compress(texts, map(not_, is_plain)))
-    if not _are_names(list(compress(nodes, is_plain))):
-        odd = list(texts)
+    signs = map(bytes.translate, nodes, repeat(None), repeat(NODE))  # that no name has
+    odd = [
+        text
+        for text, node, tail, sign in zip(texts, nodes, tails, signs, strict=True)
+        if sign or tail not in plain or node[:1] in _NO_BEGINNINGS
+    ]
     return [text for text in odd if read_common(text) is None]
-
-
-def _are_names(nodes: Collection[bytes]) -> bool:
-    """Whether all are names that a node can have."""
-    begin = {node[:1] for node in nodes}
-    return begin.isdisjoint(_NO_BEGINNINGS) and not b"".join(nodes).translate(None, NODE)
 
 
 def records_of(texts: Collection[bytes]) -> list[Record]:
@@ -112,7 +108,8 @@ def lacking(plain: Mapping[Record, int], logged: Mapping[Record, int]) -> list[R
 
 def larger(plain: Mapping[Record, int], logged: Mapping[Record, int]) -> dict[Record, int]:
     """How often each record was made, of which either stream may lack copies."""
-    records = dict.fromkeys(chain(logged, plain))
-    times = map(max, map(logged.get, records, repeat(0)), map(plain.get, records, repeat(0)))
-    counts = dict(zip(records, times, strict=True))
-    return counts if all(counts.values()) else {key: n for key, n in counts.items() if n}
+    counts = {**logged, **plain}
+    counts.update((record, logged[record]) for record in lacking(plain, logged))
+    for record in [record for record, times in counts.items() if times <= 0]:
+        del counts[record]
+    return counts

@@ -77,7 +77,7 @@ def is_cut(line: bytes) -> bool:
 
 def unfinished(line: bytes, readings: list[Reading]) -> list[bytes]:
     """The beginnings, ``node: (Op)``, of the records that begin on a line and do not end on it."""
-    begun = list(_BEGUN.finditer(line))
+    begun = list(_BEGUN.finditer(line)) if b": (" in line else []
     whole = [
         reading for reading in readings if None not in (reading.record.node, reading.record.op)
     ]
