@@ -6,7 +6,7 @@ There are millions of them, so no Python code runs for each: only `map`, `zip` a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import compress, filterfalse, islice, repeat
 from operator import lt
@@ -15,6 +15,7 @@ from placement_checks.logs.forms import NODE, Reading, Record, read_common, type
 
 _SEPARATOR = b": "  # between the name of a node and its type
 _NO_BEGINNINGS = {b"", b"-", b"/", b">"}  # of a node's name
+_BATCH = 2048  # texts; their pieces stay in the processor's cache
 _new_record = partial(tuple.__new__, Record)  # without the Python code of a NamedTuple
 
 
@@ -79,15 +80,21 @@ def uncommon(texts: Sequence[bytes]) -> list[bytes]:
     return [text for text in odd if read_common(text) is None]
 
 
-def records_of(texts: Collection[bytes]) -> list[Record]:
+def records_of(texts: Iterable[bytes]) -> list[Record]:
     """The record of each of many texts, all of which are common."""
-    if not texts:
-        return []
+    left = iter(texts)
+    records: list[Record] = []
+    while batch := list(islice(left, _BATCH)):
+        records += _records_of(batch)
+    return records
+
+
+def _records_of(texts: Sequence[bytes]) -> Iterable[Record]:
     nodes, _, tails = zip(*map(bytes.partition, texts, repeat(_SEPARATOR)), strict=True)
     typed = {tail: typed_of(tail) or (None, "") for tail in set(tails)}
     ops, devices = zip(*[typed[tail] for tail in tails], strict=True)
     names = b"\n".join(nodes).decode().split("\n")  # all at once takes half as long
-    return list(map(_new_record, zip(names, ops, devices, strict=True)))
+    return map(_new_record, zip(names, ops, devices, strict=True))
 
 
 def counted(records: Sequence[Record], times: Sequence[int]) -> dict[Record, int]:
