@@ -17,12 +17,15 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 
-LOGS = {  # lines, and bytes that stdout holds back
-    "200,000 lines": (200_000, 1),
-    "600,000 lines": (600_000, 1),
-    "600,000 lines, 10,000 torn records": (600_000, 4096),
-}
 BLOCKS = 30  # copies of the network of the MNIST fixture: 21,300 distinct placements
+MANY_BLOCKS = 355  # 252,000 distinct placements
+LOGS = {  # lines, bytes that stdout holds back, and copies of the network
+    "200,000 lines": (200_000, 1, BLOCKS),
+    "600,000 lines": (600_000, 1, BLOCKS),
+    "600,000 lines, 10,000 torn records": (600_000, 4096, BLOCKS),
+    "600,000 lines, 252,000 placements": (600_000, 1, MANY_BLOCKS),
+    "600,000 lines, 252,000 placements, 10,000 torn records": (600_000, 4096, MANY_BLOCKS),
+}
 REGEX = (
     "import re, sys\n"
     r"pattern = rb'(\S+): \((\w+)\):? ?(/job:\S+)'" + "\n"
@@ -55,12 +58,12 @@ def copies(placements: Iterator[tuple[str, str, str]]) -> Iterator[tuple[str, st
             yield f"step {number}: loss {1 / (number + 1):.6f}\n", ""
 
 
-def write_log(path: Path, fixtures: Path, lines: int, block: int) -> None:
+def write_log(path: Path, fixtures: Path, lines: int, block: int, blocks: int = BLOCKS) -> None:
     """A log of that many lines: stdout in blocks of so many bytes, stderr line by line."""
     truth = json.loads((fixtures / "logs" / "1.12.3" / "mnist.truth.json").read_text())
     graph = [
-        (f"block_{block}/{node}", op, device)
-        for block in range(BLOCKS)
+        (f"block_{copy}/{node}", op, device)
+        for copy in range(blocks)
         for node, op, device, _ in truth["ops"]
     ]
     held = ""
@@ -82,11 +85,11 @@ def write_log(path: Path, fixtures: Path, lines: int, block: int) -> None:
 def log(
     request: pytest.FixtureRequest, fixtures: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    lines, block = LOGS[request.param]
+    lines, block, blocks = LOGS[request.param]
     if request.config.getoption("benchmark_disable"):
         lines //= 20  # nothing is timed
     path = tmp_path_factory.mktemp("logs") / "train.log"
-    write_log(path, fixtures, lines, block)
+    write_log(path, fixtures, lines, block, blocks)
     return path
 
 
