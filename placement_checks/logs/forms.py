@@ -115,8 +115,15 @@ def read(line: bytes) -> list[Reading]:
 
 def device_of(text: bytes) -> str | None:
     """A full device name in today's spelling; None where it is none."""
+    return (_known_device if len(text) < _LONGEST else _parsed_device)(text)
+
+
+def _parsed_device(text: bytes) -> str | None:
     match = _DEVICE.fullmatch(text)
     return _spelled(match) if match else None
+
+
+_known_device = lru_cache(4096)(_parsed_device)
 
 
 def _several(line: bytes) -> Iterator[Reading]:

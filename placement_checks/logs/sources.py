@@ -121,7 +121,7 @@ class Source:
                 skipping = not data
             end = max(data.rfind(b"\n"), data.rfind(b"\r"))
             if end >= 0:
-                yield bytes(line + data[:end])
+                yield b"".join((line, memoryview(data)[:end]))  # copied once
                 line = bytearray(data[end:])
                 continue
             line += data
