@@ -35,6 +35,7 @@ class Tally:
     def __init__(self) -> None:
         self._common = Texts()
         self._logged = Texts()
+        self._behind: Counter[bytes] = Counter()  # common lines behind torn records, of a block
         self._mixed: Counter[Reading] = Counter()
         self._torn = Torn()
         self._hints = Hints()
@@ -49,6 +50,10 @@ class Tally:
             prefix_of = dict(zip(logged, prefixes, strict=True))
             for text in odd:
                 self._look_at(prefix_of[text] + text, text, self._logged, heads)
+        for rest, times in self._behind.items():
+            _, bracket, text = rest.rpartition(b"] ")
+            (self._logged if bracket else self._common)[text] += times
+        self._behind.clear()
         self._common.checked()
         self._logged.checked()
         if heads or self._torn.waiting:
@@ -68,8 +73,7 @@ class Tally:
             if record := complete(head):
                 self._mixed[Reading(record, logged=False)] += times
             if is_common(rest):
-                _, bracket, common = rest.rpartition(b"] ")
-                (self._logged if bracket else self._common)[common] += times
+                self._behind[rest] += times
                 return
         for reading in readings:
             self._mixed[reading] += times
