@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import compress, filterfalse, islice, repeat
+from itertools import compress, islice, repeat
 from operator import lt
 
 from placement_checks.logs.forms import NODE, Reading, Record, read_common, typed_of
@@ -40,9 +40,7 @@ class Texts(Counter[bytes]):
         """
         self.update(lines)
         new = self._unchecked()
-        return uncommon(
-            [*filterfalse(other.__contains__, new), *filter(other.seen.__contains__, new)]
-        )
+        return uncommon([text for text in new if text not in other or text in other.seen])
 
     def checked(self) -> None:
         """Note that all texts are common records, or among those ``seen``."""
