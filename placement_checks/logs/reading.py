@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from placement_checks.core.errors import InputError
@@ -15,6 +13,7 @@ from placement_checks.logs.sources import STDIN, Source
 from placement_checks.logs.tally import Tally
 from placement_checks.logs.torn import is_cut
 from placement_checks.logs.transport import Unwrapper, in_pieces
+from placement_checks.util.garbage import gc_paused
 
 _CUT = "it ends in the middle of a record; copy it again when the process has ended"
 Watch = Callable[[Source], None]
@@ -46,7 +45,7 @@ def read_logs(
     Raises:
         InputError: a file does not exist, cannot be read, or is not text.
     """
-    with _without_collector():
+    with gc_paused():
         return _read([str(name) for name in names], processes, watch, packed)
 
 
@@ -67,18 +66,6 @@ def _read(names: Sequence[str], processes: int, watch: Watch | None, packed: boo
             total.merge(tally)
         troubles += [f"{name}: {trouble}" for part in parts for trouble in part.troubles]
     return total.log(" + ".join(names), troubles)
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Pause the collector of circles: none are made here, and it walks over all the records."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _tally(source: Source, watch: Watch | None = None) -> Tally:
