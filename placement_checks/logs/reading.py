@@ -27,7 +27,7 @@ def processors() -> int:
 
 
 def read_logs(
-    names: Sequence[str | Path],
+    names: str | Path | Sequence[str | Path],
     *,
     processes: int = 1,
     watch: Watch | None = None,
@@ -36,7 +36,7 @@ def read_logs(
     """Read one log, or several of one run: the copies in one pair with those in another.
 
     Args:
-        names: paths; ``-`` is standard input. gzip is unpacked.
+        names: a path or several; ``-`` is standard input. gzip is unpacked.
         processes: how many may read parts of a large file. Others than this one are forked, which
             is unsafe where threads run, as they do once TensorFlow is loaded.
         watch: called with the source after each block of it, to show how far it is.
@@ -45,8 +45,9 @@ def read_logs(
     Raises:
         InputError: a file does not exist, cannot be read, or is not text.
     """
+    listed = [names] if isinstance(names, str | Path) else names
     with gc_paused():
-        return _read([str(name) for name in names], processes, watch, packed)
+        return _read([str(name) for name in listed], processes, watch, packed)
 
 
 def _read(names: Sequence[str], processes: int, watch: Watch | None, packed: bool) -> Log:

@@ -28,6 +28,13 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "a.log"
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_single_path_is_one_log(log: Path, kind: type[str] | type[Path]) -> None:
+    log.write_bytes(lines(3))
+
+    assert read_logs(kind(log)) == read_logs([log])
+
+
 def test_gzip_is_known_by_its_content(log: Path) -> None:
     log.write_bytes(gzip.compress(lines(5)) + gzip.compress(lines(7, "Mul")))
 
