@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from placement_checks.core.devices import Device
-from placement_checks.core.errors import CannotRun, UsageError
+from placement_checks.core.errors import CannotRun, InputError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.gpus import Devices, checked_gpus, local_gpus
 from placement_checks.core.machines import Machine
@@ -249,7 +249,11 @@ def with_numbers(
         return evidence
     rows = batch_of(batch)
     if not towers:
-        return replace(evidence, measurement=towers, trace=towers)
+        raise InputError(
+            evidence.placement.program,
+            f"cannot be run beside a reference: {towers}",
+            "leave out the reference, or name the program that printed a log with --graph",
+        )
     pair = _or_missing(lambda: ProgramPair.of(towers, single, devices))
     if not pair:
         return replace(evidence, measurement=pair, trace=pair)

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import place, verify, with_numbers
-from placement_checks.core.errors import CannotRun
+from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.run import measuring, tracing
@@ -162,3 +162,13 @@ def test_a_graph_that_is_there_cannot_be_run() -> None:
     assert evidence.measurement == Missing(
         "the graph was built elsewhere, and only programs are run"
     )
+
+
+def test_a_placement_without_a_program_is_not_run_in_silence() -> None:
+    log = Evidence(requested(pairs.towers).placement)
+
+    with pytest.raises(InputError, match="cannot be run beside a reference") as refused:
+        with_numbers(log, pairs.single, pairs.batch)
+
+    assert "--graph" in refused.value.fix
+    assert with_numbers(log, pairs.single, only=["names-portable"]).reference
