@@ -47,6 +47,8 @@ class NamesPortable(Rule):
         few = Need.TWO_TOWERS.missing(evidence)
         if few is not None and not evidence.reference:
             return self.without(few)
+        if not placement.variables and not (evidence.reference and evidence.reference.variables):
+            return self.not_checked("neither the graph nor its reference has variables")
         findings = self._named_after_towers(placement) if few is None else {}
         if evidence.reference:
             for finding in _unlike(placement, evidence.reference):

@@ -5,6 +5,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from graphs import placement
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
 from towers import (
@@ -442,3 +443,14 @@ def test_towers_scopes_may_be_deep_inside_others() -> None:
 
     assert objects(read_in([name], ["net/a/tower_0"], ["net/a/tower_1"])) == [name]
     assert objects(read_in([name], ["net/b/tower_0"], ["net/a/tower_1"])) == []
+
+
+def test_not_checked_where_there_is_no_variable_to_name() -> None:
+    nothing = placement(host("a", "NoOp"))
+
+    verdict = NamesPortable().judge(Evidence(nothing, reference=nothing))
+
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        "neither the graph nor its reference has variables",
+    )
