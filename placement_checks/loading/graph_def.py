@@ -78,3 +78,9 @@ def all_nodes(graph_def: Any) -> Iterator[Any]:
     yield from graph_def.node
     for function in graph_def.library.function:
         yield from function.node_def
+
+
+def op_types(graph_def: Any) -> set[str]:
+    """The types of its nodes, but for the calls of its own functions."""
+    functions = {function.signature.name for function in graph_def.library.function}
+    return {node.op for node in all_nodes(graph_def)} - functions

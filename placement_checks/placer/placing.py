@@ -18,6 +18,7 @@ from placement_checks.core.placement import MAX_REFUSALS, Placement, Placer, Ref
 from placement_checks.loading.graph_def import (
     all_nodes,
     keep_constants_whole,
+    op_types,
     without_large_constants,
 )
 from placement_checks.placer.answers import check
@@ -142,6 +143,7 @@ def _ask(process: PlacerProcess, graph_def: Any, placement: Placement, *, soft: 
             graph_def.SerializeToString(),
             names[:own],
             names[own:],
+            op_types(graph_def),
             order.tasks(),
             soft=soft,
         )

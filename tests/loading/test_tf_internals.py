@@ -25,8 +25,12 @@ from placement_checks.loading.behaviour import Behaviour
 tf1 = tf.compat.v1
 
 PACKAGE = Path(placement_checks.__file__).parent
-# The second speaks a protocol, whose messages TensorFlow has for itself.
-KNOWS_NAMES = ("loading/tf_internals.py", "placer/worker/phantom.py")
+# The others are of the placer process, which loads the C library alone and speaks its protocol.
+KNOWS_NAMES = (
+    "loading/tf_internals.py",
+    "placer/worker/light_tensorflow.py",
+    "placer/worker/phantom.py",
+)
 KERAS_2 = not hasattr(tf.keras.optimizers.Optimizer, "apply")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 from collections.abc import Callable, Sequence
 
@@ -16,7 +17,6 @@ from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.placer.worker.session import Session
 
 HOST = "/job:localhost/replica:0/task:0/device:"
-TASKS = [["localhost", 0, [["CPU", 1], ["GPU", 2]]]]
 
 
 def build() -> None:
@@ -110,7 +110,8 @@ def in_a_session(monkeypatch: pytest.MonkeyPatch, said: bytes | Exception) -> di
     with tf.Graph().as_default() as graph, tf.device(HOST + "CPU:0"):
         tf.ones([2, 2], name="x")
     data = graph.as_graph_def().SerializeToString()
-    return dict(Session().place(data, ["x"], [["localhost", 0, [["CPU", 1]]]], False, 1.0))
+    with Session().placed(data, [], [["localhost", 0, [["CPU", 1]]]], False, 1.0) as nodes:
+        return {name.decode(): device.decode() for name, device in nodes}
 
 
 RECORD = f"x: (Const): {HOST}CPU:0\n".encode()
@@ -118,11 +119,6 @@ RECORD = f"x: (Const): {HOST}CPU:0\n".encode()
 
 def test_a_session_says_where_an_op_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert in_a_session(monkeypatch, RECORD) == {"x": HOST + "CPU:0"}
-
-
-def test_a_log_that_was_not_read_in_full_is_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Failed, match=r"not be read in full: .* ends in the middle of a record"):
-        in_a_session(monkeypatch, RECORD + b"y: (MatM")
 
 
 def test_a_gpu_without_memory_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,27 +135,27 @@ def test_what_the_placer_says_in_a_session_is_its_refusal(monkeypatch: pytest.Mo
         in_a_session(monkeypatch, no_kernel)
 
 
-class Answers:
-    def __init__(self, *answer: tuple[str, str]) -> None:
-        self.answer = answer
+def answer(*placed: tuple[str, str]) -> list[str]:
+    """The devices that the process answers with for the op ``x``, and one in a function."""
+    nodes = [(name.encode(), device.encode()) for name, device in placed]
+    devices, indices = main._answer(nodes, b"x\ncall/inner", 1)
+    return [devices[index] for index in array.array("I", indices)]
 
-    def place(self, *_: object) -> Sequence[tuple[str, str]]:
-        return self.answer
 
-
-def serve(answers: Answers) -> tuple[list[str], bytes]:
-    header = {"targets": 1, "tasks": TASKS, "soft": False, "limit": 1.0}
-    return main._serve(answers, header, b"", b"x\ncall/inner")
+def test_what_is_placed_and_was_not_asked_for_is_left_out() -> None:
+    assert answer(("x", "GPU"), ("call/arg/_1", "CPU")) == ["GPU", ""]
 
 
 def test_an_op_on_two_devices_is_not_an_answer() -> None:
     with pytest.raises(Failed, match="placed 'x' on CPU and on another device"):
-        serve(Answers(("x", "GPU"), ("x", "CPU")))
+        answer(("x", "GPU"), ("x", "CPU"))
 
 
-def test_an_op_that_two_parts_of_a_graph_have_on_one_device_is_placed() -> None:
-    assert serve(Answers(("x", "GPU"), ("x", "GPU")))[0] == ["", "GPU"]
+def test_an_op_that_is_logged_twice_on_one_device_is_placed() -> None:
+    assert answer(("x", "GPU"), ("x", "GPU")) == ["GPU", ""]
 
 
 def test_the_body_of_a_function_that_is_called_twice_may_be_on_two_devices() -> None:
-    assert serve(Answers(("x", "GPU"), ("call/_1/inner", "GPU"), ("call/_2/inner", "CPU")))
+    twice = answer(("x", "GPU"), ("call/_1/inner", "GPU"), ("call/_2/inner", "CPU"))
+
+    assert twice == ["GPU", "CPU"]

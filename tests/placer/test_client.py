@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,19 +122,20 @@ def test_a_process_that_is_unavailable_says_so_every_time_and_is_started_once(
     tmp_path: Path,
 ) -> None:
     """A stand-in for TensorFlow that says it is a CPU build."""
-    package = tmp_path / "tensorflow"
-    package.mkdir()
-    (package / "__init__.py").write_text(
-        "from types import SimpleNamespace\n"
-        "__version__ = '2.99'\n"
-        "sysconfig = SimpleNamespace(get_build_info=lambda: {'is_cuda_build': False})\n"
-    )
+    for name, code in {
+        "tensorflow/__init__": "",
+        "tensorflow/python/client/pywrap_tf_session": "__version__ = '2.99'",
+        "tensorflow/python/platform/build_info": "build_info = {'is_cuda_build': False}",
+    }.items():
+        file = tmp_path / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code)
     process = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
     for _ in range(2):
         with pytest.raises(
             PlacerUnavailable, match=r"tensorflow 2\.99 is a build without GPU kernels"
         ):
-            process.place(b"", ["a"], [], [], soft=False)
+            process.place(b"", ["a"], [], [], [], soft=False)
         assert process.pid is None
 
 
@@ -148,14 +149,15 @@ def test_the_devices_of_this_machine_answer_for_themselves(
         def place(
             self,
             graph: bytes,
-            targets: Sequence[str],
-            nested: Sequence[Any],
+            ops: Sequence[str],
+            nested: Sequence[str],
+            types: Collection[str],
             tasks: Sequence[Sequence[Any]],
             *,
             soft: bool,
         ) -> list[str]:
             asked.append(tasks)
-            return ["/job:localhost/replica:0/task:0/device:GPU:1"] * len([*targets, *nested])
+            return ["/job:localhost/replica:0/task:0/device:GPU:1"] * len([*ops, *nested])
 
     monkeypatch.setattr(placing, "local_gpus", lambda: (0, 1))
     monkeypatch.setattr(placing, "session", Session("session", {}))

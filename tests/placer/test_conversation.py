@@ -65,7 +65,7 @@ def placer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PlacerPr
 
 
 def ask(placer: PlacerProcess, graph: str) -> set[str]:
-    return set(placer.place(graph.encode(), NAMES, [], [], soft=False))
+    return set(placer.place(graph.encode(), NAMES, [], [], [], soft=False))
 
 
 class Interrupted(Exception):

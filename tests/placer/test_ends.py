@@ -32,9 +32,7 @@ def started(script: str, tmp_path: Path, tensorflow: str = "") -> tuple[int, int
     """
     path = [str(ROOT)]
     if tensorflow:
-        package = tmp_path / "tensorflow"
-        package.mkdir()
-        (package / "__init__.py").write_text(tensorflow)
+        stand_in(tmp_path, tensorflow)
         path.insert(0, str(tmp_path))
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)],
@@ -46,6 +44,13 @@ def started(script: str, tmp_path: Path, tensorflow: str = "") -> tuple[int, int
     with process.stdout:
         child = int(process.stdout.readline())
     return process.pid, child
+
+
+def stand_in(folder: Path, code: str) -> None:
+    """A package that runs ``code`` as soon as anything of TensorFlow is loaded."""
+    for module in ("tensorflow", "tensorflow/python/platform/build_info"):
+        (folder / module).mkdir(parents=True)
+        (folder / module / "__init__.py").write_text(code)
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
@@ -125,7 +130,7 @@ def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
             "import ctypes, sys\n"
             "from placement_checks.placer.worker import main\n"
             "class Hangs:\n"
-            "    def place(self, *_): ctypes.PyDLL(None).sleep(1000)\n"
+            "    def placed(self, *_): ctypes.PyDLL(None).sleep(1000)\n"
             "main._placer, main._GRACE = lambda _kind: Hangs(), 1\n"
             f"sys.argv = ['child', 'phantom', '{os.getpid()}']\n"
             "main.main()\n",
@@ -138,21 +143,19 @@ def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
     assert process.stdout is not None
     with process.stdin as requests, process.stdout as replies:
         messages.read(cast(BinaryIO, replies))
-        header = {"number": 1, "targets": 1, "tasks": [], "soft": False, "limit": 0.0}
+        header = {"number": 1, "own": 1, "types": [], "tasks": [], "soft": False, "limit": 0.0}
         messages.write(cast(BinaryIO, requests), header, b"", b"a")
 
         assert process.wait(timeout=PATIENCE) == -signal.SIGALRM
 
 
 def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) -> None:
-    package = tmp_path / "tensorflow"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise ImportError('libcudart.so.9: no such file')")
+    stand_in(tmp_path, "raise ImportError('libcudart.so.9: no such file')")
     placer = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
 
     for _ in range(2):
         with pytest.raises(PlacerError, match="the phantom placer: ended with status 1") as caught:
-            placer.place(b"", ["a"], [], [], soft=False)
+            placer.place(b"", ["a"], [], [], [], soft=False)
 
         assert caught.value.details.endswith("ImportError: libcudart.so.9: no such file")
         assert placer.pid is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import atexit
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from placement_checks.core.errors import PlacerError
@@ -53,18 +53,20 @@ class PlacerProcess:
     def place(
         self,
         graph: bytes,
-        targets: Sequence[str],
+        ops: Sequence[str],
         nested: Sequence[str],
+        types: Collection[str],
         tasks: list[Any],
         *,
         soft: bool,
     ) -> list[str]:
-        """The device of each of ``targets`` and ``nested``, ``""`` where it was not placed.
+        """The device of each of ``ops`` and ``nested``, ``""`` where it was not placed.
 
         Args:
             graph: a serialised ``GraphDef``.
-            targets: the names of its nodes.
+            ops: the names of its nodes.
             nested: the names of the ops in bodies of functions.
+            types: the types of all of them.
             tasks: ``[job, index, [(device type, count), …]]`` for every task.
             soft: whether an op may go elsewhere than it requests.
 
@@ -73,9 +75,15 @@ class PlacerProcess:
             PlacerUnavailable: this installation has no placer that can answer.
             PlacerError: the process died or hung; the next call gets a new one.
         """
-        names = [*targets, *nested]
+        names = [*ops, *nested]
         limit = PLACE_LIMIT + PLACE_LIMIT_PER_OP * len(names)
-        request = {"targets": len(targets), "tasks": tasks, "soft": soft, "limit": limit}
+        request = {
+            "own": len(ops),
+            "types": sorted(types),
+            "tasks": tasks,
+            "soft": soft,
+            "limit": limit,
+        }
         with self._lock:
             if self._unavailable:
                 raise PlacerUnavailable(self._unavailable)
@@ -173,7 +181,7 @@ phantom = PlacerProcess(
     {
         "CUDA_VISIBLE_DEVICES": "-1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_XLA_FLAGS": "",  # auto-clustering would hide ops from the partitions
+        "TF_XLA_FLAGS": "",  # clustering would hide ops from the placer
         "no_grpc_proxy": "127.0.0.1,localhost",  # gRPC takes a proxy even for loopback
     },
 )

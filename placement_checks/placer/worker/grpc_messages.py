@@ -10,32 +10,24 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from tensorflow.core.framework import device_attributes_pb2, graph_pb2
+from tensorflow.core.framework import device_attributes_pb2
 from tensorflow.core.protobuf import config_pb2
 
 _PACKAGE = "placement_checks_wire"
 _Field = descriptor_pb2.FieldDescriptorProto
-_STRING, _MESSAGE = _Field.TYPE_STRING, _Field.TYPE_MESSAGE
+_STRING, _BYTES, _MESSAGE = _Field.TYPE_STRING, _Field.TYPE_BYTES, _Field.TYPE_MESSAGE
 _ONE, _MANY = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
 
 _MESSAGES: dict[str, list[tuple[str, int, Any, Any, str | None]]] = {
     "GetStatusResponse": [
         ("device_attributes", 1, _MANY, _MESSAGE, ".tensorflow.DeviceAttributes")
     ],
-    "RegisterGraphRequest": [
-        ("session_handle", 1, _ONE, _STRING, None),
-        ("graph_def", 2, _ONE, _MESSAGE, ".tensorflow.GraphDef"),
-    ],
     "CreateSessionRequest": [
-        ("graph_def", 1, _ONE, _MESSAGE, ".tensorflow.GraphDef"),
+        ("graph_def", 1, _ONE, _BYTES, None),  # a message in truth, which is not parsed here
         ("config", 2, _ONE, _MESSAGE, ".tensorflow.ConfigProto"),
         ("target", 3, _ONE, _STRING, None),
     ],
     "CreateSessionResponse": [("session_handle", 1, _ONE, _STRING, None)],
-    "RunStepRequest": [
-        ("session_handle", 1, _ONE, _STRING, None),
-        ("target", 4, _MANY, _STRING, None),
-    ],
     "CloseSessionRequest": [("session_handle", 1, _ONE, _STRING, None)],
 }
 
@@ -46,9 +38,7 @@ def _classes() -> dict[str, Any]:
         name=f"{_PACKAGE}.proto",
         package=_PACKAGE,
         syntax="proto3",
-        dependency=[
-            module.DESCRIPTOR.name for module in (device_attributes_pb2, graph_pb2, config_pb2)
-        ],
+        dependency=[module.DESCRIPTOR.name for module in (device_attributes_pb2, config_pb2)],
     )
     for message, fields in _MESSAGES.items():
         descriptor = file.message_type.add(name=message)
@@ -69,5 +59,3 @@ CloseSessionRequest = _made["CloseSessionRequest"]
 CreateSessionRequest = _made["CreateSessionRequest"]
 CreateSessionResponse = _made["CreateSessionResponse"]
 GetStatusResponse = _made["GetStatusResponse"]
-RegisterGraphRequest = _made["RegisterGraphRequest"]
-RunStepRequest = _made["RunStepRequest"]

@@ -13,15 +13,17 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Iterable
 from typing import Any
 
-from placement_checks.placer.worker import messages, network
+from placement_checks.placer.worker import light_tensorflow, messages, network
 from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.util.child import answer_stream, end_with_parent
 
 # Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
-_LOWERED = re.compile(r"/_\d+(?=/)")
+_LOWERED = re.compile(rb"/_\d+(?=/)")
 SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # set: do not move to a network of its own
+_CONDITIONS = ("types", "tasks", "soft", "limit")
 _GRACE = 30  # seconds beyond a request's limit, at which the parent ought to have ended this
 
 
@@ -51,8 +53,10 @@ def main() -> None:
         # The kernel ends a process that hangs in C++, where no thread of Python's could.
         signal.alarm(int(header["limit"]) + _GRACE)
         try:
-            devices, indices = _serve(placer, header, *blobs)
-            messages.write(replies, {**number, "devices": devices}, indices)
+            names = blobs.pop()
+            with placer.placed(blobs.pop(), *map(header.get, _CONDITIONS)) as nodes:
+                devices, indices = _answer(nodes, names, header["own"])
+                messages.write(replies, {**number, "devices": devices}, indices)
         except GraphRefused as refusal:
             messages.write(replies, {**number, "refused": str(refusal)})
         except Failed as failure:
@@ -66,17 +70,16 @@ class _Unavailable(Exception):
 
 
 def _placer(kind: str) -> Any:
-    import tensorflow as tf
-
     if kind == "session":
         from placement_checks.placer.worker.session import Session
 
         return Session()
-    if not tf.sysconfig.get_build_info()["is_cuda_build"]:
+    light_tensorflow.load()
+    if not light_tensorflow.is_cuda_build():
         raise _Unavailable(
-            f"tensorflow {tf.__version__} is a build without GPU kernels, so its placer cannot "
-            "tell where a GPU machine would put an op; install the Linux x86-64 wheel of "
-            "tensorflow, which is a CUDA build"
+            f"tensorflow {light_tensorflow.version()} is a build without GPU kernels, so its "
+            "placer cannot tell where a GPU machine would put an op; install the Linux x86-64 "
+            "wheel of tensorflow, which is a CUDA build"
         )
     from placement_checks.placer.worker import phantom
 
@@ -89,27 +92,31 @@ def _placer(kind: str) -> Any:
         ) from None
 
 
-def _serve(
-    placer: Any, header: dict[str, Any], graph: bytes, names: bytes
+def _answer(
+    nodes: Iterable[tuple[bytes, bytes]], names: bytes, own: int
 ) -> tuple[list[str], bytes]:
-    """Place one graph: a list of devices, and the index of each name's device in it."""
-    ops = names.decode().split("\n")
-    position = {name: index for index, name in enumerate(ops)}
-    devices: dict[str, int] = {"": 0}
-    device_of = array.array("I", bytes(4 * len(ops)))
-    placed = placer.place(
-        graph, ops[: header["targets"]], header["tasks"], header["soft"], header["limit"]
-    )
-    for name, device in placed:
+    """A list of devices, and the index of each name's device in it.
+
+    Args:
+        nodes: what was placed, with its device.
+        names: those asked for, a line each.
+        own: how many of them, the first, are the graph's own nodes; the others are in functions.
+    """
+    position = {name: index for index, name in enumerate(names.split(b"\n"))}
+    devices: dict[bytes, int] = {b"": 0}
+    device_of = array.array("I", bytes(4 * len(position)))
+    for name, device in nodes:
         index = position.get(name)
         if index is None:
-            index = position.get(_LOWERED.sub("", name))
+            index = position.get(_LOWERED.sub(b"", name))
         if index is not None:
             place = devices.setdefault(device, len(devices))
-            if device_of[index] not in (0, place) and index < header["targets"]:
-                raise Failed(f"placed '{name}' on {device} and on another device")
+            if device_of[index] not in (0, place) and index < own:
+                raise Failed(
+                    f"placed '{name.decode()}' on {device.decode()} and on another device"
+                )
             device_of[index] = place
-    return list(devices), device_of.tobytes()
+    return [device.decode() for device in devices], device_of.tobytes()
 
 
 if __name__ == "__main__":

@@ -1,27 +1,30 @@
 """TensorFlow's placer on devices that do not exist. Runs in the placer process only.
 
-A real master (``tf.distribute.Server``) is given a cluster whose workers are this module: a gRPC
-server that claims to have any devices. The master places and partitions the
-graph and sends every worker its part; the part is kept, and the worker answers "aborted" before
-anything runs.
+A real master, which is TensorFlow's own server, is given a cluster whose workers are this module:
+a gRPC server that claims to have any devices. The master places the whole graph when a session is
+made, and logs where every node goes. No step is ever run, so no worker is sent any part of it.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import ctypes
 import os
 import re
 from collections.abc import Iterator
 from typing import Any, NoReturn, cast
 
 import grpc
-import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
-from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf import config_pb2, tensorflow_server_pb2
+from tensorflow.python.client import pywrap_tf_session
 
-from placement_checks.placer.worker import grpc_messages
+from placement_checks.placer.worker import grpc_messages, light_tensorflow
+from placement_checks.placer.worker.placer_log import logged_nodes
 from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.util import loopback
+from placement_checks.util.streams import redirected, unnamed_file
 
 # Sorts after every job a program names: an op that may go anywhere goes to the first device by
 # name, and must not end on the master.
@@ -60,15 +63,15 @@ class Phantom:
     """One master, and one worker for each distinct list of devices of the last machine."""
 
     def __init__(self) -> None:
-        hidden = config_pb2.ConfigProto(device_count={"GPU": 0})
-        self._server = tf.distribute.Server(
-            {_BOOT_JOB: ["127.0.0.1:0"]},
+        boot = tensorflow_server_pb2.ServerDef(
+            protocol="grpc",
             job_name=_BOOT_JOB,
-            task_index=0,
-            config=hidden,
-            start=False,
+            default_session_config=config_pb2.ConfigProto(device_count={"GPU": 0}),
         )
-        self._master = self._server.target.removeprefix("grpc://")
+        boot.cluster.job.add(name=_BOOT_JOB, tasks={0: "127.0.0.1:0"})
+        self._server = pywrap_tf_session.TF_NewServer(boot.SerializeToString())
+        target = pywrap_tf_session.TF_ServerTarget(self._server)
+        self._master = target.removeprefix("grpc://")
         self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _CONNECT_ONCE)
         ready = grpc.channel_ready_future(self._channel)
         try:
@@ -83,19 +86,20 @@ class Phantom:
         is_shared = OPEN_PORT in os.environ
         if not is_shared:
             loopback.take(number, _CONNECT_LIMIT)
-        self._server.start()  # only now, when the port is ours, does it answer
+        pywrap_tf_session.TF_ServerStart(self._server)  # it answers now that the port is ours
         ready.result(timeout=_CONNECT_LIMIT)
         if not is_shared:
             loopback.close(number)
 
-    def place(
-        self, graph: bytes, targets: list[str], tasks: list[Any], soft: bool, limit: float
-    ) -> Iterator[tuple[str, str]]:
-        """Every node of the placed and partitioned graph, with its device.
+    @contextlib.contextmanager
+    def placed(
+        self, graph: bytes, types: list[str], tasks: list[Any], soft: bool, limit: float
+    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        """Every node of the placed graph, with its device; the session is closed with the block.
 
         Args:
             graph: a serialised GraphDef.
-            targets: the names of its nodes; what none of them needs is pruned.
+            types: those of its ops.
             tasks: ``[job, index, [[device type, count], …]]`` for every task.
             soft: whether an op may go elsewhere than it requests.
             limit: seconds for each call of the master.
@@ -104,36 +108,30 @@ class Phantom:
             GraphRefused: the placer's own error.
             Failed: the master gave no answer.
         """
+        light_tensorflow.provide_kernels(types)
         cluster: dict[str, dict[int, str]] = {MASTER_JOB: {0: self._master}}
         workers = self._workers_of({_devices(devices) for _, _, devices in tasks})
         for job, index, devices in tasks:
             cluster.setdefault(job, {})[index] = workers[_devices(devices)].address
-        session = self._session(graph, _config(cluster, soft), limit)
-        for worker in workers.values():
-            worker.expect(session)
-        try:
-            request = grpc_messages.RunStepRequest(session_handle=session, target=targets)
-            self._call("RunStep", request.SerializeToString(), limit)
-        except grpc.RpcError as error:
-            if error.code() != grpc.StatusCode.ABORTED:
-                _raise(error)
-        finally:
-            close = grpc_messages.CloseSessionRequest(session_handle=session)
-            self._call("CloseSession", close.SerializeToString(), limit)
-        for worker in workers.values():
-            for graph_def in worker.parts():
-                for node in graph_def.node:
-                    yield node.name, node.device
-
-    def _session(self, graph: bytes, config: config_pb2.ConfigProto, limit: float) -> str:
-        """The handle of a new session of the master for a graph."""
         request = grpc_messages.CreateSessionRequest(
-            graph_def=None, config=config, target=f"grpc://{self._master}"
-        )
-        # Appending the field by hand saves parsing the graph here: field 1, length-delimited.
-        message = b"\x0a" + _varint(len(graph)) + graph + request.SerializeToString()
+            graph_def=graph, config=_config(cluster, soft), target=f"grpc://{self._master}"
+        ).SerializeToString()
+        del graph  # it may be large, and the request has it
+        with unnamed_file() as log:
+            with redirected(1, log):
+                session = self._session(request, limit)
+            del request
+            try:
+                yield logged_nodes(log)
+            finally:
+                close = grpc_messages.CloseSessionRequest(session_handle=session)
+                self._call("CloseSession", close.SerializeToString(), limit)
+                ctypes.CDLL(None).malloc_trim(0)  # or each placement would leave its peak behind
+
+    def _session(self, request: bytes, limit: float) -> str:
+        """The handle of a new session of the master."""
         try:
-            answer = self._call("CreateSession", message, limit)
+            answer = self._call("CreateSession", request, limit)
         except grpc.RpcError as error:
             _raise(error)
         return cast(str, grpc_messages.CreateSessionResponse.FromString(answer).session_handle)
@@ -159,8 +157,6 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
     """
 
     def __init__(self, devices: Devices) -> None:
-        self._session: str | None = None
-        self._parts: list[Any] = []
         attributes = [
             device_attributes_pb2.DeviceAttributes(
                 name=f"/job:phantom/replica:0/task:0/device:{kind}:{index}",
@@ -183,40 +179,14 @@ class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
-    def expect(self, session: str) -> None:
-        """Keep the graphs of this session from now on, and no other's.
-
-        Only the master knows its handle, and any user of this machine can reach a worker.
-        """
-        self._session, self._parts = session, []
-
-    def parts(self) -> list[Any]:
-        """The GraphDefs that have come; none is kept any longer."""
-        parts = self._parts
-        self._session, self._parts = None, []
-        return parts
-
     def stop(self) -> None:
         """Close its port."""
         self._server.stop(None)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        method = details.method.rpartition("/")[2]
-        return grpc.unary_unary_rpc_method_handler(
-            {"GetStatus": self._get_status, "RegisterGraph": self._register}.get(
-                method, lambda _request, _context: b""
-            )
-        )
-
-    def _get_status(self, _request: bytes, _context: grpc.ServicerContext) -> bytes:
-        return self._status
-
-    def _register(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        part = grpc_messages.RegisterGraphRequest.FromString(request)
-        if part.session_handle == self._session:
-            self._parts.append(part.graph_def)
-        context.abort(grpc.StatusCode.ABORTED, "kept, not run")
-        raise AssertionError  # abort() does not return
+        asks_devices = details.method.endswith("/GetStatus")
+        answer = self._status if asks_devices else b""
+        return grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer)
 
 
 def _devices(listed: list[list[Any]]) -> Devices:
@@ -231,7 +201,7 @@ def _raise(error: grpc.RpcError) -> NoReturn:
 
 
 def _config(cluster: dict[str, dict[int, str]], soft: bool) -> config_pb2.ConfigProto:
-    config = config_pb2.ConfigProto(allow_soft_placement=soft)
+    config = config_pb2.ConfigProto(allow_soft_placement=soft, log_device_placement=True)
     for job, tasks in cluster.items():
         config.cluster_def.job.add(name=job, tasks=tasks)
     options = config.graph_options
@@ -240,13 +210,3 @@ def _config(cluster: dict[str, dict[int, str]], soft: bool) -> config_pb2.Config
     options.optimizer_options.global_jit_level = config_pb2.OptimizerOptions.OFF
     options.optimizer_options.do_function_inlining = True
     return config
-
-
-def _varint(number: int) -> bytes:
-    """The base-128 varint that protobuf writes before a length-delimited field."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

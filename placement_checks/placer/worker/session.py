@@ -7,15 +7,15 @@ graph runs.
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.logs import read_logs
+from placement_checks.placer.worker.placer_log import logged_nodes
 from placement_checks.placer.worker.refused import Failed, GraphRefused
-from placement_checks.util.streams import redirected
+from placement_checks.util.streams import redirected, unnamed_file
 
 _PROBE = "placement_checks_probe"
 # Not errors of the placer: a GPU does not start, or its memory is taken.
@@ -31,14 +31,15 @@ _NO_ANSWER = (
 class Session:
     """Places graphs in sessions of this process."""
 
-    def place(
-        self, graph: bytes, _targets: list[str], tasks: list[Any], soft: bool, _limit: float
-    ) -> Iterator[tuple[str, str]]:
+    @contextlib.contextmanager
+    def placed(
+        self, graph: bytes, _types: list[str], tasks: list[Any], soft: bool, _limit: float
+    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
         """Every node that the placer placed, with its device; the arguments are `Phantom`'s.
 
         Raises:
             GraphRefused: the placer's own error, or fewer devices here than ``tasks`` has.
-            Failed: there was no session, or its log could not be read in full.
+            Failed: there was no session.
         """
         ((_, _, devices),) = tasks
         counts = dict(devices)
@@ -52,10 +53,10 @@ class Session:
         with tf.Graph().as_default() as live:
             tf.import_graph_def(tf.compat.v1.GraphDef.FromString(graph), name="")
             probe = tf.no_op(name=_PROBE)
-        with tempfile.NamedTemporaryFile() as file:
+        with unnamed_file() as log:
             try:
                 with (
-                    redirected(1, file),
+                    redirected(1, log),
                     tf.compat.v1.Session(graph=live, config=config) as session,
                 ):
                     session.run(probe)
@@ -63,9 +64,4 @@ class Session:
                 raise Failed(f"no session could be run: {error.message}") from None
             except tf.errors.OpError as error:
                 raise GraphRefused(error.message) from None
-            log = read_logs([file.name])
-        if log.unread:
-            raise Failed(f"the placer's log could not be read in full: {log.unread}")
-        for record in log.counts:
-            if record.node is not None:
-                yield record.node, record.device
+            yield logged_nodes(log)
