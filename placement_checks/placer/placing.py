@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -27,6 +27,7 @@ from placement_checks.placer.task_order import TaskOrder
 from placement_checks.placer.worker.client import (
     PlacerProcess,
     PlacerUnavailable,
+    Request,
     phantom,
     session,
 )
@@ -134,19 +135,17 @@ def prepared(graph_def: Any, machine: Machine) -> Any:
 
 def _ask(process: PlacerProcess, graph_def: Any, placement: Placement, *, soft: bool) -> list[str]:
     """The device of every op of ``placement``, in its order."""
-    names = list(placement.ops)
-    own = len(graph_def.node)
     assert placement.machine is not None
     order = TaskOrder(placement.machine)
+    request = Request(
+        graph_def.SerializeToString(),
+        len(placement.ops),
+        op_types(graph_def),
+        order.tasks(),
+        soft,
+    )
     try:
-        devices = process.place(
-            graph_def.SerializeToString(),
-            names[:own],
-            names[own:],
-            op_types(graph_def),
-            order.tasks(),
-            soft=soft,
-        )
+        placed = process.place(request)
     except GraphRefused as refused:
         if unknown := _UNKNOWN_OP.search(str(refused)):
             raise PlacerUnavailable(
@@ -155,10 +154,24 @@ def _ask(process: PlacerProcess, graph_def: Any, placement: Placement, *, soft: 
             ) from None
         raise GraphRefused(order.restore(str(refused))) from None
     restored = cache(order.restore)
-    answer = list(map(restored, devices))
+    answer = list(map(restored, _in_order(placed, placement)))
     requested = [] if soft else [restored(node.device) for node in graph_def.node]
-    check(answer[:own], requested, placement, graph_def)
+    check(answer[: len(graph_def.node)], requested, placement, graph_def)
     return answer
+
+
+# Lowering a function puts a number of its own into the names: while/body/_12/Tanh.
+_LOWERED = re.compile(r"/_\d+(?=/)")
+
+
+def _in_order(placed: Mapping[str, str], placement: Placement) -> list[str]:
+    """The device of every op of ``placement``; ``""`` for one that was not placed.
+
+    A function that is called twice may be placed on two devices; its last call counts.
+    """
+    if any(op.caller for op in placement.ops.values()):
+        placed = {_LOWERED.sub("", name): device for name, device in placed.items()} | dict(placed)
+    return [placed.get(name, "") for name in placement.ops]
 
 
 def _assigned(

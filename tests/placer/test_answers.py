@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import array
 import os
-from collections.abc import Callable, Sequence
 
 import pytest
 import tensorflow as tf
 
 from placement_checks import PlacementError, place
 from placement_checks.placer import placing
-from placement_checks.placer.worker import main
-from placement_checks.placer.worker.client import PlacerProcess
+from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.placer.worker.session import Session
 
@@ -25,34 +22,31 @@ def build() -> None:
     tf.identity(x, name="unpinned")
 
 
-def elsewhere(devices: Sequence[str]) -> list[str]:
-    return [device.replace("GPU:1", "GPU:0") for device in devices]
+def answer(monkeypatch: pytest.MonkeyPatch, placed: dict[str, str]) -> None:
+    """Let this be the answer to whatever is asked."""
 
+    class Answers(PlacerProcess):
+        def place(self, request: Request) -> dict[str, str]:
+            return {name: HOST + device for name, device in placed.items()}
 
-def on_another_machine(devices: Sequence[str]) -> list[str]:
-    return [*devices[:-1], HOST + "GPU:7"]
-
-
-def one_short(devices: Sequence[str]) -> list[str]:
-    return [*devices[:-1], ""]
+    monkeypatch.setattr(placing, "phantom", Answers("phantom", {}))
 
 
 @pytest.mark.parametrize(
-    ("altered", "said"),
+    ("placed", "said"),
     [
-        (elsewhere, f"'x' asks for {HOST}GPU:1 and is on {HOST}GPU:0"),
-        (on_another_machine, f"'unpinned' is on {HOST}GPU:7, which is not in gpu*2"),
-        (one_short, "'unpinned' has no device"),
+        ({"x": "GPU:0", "unpinned": "GPU:1"}, f"'x' asks for {HOST}GPU:1 and is on {HOST}GPU:0"),
+        (
+            {"x": "GPU:1", "unpinned": "GPU:7"},
+            f"'unpinned' is on {HOST}GPU:7, which is not in gpu*2",
+        ),
+        ({"x": "GPU:1"}, "'unpinned' has no device"),
     ],
 )
 def test_an_answer_that_does_not_fit_the_request_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, altered: Callable[[Sequence[str]], list[str]], said: str
+    monkeypatch: pytest.MonkeyPatch, placed: dict[str, str], said: str
 ) -> None:
-    class Altered(PlacerProcess):
-        def place(self, *args: object, **options: object) -> list[str]:
-            return altered([HOST + "GPU:1", HOST + "GPU:1"])
-
-    monkeypatch.setattr(placing, "phantom", Altered("phantom", {}))
+    answer(monkeypatch, placed)
 
     with pytest.raises(PlacementError) as caught:
         place(build)
@@ -76,17 +70,13 @@ def test_a_device_of_this_task_without_a_job_is_strictly_placed_and_refused() ->
 
 
 def test_where_the_placer_may_go_elsewhere_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Softly(PlacerProcess):
-        def place(self, *args: object, **options: object) -> list[str]:
-            return [HOST + "CPU:0", HOST + "GPU:1"]
-
-    monkeypatch.setattr(placing, "phantom", Softly("phantom", {}))
+    answer(monkeypatch, {"x": "CPU:0", "unpinned": "GPU:1"})
 
     assert place(build, soft=True).ops["x"].fallback_reason
 
 
-def in_a_session(monkeypatch: pytest.MonkeyPatch, said: bytes | Exception) -> dict[str, str]:
-    """What is made of what a local session prints; a real one would settle this process's devices.
+def in_a_session(monkeypatch: pytest.MonkeyPatch, said: bytes | Exception) -> bytes:
+    """What is kept of what a local session prints; a real one would settle this process's devices.
 
     It is compared with real ones where each node is looked at (`test_oracle`).
     """
@@ -110,15 +100,15 @@ def in_a_session(monkeypatch: pytest.MonkeyPatch, said: bytes | Exception) -> di
     with tf.Graph().as_default() as graph, tf.device(HOST + "CPU:0"):
         tf.ones([2, 2], name="x")
     data = graph.as_graph_def().SerializeToString()
-    with Session().placed(data, [], [["localhost", 0, [["CPU", 1]]]], False, 1.0) as nodes:
-        return {name.decode(): device.decode() for name, device in nodes}
+    with Session().placed(data, [], [["localhost", 0, [["CPU", 1]]]], False, 1.0) as log:
+        return log
 
 
 RECORD = f"x: (Const): {HOST}CPU:0\n".encode()
 
 
 def test_a_session_says_where_an_op_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert in_a_session(monkeypatch, RECORD) == {"x": HOST + "CPU:0"}
+    assert in_a_session(monkeypatch, RECORD) == RECORD
 
 
 def test_a_gpu_without_memory_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,29 +123,3 @@ def test_what_the_placer_says_in_a_session_is_its_refusal(monkeypatch: pytest.Mo
 
     with pytest.raises(GraphRefused, match="no kernel for x"):
         in_a_session(monkeypatch, no_kernel)
-
-
-def answer(*placed: tuple[str, str]) -> list[str]:
-    """The devices that the process answers with for the op ``x``, and one in a function."""
-    nodes = [(name.encode(), device.encode()) for name, device in placed]
-    devices, indices = main._answer(nodes, b"x\ncall/inner", 1)
-    return [devices[index] for index in array.array("I", indices)]
-
-
-def test_what_is_placed_and_was_not_asked_for_is_left_out() -> None:
-    assert answer(("x", "GPU"), ("call/arg/_1", "CPU")) == ["GPU", ""]
-
-
-def test_an_op_on_two_devices_is_not_an_answer() -> None:
-    with pytest.raises(Failed, match="placed 'x' on CPU and on another device"):
-        answer(("x", "GPU"), ("x", "CPU"))
-
-
-def test_an_op_that_is_logged_twice_on_one_device_is_placed() -> None:
-    assert answer(("x", "GPU"), ("x", "GPU")) == ["GPU", ""]
-
-
-def test_the_body_of_a_function_that_is_called_twice_may_be_on_two_devices() -> None:
-    twice = answer(("x", "GPU"), ("call/_1/inner", "GPU"), ("call/_2/inner", "CPU"))
-
-    assert twice == ["GPU", "CPU"]

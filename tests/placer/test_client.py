@@ -7,9 +7,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -19,7 +17,12 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.placer import placing
 from placement_checks.placer.worker import client as module
-from placement_checks.placer.worker.client import PlacerProcess, PlacerUnavailable, phantom
+from placement_checks.placer.worker.client import (
+    PlacerProcess,
+    PlacerUnavailable,
+    Request,
+    phantom,
+)
 
 
 def build() -> None:
@@ -107,7 +110,7 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class NoKernels(PlacerProcess):
-        def place(self, *args: object, **options: object) -> list[str]:
+        def place(self, request: Request) -> dict[str, str]:
             raise PlacerUnavailable("a build without GPU kernels; install another")
 
     monkeypatch.setattr(placing, "phantom", NoKernels("phantom", {}))
@@ -135,7 +138,7 @@ def test_a_process_that_is_unavailable_says_so_every_time_and_is_started_once(
         with pytest.raises(
             PlacerUnavailable, match=r"tensorflow 2\.99 is a build without GPU kernels"
         ):
-            process.place(b"", ["a"], [], [], [], soft=False)
+            process.place(Request(b"", 1, [], [], soft=False))
         assert process.pid is None
 
 
@@ -146,18 +149,10 @@ def test_the_devices_of_this_machine_answer_for_themselves(
     asked = []
 
     class Session(PlacerProcess):
-        def place(
-            self,
-            graph: bytes,
-            ops: Sequence[str],
-            nested: Sequence[str],
-            types: Collection[str],
-            tasks: Sequence[Sequence[Any]],
-            *,
-            soft: bool,
-        ) -> list[str]:
-            asked.append(tasks)
-            return ["/job:localhost/replica:0/task:0/device:GPU:1"] * len([*ops, *nested])
+        def place(self, request: Request) -> dict[str, str]:
+            asked.append(request.tasks)
+            nodes = tf.compat.v1.GraphDef.FromString(request.graph).node
+            return {node.name: "/job:localhost/replica:0/task:0/device:GPU:1" for node in nodes}
 
     monkeypatch.setattr(placing, "local_gpus", lambda: (0, 1))
     monkeypatch.setattr(placing, "session", Session("session", {}))

@@ -17,23 +17,21 @@ import psutil
 import pytest
 
 from placement_checks.core.errors import PlacerError
-from placement_checks.placer.worker import messages
-from placement_checks.placer.worker.client import PlacerProcess
+from placement_checks.placer.worker import client, messages
+from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.placer.worker.refused import GraphRefused
 from placement_checks.util import child
 
-NAMES = ["a", "b", "c"]
-# Places every op where the text of the "graph" says.
+# Places the op x where the text of the "graph" says.
 ECHO = """
     import os, sys, time
     from placement_checks.placer.worker import messages
     requests, replies = os.fdopen(0, "rb"), os.fdopen(1, "wb")
     messages.write(replies, {"number": 0})
     while True:
-        header, (graph, names) = messages.read(requests)
+        header, (graph,) = messages.read(requests)
         time.sleep(0.01)
-        number, count = header["number"], len(names.decode().split())
-        device = graph.decode()
+        number, device = header["number"], graph.decode()
         if device == "refused":
             messages.write(replies, {"number": number, "refused": "no such device"})
         elif device == "failed":
@@ -41,15 +39,16 @@ ECHO = """
             sys.stderr.flush()
             messages.write(replies, {"number": number, "failed": "TensorFlow's master is gone"})
         elif device == "late":
-            messages.write(replies, {"number": number - 1, "devices": ["x"]}, bytes(4 * count))
-        elif device == "short":
-            messages.write(replies, {"number": number, "devices": ["x"]}, bytes(4 * count - 4))
+            messages.write(replies, {"number": number - 1}, b"x: (Const): /GPU:0")
+        elif device == "twice":
+            log = b"x: (Const): /GPU:0\\nx: (Const): /GPU:1\\n"
+            messages.write(replies, {"number": number}, log)
         elif device == "cut":
             replies.write(b"\\x10\\0\\0")
             replies.flush()
             sys.exit(3)
         else:
-            messages.write(replies, {"number": number, "devices": [device]}, bytes(4 * count))
+            messages.write(replies, {"number": number}, f"x: (Const): {device}\\n".encode())
 """
 
 
@@ -64,8 +63,12 @@ def placer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PlacerPr
     process.stop()
 
 
-def ask(placer: PlacerProcess, graph: str) -> set[str]:
-    return set(placer.place(graph.encode(), NAMES, [], [], [], soft=False))
+def request(graph: str) -> Request:
+    return Request(graph.encode(), 1, {"Const"}, [], soft=False)
+
+
+def ask(placer: PlacerProcess, graph: str) -> str:
+    return placer.place(request(graph))["x"]
 
 
 class Interrupted(Exception):
@@ -84,16 +87,16 @@ def test_after_an_interruption_no_answer_is_that_to_another_request(
     interrupted = 0
     try:
         for _ in range(15):
-            ask(placer, "started")
+            ask(placer, "/started")
             try:
                 signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0001, 0.016))
-                ask(placer, "GPU:0")
+                ask(placer, "/GPU:0")
             except raised:
                 interrupted += 1
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
-            assert ask(placer, "GPU:1") == {"GPU:1"}
+            assert ask(placer, "/GPU:1") == "/GPU:1"
     finally:
         signal.signal(signal.SIGALRM, before)
     assert interrupted > 3
@@ -105,12 +108,12 @@ def test_a_request_that_is_interrupted_ends_its_process(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    ask(placer, "GPU:0")
+    ask(placer, "/GPU:0")
     pid = placer.pid
     with monkeypatch.context() as patch:
         patch.setattr(messages, "read", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            ask(placer, "GPU:1")
+            ask(placer, "/GPU:1")
 
     assert pid is not None
     assert not psutil.pid_exists(pid)
@@ -122,14 +125,14 @@ def test_a_request_that_is_interrupted_ends_its_process(
     [
         ("failed", "TensorFlow's master is gone"),
         ("late", "answered request 1 instead of 2"),
-        ("short", "answered for 2 ops instead of 3"),
+        ("twice", "placed 'x' on /GPU:0 and on /GPU:1"),
         ("cut", "ended with status 3"),
     ],
 )
 def test_a_wrong_answer_is_an_error_and_the_next_request_gets_a_new_process(
     placer: PlacerProcess, answer: str, said: str
 ) -> None:
-    ask(placer, "GPU:0")
+    ask(placer, "/GPU:0")
     first = placer.pid
 
     with pytest.raises(PlacerError) as caught:
@@ -140,20 +143,20 @@ def test_a_wrong_answer_is_an_error_and_the_next_request_gets_a_new_process(
         "if that fails too, report this graph"
     )
     assert caught.value.details == ("the pipe of the master burst" if answer == "failed" else "")
-    assert ask(placer, "GPU:1") == {"GPU:1"}
+    assert ask(placer, "/GPU:1") == "/GPU:1"
     assert placer.pid != first
 
 
 def test_a_graph_that_is_refused_is_answered_and_the_process_goes_on(
     placer: PlacerProcess,
 ) -> None:
-    ask(placer, "GPU:0")
+    ask(placer, "/GPU:0")
     first = placer.pid
 
     with pytest.raises(GraphRefused, match="no such device"):
         ask(placer, "refused")
 
-    assert ask(placer, "GPU:1") == {"GPU:1"}
+    assert ask(placer, "/GPU:1") == "/GPU:1"
     assert placer.pid == first
 
 
@@ -166,7 +169,7 @@ def test_a_process_that_fails_while_it_starts_is_an_error_each_time(
 
     for _ in range(2):
         with pytest.raises(PlacerError, match="found that another process had connected"):
-            ask(placer, "GPU:0")
+            ask(placer, "/GPU:0")
 
 
 def test_nothing_is_left_open(placer: PlacerProcess) -> None:
@@ -176,10 +179,58 @@ def test_nothing_is_left_open(placer: PlacerProcess) -> None:
     before = open_files()
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
-        for answer in ("GPU:0", "cut", "GPU:1", "failed"):
+        for answer in ("/GPU:0", "cut", "/GPU:1", "failed"):
             with contextlib.suppress(PlacerError):
                 ask(placer, answer)
         placer.stop()
         gc.collect()
 
     assert open_files() == before
+
+
+def test_what_does_not_fit_is_said_before_it_is_tried(
+    placer: PlacerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "available_memory", lambda: 3_000_000_000)
+
+    with pytest.raises(PlacerError) as caught:
+        placer.place(request("/GPU:0")._replace(ops=1_000_000))
+
+    assert str(caught.value) == (
+        "the phantom placer: needs about 5.0 GB for 1,000,000 ops, and 3.0 GB of memory are free; "
+        "place it where there is more, or with fewer GPUs"
+    )
+    assert placer.pid is None
+    assert placer.place(request("/GPU:0")._replace(ops=500_000)) == {"x": "/GPU:0"}
+
+
+@pytest.mark.parametrize("free", [10_000_000, None])
+def test_a_small_graph_is_tried_whatever_is_free(
+    placer: PlacerProcess, monkeypatch: pytest.MonkeyPatch, free: int | None
+) -> None:
+    monkeypatch.setattr(client, "available_memory", lambda: free)
+
+    assert placer.place(request("/GPU:0")._replace(ops=100_000)) == {"x": "/GPU:0"}
+
+
+def test_an_answer_that_is_not_taken_ends_its_process(placer: PlacerProcess) -> None:
+    with placer.asked(request("/GPU:0")):
+        pass
+
+    assert placer.pid is None
+    assert ask(placer, "/GPU:1") == "/GPU:1"
+
+
+def test_a_builder_may_place_another_graph_before_an_answer_is_taken(
+    placer: PlacerProcess,
+) -> None:
+    with placer.asked(request("/GPU:0")) as answer:
+        other = ask(placer, "/GPU:1")
+        ended = placer.pid
+
+        assert answer() == {"x": "/GPU:0"}
+
+    assert other == "/GPU:1"
+    assert ended is not None
+    assert not psutil.pid_exists(ended)
+    assert ask(placer, "/GPU:0") == "/GPU:0"

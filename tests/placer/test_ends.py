@@ -18,7 +18,7 @@ import pytest
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer.worker import messages
-from placement_checks.placer.worker.client import PlacerProcess
+from placement_checks.placer.worker.client import PlacerProcess, Request
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0  # seconds; the process looks every second, on a machine that may be busy
@@ -143,8 +143,8 @@ def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
     assert process.stdout is not None
     with process.stdin as requests, process.stdout as replies:
         messages.read(cast(BinaryIO, replies))
-        header = {"number": 1, "own": 1, "types": [], "tasks": [], "soft": False, "limit": 0.0}
-        messages.write(cast(BinaryIO, requests), header, b"", b"a")
+        header = {"number": 1, "types": [], "tasks": [], "soft": False, "limit": 0.0}
+        messages.write(cast(BinaryIO, requests), header, b"")
 
         assert process.wait(timeout=PATIENCE) == -signal.SIGALRM
 
@@ -155,7 +155,7 @@ def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) 
 
     for _ in range(2):
         with pytest.raises(PlacerError, match="the phantom placer: ended with status 1") as caught:
-            placer.place(b"", ["a"], [], [], [], soft=False)
+            placer.place(Request(b"", 1, [], [], soft=False))
 
         assert caught.value.details.endswith("ImportError: libcudart.so.9: no such file")
         assert placer.pid is None

@@ -18,7 +18,7 @@ from placement_checks import place
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer import placing
 from placement_checks.placer.worker import main, network, phantom
-from placement_checks.placer.worker.client import PlacerProcess
+from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.util import loopback
 
 
@@ -109,7 +109,7 @@ def test_somebody_else_who_was_quicker_is_a_failure_and_no_lack_of_a_placer(
     process = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
 
     with pytest.raises(PlacerError, match="found that another process had connected"):
-        process.place(b"", ["a"], [], [], [], soft=False)
+        process.place(Request(b"", 1, [], [], soft=False))
 
 
 def test_the_master_answers_no_connection_before_its_port_is_ours(

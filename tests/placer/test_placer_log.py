@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_checks.placer.worker.placer_log import logged_nodes
+from placement_checks.placer.worker.placer_log import logged_devices
 
 HOST = "/job:localhost/replica:0/task:0/device:"
 # What TensorFlow takes for a node's name and an op's type (core/framework/node_def_util.cc).
@@ -16,26 +15,27 @@ TYPES = st.text("aZ09_>", min_size=1)
 DEVICES = st.sampled_from([f"{HOST}GPU:1", "/job:ps/replica:0/task:12/device:CPU:0"])
 
 
-def nodes(*lines: str) -> list[tuple[bytes, bytes]]:
-    return list(logged_nodes(io.BytesIO("".join(lines).encode())))
-
-
-@given(st.lists(st.tuples(NAMES, TYPES, DEVICES)))
+@given(st.lists(st.tuples(NAMES, TYPES, DEVICES), unique_by=lambda node: node[0]))
 def test_every_node_is_read(placed: list[tuple[str, str, str]]) -> None:
     lines = [f"{name}: ({kind}): {device}\n" for name, kind, device in placed]
 
-    assert nodes(*lines) == [(name.encode(), device.encode()) for name, _, device in placed]
+    assert logged_devices("".join(lines)) == {name: device for name, _, device in placed}
 
 
 def test_what_a_session_says_of_its_devices_is_no_node() -> None:
     log = (
-        "Device mapping:\n",
-        f"{HOST}XLA_CPU:0 -> device: XLA_CPU device\n",
-        "\n",
-        f"x: (Const): {HOST}CPU:0\n",
+        f"Device mapping:\n{HOST}XLA_CPU:0 -> device: XLA_CPU device\n\nx: (Const): {HOST}CPU:0\n"
     )
 
-    assert nodes(*log) == [(b"x", f"{HOST}CPU:0".encode())]
+    assert logged_devices(log) == {"x": f"{HOST}CPU:0"}
+
+
+def test_a_node_that_is_logged_twice_is_on_one_device() -> None:
+    on_gpu = f"x: (Const): {HOST}GPU:1\n"
+
+    assert logged_devices(on_gpu + on_gpu) == {"x": f"{HOST}GPU:1"}
+    with pytest.raises(ValueError, match=f"placed 'x' on {HOST}CPU:0 and on {HOST}GPU:1"):
+        logged_devices(f"x: (Const): {HOST}CPU:0\n" + on_gpu)
 
 
 def test_a_line_that_ends_early_has_no_device_that_exists() -> None:
@@ -43,4 +43,4 @@ def test_a_line_that_ends_early_has_no_device_that_exists() -> None:
     whole = f"x: (Const): {HOST}CPU:0"
 
     for length in range(len(whole)):
-        assert (b"x", f"{HOST}CPU:0".encode()) not in nodes(whole[:length])
+        assert logged_devices(whole[:length]).get("x") != f"{HOST}CPU:0"

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
-import array
 import atexit
+import contextlib
 import threading
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer.worker import messages
+from placement_checks.placer.worker.placer_log import logged_devices
 from placement_checks.placer.worker.refused import GraphRefused
 from placement_checks.util.child import Child, Ended
+from placement_checks.util.memory import available_memory
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 PLACE_LIMIT = 60.0  # seconds, and
 PLACE_LIMIT_PER_OP = 0.002  # more for each op: fifty times what a placement was measured to take
+_MEMORY_PER_OP = 5_000  # bytes at the least; 5,750 were measured on a graph of a million ops
+_LITTLE_MEMORY = 1_000_000_000  # bytes, for which nothing is refused
 _PIPE_LIMIT = 10.0  # seconds beside what the placer may take
 _PATIENCE = 1.0  # seconds in which a process ends that is no longer needed
+
+
+class Request(NamedTuple):
+    """A graph to be placed.
+
+    Attributes:
+        graph: a serialised ``GraphDef``.
+        ops: the number of its ops.
+        types: their types.
+        tasks: ``[job, index, [(device type, count), …]]`` for every task.
+        soft: whether an op may go elsewhere than it requests.
+    """
+
+    graph: bytes
+    ops: int
+    types: Collection[str]
+    tasks: list[Any]
+    soft: bool
+
+    @property
+    def limit(self) -> float:
+        """Seconds that the placer may take."""
+        return PLACE_LIMIT + PLACE_LIMIT_PER_OP * self.ops
 
 
 class PlacerUnavailable(Exception):
@@ -35,7 +63,7 @@ class PlacerProcess:
     def __init__(self, kind: str, environment: dict[str, str]) -> None:
         self._kind = kind
         self._environment = environment
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a builder may place a graph of its own
         self._child: _Placer | None = None
         self._unavailable = ""
         atexit.register(self.stop)
@@ -50,62 +78,64 @@ class PlacerProcess:
         with self._lock:
             self._child = self._running()
 
-    def place(
-        self,
-        graph: bytes,
-        ops: Sequence[str],
-        nested: Sequence[str],
-        types: Collection[str],
-        tasks: list[Any],
-        *,
-        soft: bool,
-    ) -> list[str]:
-        """The device of each of ``ops`` and ``nested``, ``""`` where it was not placed.
+    @contextlib.contextmanager
+    def asked(self, request: Request) -> Iterator[Callable[[], Mapping[str, str]]]:
+        """Send a graph to the placer; the block may do other work before it calls for the answer.
 
-        Args:
-            graph: a serialised ``GraphDef``.
-            ops: the names of its nodes.
-            nested: the names of the ops in bodies of functions.
-            types: the types of all of them.
-            tasks: ``[job, index, [(device type, count), …]]`` for every task.
-            soft: whether an op may go elsewhere than it requests.
+        The answer is the device of every node that was placed. Threads take turns.
 
         Raises:
-            GraphRefused: the placer's own error.
+            GraphRefused: the placer's own error, when the answer is called for.
             PlacerUnavailable: this installation has no placer that can answer.
-            PlacerError: the process died or hung; the next call gets a new one.
+            PlacerError: the process died or hung, its answer contradicts itself, or the graph
+                needs more memory than there is; the next request gets a new process.
         """
-        names = [*ops, *nested]
-        limit = PLACE_LIMIT + PLACE_LIMIT_PER_OP * len(names)
-        request = {
-            "own": len(ops),
-            "types": sorted(types),
-            "tasks": tasks,
-            "soft": soft,
-            "limit": limit,
-        }
         with self._lock:
             if self._unavailable:
                 raise PlacerUnavailable(self._unavailable)
+            self._check_memory(request.ops)
             child, self._child = self._running(), None
-            try:
-                answer, blobs = child.ask(request, graph, "\n".join(names).encode())
-                indices = array.array("I", *blobs)
-                if blobs and len(indices) != len(names):
-                    what = f"answered for {len(indices)} ops instead of {len(names)}"
-                    raise _error(self._kind, what)
-            except BaseException:
-                child.end()
-                raise
-            if "unavailable" in answer:
-                child.end()
-                self._unavailable = answer["unavailable"]
-                raise PlacerUnavailable(self._unavailable)
-            self._child = child
-        if "refused" in answer:
-            raise GraphRefused(answer["refused"])
-        devices = answer["devices"]
-        return [devices[index] for index in indices]
+            with contextlib.ExitStack() as unanswered:
+                unanswered.callback(child.end)
+                try:
+                    child.send(request)
+                except PlacerUnavailable as reason:
+                    self._unavailable = str(reason)
+                    raise
+                yield partial(self._answer, child, request.limit, unanswered)
+
+    def place(self, request: Request) -> Mapping[str, str]:
+        """The device of every node that was placed; it raises what `asked` does."""
+        with self.asked(request) as answer:
+            return answer()
+
+    def _answer(
+        self, child: _Placer, limit: float, unanswered: contextlib.ExitStack
+    ) -> Mapping[str, str]:
+        """The answer of a process, which then is free again."""
+        reply, blobs = child.receive(limit)
+        try:
+            devices = logged_devices(b"".join(blobs).decode())
+        except ValueError as error:
+            raise _error(self._kind, str(error)) from None
+        unanswered.pop_all()
+        if self._child is not None:  # of a request that was made before this one was answered
+            self._child.end()
+        self._child = child
+        if "refused" in reply:
+            raise GraphRefused(reply["refused"])
+        return devices
+
+    def _check_memory(self, ops: int) -> None:
+        """Check that a graph fits, where that matters: the kernel would end any process for it."""
+        needed, free = ops * _MEMORY_PER_OP, available_memory()
+        if free is not None and max(free, _LITTLE_MEMORY) < needed:
+            raise PlacerError(
+                f"the {self._kind} placer",
+                f"needs about {needed / 1e9:.1f} GB for {ops:,} ops, and {free / 1e9:.1f} GB of "
+                "memory are free",
+                "place it where there is more, or with fewer GPUs",
+            )
 
     def stop(self) -> None:
         """End the process, if there is one."""
@@ -131,40 +161,52 @@ class _Placer(Child):
         self._is_ready = False
         self._requests = 0
 
-    def ask(
-        self, request: dict[str, Any], *blobs: bytes
-    ) -> tuple[dict[str, Any], Sequence[bytes]]:
-        """The reply to a request, whose ``limit`` is in seconds; "unavailable" may be one.
+    def send(self, request: Request) -> None:
+        """Send a request.
+
+        Raises:
+            PlacerUnavailable: this installation has no placer that can answer.
+            PlacerError: the process died, hung or failed.
+        """
+        if not self._is_ready:
+            reply, _ = self.receive(START_LIMIT)
+            if "unavailable" in reply:
+                raise PlacerUnavailable(reply["unavailable"])
+            self._is_ready = True
+        self._requests += 1
+        header = {
+            "number": self._requests,
+            "types": sorted(request.types),
+            "tasks": request.tasks,
+            "soft": request.soft,
+            "limit": request.limit,
+        }
+        with self._told(request.limit):
+            messages.write(self.requests, header, request.graph)
+
+    def receive(self, limit: float) -> tuple[dict[str, Any], list[bytes]]:
+        """The reply to the last request.
 
         Raises:
             PlacerError: the process died, hung, failed or gave the answer to another request.
         """
-        if not self._is_ready:
-            ready, _ = self._exchange(None, (), START_LIMIT)
-            if "unavailable" in ready:
-                return ready, ()
-            self._is_ready = True
-        self._requests += 1
-        request = {"number": self._requests, **request}
-        return self._exchange(request, blobs, request["limit"] + _PIPE_LIMIT)
+        with self._told(limit):
+            reply, blobs = messages.read(self.replies)
+            if reply["number"] != self._requests:
+                what = f"answered request {reply['number']} instead of {self._requests}"
+                raise _error(self._kind, what)
+            if "failed" in reply:
+                raise _error(self._kind, reply["failed"], self.last_output())
+        return reply, blobs
 
-    def _exchange(
-        self, request: dict[str, Any] | None, blobs: tuple[bytes, ...], limit: float
-    ) -> tuple[dict[str, Any], list[bytes]]:
-        """Send a request, if there is one, and read a reply."""
+    @contextlib.contextmanager
+    def _told(self, limit: float) -> Iterator[None]:
+        """A part of the conversation, which ends with an error where the process does."""
         try:
-            with self.time_limit(limit):
-                if request is not None:
-                    messages.write(self.requests, request, *blobs)
-                reply, answer = messages.read(self.replies)
-                if reply["number"] != self._requests:
-                    what = f"answered request {reply['number']} instead of {self._requests}"
-                    raise _error(self._kind, what)
-                if "failed" in reply:
-                    raise _error(self._kind, reply["failed"], self.last_output())
+            with self.time_limit(limit + _PIPE_LIMIT):
+                yield
         except Ended as ended:
             raise _error(self._kind, ended.how, ended.output) from None
-        return reply, answer
 
 
 def _error(kind: str, what: str, details: str = "") -> PlacerError:

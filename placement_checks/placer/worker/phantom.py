@@ -21,7 +21,6 @@ from tensorflow.core.protobuf import config_pb2, tensorflow_server_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 from placement_checks.placer.worker import grpc_messages, light_tensorflow
-from placement_checks.placer.worker.placer_log import logged_nodes
 from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.util import loopback
 from placement_checks.util.streams import redirected, unnamed_file
@@ -94,8 +93,8 @@ class Phantom:
     @contextlib.contextmanager
     def placed(
         self, graph: bytes, types: list[str], tasks: list[Any], soft: bool, limit: float
-    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        """Every node of the placed graph, with its device; the session is closed with the block.
+    ) -> Iterator[bytes]:
+        """What the placer logs of a graph; the session is closed with the block.
 
         Args:
             graph: a serialised GraphDef.
@@ -122,7 +121,8 @@ class Phantom:
                 session = self._session(request, limit)
             del request
             try:
-                yield logged_nodes(log)
+                log.seek(0)
+                yield log.read()
             finally:
                 close = grpc_messages.CloseSessionRequest(session_handle=session)
                 self._call("CloseSession", close.SerializeToString(), limit)

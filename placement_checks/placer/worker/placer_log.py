@@ -6,19 +6,25 @@ logs of users are another matter, which `placement_checks.logs` reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import BinaryIO
+import re
+from collections.abc import Mapping
+
+# Neither a name nor an op type has a space; other lines tell of the devices of a session.
+_PLACED = re.compile(r"^([^ \n]+): \([^ \n]+\): (/.+)$", re.MULTILINE)
 
 
-def logged_nodes(log: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
-    """The nodes of a log, each with its device; it is read from its beginning.
+def logged_devices(log: str) -> Mapping[str, str]:
+    """The device of each node of a log, by the node's name.
 
-    Neither a name nor an op type has a space. Other lines, such as those of the devices of a
-    session, are passed over; whether a node is missing is for those who know the graph.
+    Whether a node is missing is for those who know the graph.
+
+    Raises:
+        ValueError: a node is said to be on two devices.
     """
-    log.seek(0)
-    for line in log:
-        node, is_typed, rest = line.partition(b": (")
-        _, is_placed, device = rest.partition(b"): /")
-        if is_typed and is_placed:
-            yield node, b"/" + device.rstrip(b"\n")
+    placed = _PLACED.findall(log)
+    devices = dict(placed)
+    if len(devices) < len(placed):
+        for node, device in placed:
+            if devices[node] != device:
+                raise ValueError(f"placed '{node}' on {device} and on {devices[node]}")
+    return devices

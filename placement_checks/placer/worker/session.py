@@ -13,7 +13,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.placer.worker.placer_log import logged_nodes
 from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.util.streams import redirected, unnamed_file
 
@@ -34,8 +33,8 @@ class Session:
     @contextlib.contextmanager
     def placed(
         self, graph: bytes, _types: list[str], tasks: list[Any], soft: bool, _limit: float
-    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        """Every node that the placer placed, with its device; the arguments are `Phantom`'s.
+    ) -> Iterator[bytes]:
+        """What the placer logs of a graph; the arguments are `Phantom`'s.
 
         Raises:
             GraphRefused: the placer's own error, or fewer devices here than ``tasks`` has.
@@ -64,4 +63,5 @@ class Session:
                 raise Failed(f"no session could be run: {error.message}") from None
             except tf.errors.OpError as error:
                 raise GraphRefused(error.message) from None
-            yield logged_nodes(log)
+            log.seek(0)
+            yield log.read()
