@@ -51,7 +51,7 @@ class TowerAnalysis:
         if not any(trained):
             return towers
         training = {
-            tower_device(self.ops[op])
+            tower_device(self.ops[op].requested)
             for readers in self.reads_by_gpu.readers.values()
             for op in readers
             if trained[op] or self.updates.steps[op]
@@ -97,14 +97,13 @@ class TowerAnalysis:
         numbers = {
             device: number for number, tower in enumerate(self.towers) for device in tower.devices
         }
-        by_request: dict[int, int] = {}  # requests are few objects that many ops share
+        of_request = {
+            requested: numbers.get(tower_device(requested), -1) if requested.is_gpu else -1
+            for requested in {op.requested for op in self.ops}
+        }
         towers: list[int] = []
         for op in self.ops:
-            request = id(op.requested)
-            if request not in by_request:
-                gpu = op.requested.is_gpu
-                by_request[request] = numbers.get(tower_device(op), -1) if gpu else -1
-            tower = by_request[request]
+            tower = of_request[op.requested]
             if tower < 0 and op.colocated and op.requested.type is None:
                 tower = next(
                     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from placement_checks.analysis.backward import Backward
@@ -18,7 +18,7 @@ from placement_checks.core.op_types import (
     VARIABLE_READS,
     is_update,
 )
-from placement_checks.core.placement import Op, Placement, producer_of
+from placement_checks.core.placement import Placement, producer_of
 
 _PASSES_ON = PASSES_VALUE | VARIABLE_READS | {CAST}
 
@@ -75,7 +75,7 @@ class ReadsByGpu:
             for reader in readers:
                 op = self._ops[reader]
                 if op.requested.is_gpu:
-                    reads[tower_device(op)].setdefault(variable, op.name)
+                    reads[tower_device(op.requested)].setdefault(variable, op.name)
         self.gpus = [GpuReads(device, reads[device]) for device in sorted(reads)]
         self.joined_gpus: set[frozenset[int]] = self._joined_gpus()
 
@@ -162,7 +162,7 @@ class ReadsByGpu:
                 continue
             for reader in readers:
                 if self._ops[reader].requested.is_gpu:
-                    number = numbers[tower_device(self._ops[reader])]
+                    number = numbers[tower_device(self._ops[reader].requested)]
                     own[reader] |= 1 << number
                     readers_apart.append((reader, number))
         if not readers_apart:
@@ -198,9 +198,10 @@ class ReadsByGpu:
         ]
 
 
-def tower_device(op: Op) -> Device:
-    """The GPU that ``op`` asks for; one without a job is the local host's."""
-    return op.requested if op.requested.job else op.requested.over(LOCALHOST)
+@lru_cache(maxsize=65536)
+def tower_device(requested: Device) -> Device:
+    """The GPU that an op asks for; one without a job is the local host's."""
+    return requested if requested.job else requested.over(LOCALHOST)
 
 
 def _bits(mask: int) -> Iterator[int]:

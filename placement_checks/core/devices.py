@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+from weakref import WeakValueDictionary
 
 from placement_checks.core.errors import InputError
 
@@ -22,13 +24,20 @@ _PART = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+_Parts = tuple[str | None, int | None, int | None, str | None, int | None]
+_devices: WeakValueDictionary[_Parts, Device] = WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Device:
     """A whole or partial device name; a part that is ``None`` is not stated.
 
     The type is upper case. Two spellings of one device are equal: ``/cpu:0``, ``CPU:0`` and
     ``/device:CPU:0`` all parse to the same value. They come in the order of their parts, with
     numbers as numbers, GPU 2 before GPU 10, and what is not stated first.
+
+    There is one object for each value: all ops have some, which are compared and looked up again
+    and again, and that of objects is far quicker than that of their parts.
     """
 
     job: str | None = None
@@ -36,6 +45,19 @@ class Device:
     task: int | None = None
     type: str | None = None
     index: int | None = None
+
+    def __new__(
+        cls,
+        job: str | None = None,
+        replica: int | None = None,
+        task: int | None = None,
+        type: str | None = None,
+        index: int | None = None,
+    ) -> Device:
+        return _devices.setdefault((job, replica, task, type, index), object.__new__(cls))
+
+    def __reduce__(self) -> tuple[Any, _Parts]:
+        return Device, (self.job, self.replica, self.task, self.type, self.index)
 
     @staticmethod
     @lru_cache(maxsize=65536)
@@ -100,7 +122,7 @@ class Device:
     @property
     def task_device(self) -> Device:
         """The task it belongs to, as a device without type and index."""
-        return Device(self.job, None, self.task)
+        return _task_device(self)
 
     @property
     def short(self) -> str:
@@ -120,7 +142,7 @@ class Device:
         return (self.job or "", replica, task, self.type or "", index)
 
     def __bool__(self) -> bool:
-        return self != _ANYWHERE
+        return self is not _ANYWHERE
 
     def __str__(self) -> str:
         parts = [
@@ -132,6 +154,11 @@ class Device:
             index = "*" if self.index is None else self.index
             parts.append(f"/device:{self.type or '*'}:{index}")
         return "".join(parts)
+
+
+@lru_cache(maxsize=65536)
+def _task_device(device: Device) -> Device:
+    return Device(device.job, None, device.task)
 
 
 def _number(text: str | None) -> int | None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+import pickle
+import weakref
 from contextlib import suppress
 from dataclasses import fields, replace
 from random import Random
@@ -30,6 +33,29 @@ devices = st.builds(
 @given(devices)
 def test_written_form_reads_back(device: Device) -> None:
     assert Device.parse(str(device)) == device
+
+
+@given(devices)
+def test_each_device_is_one_object(device: Device) -> None:
+    parts = [getattr(device, part) for part in PARTS]
+
+    for same in (
+        Device(*parts),
+        Device.parse(str(device)),
+        replace(device, index=device.index),
+        copy.deepcopy(device),
+        pickle.loads(pickle.dumps(device)),
+    ):
+        assert same is device
+    assert parts == [getattr(device, part) for part in PARTS]
+
+
+def test_a_device_that_nothing_uses_is_forgotten() -> None:
+    used = Device("nobody", task=7)
+    known = weakref.ref(used)
+    del used
+
+    assert known() is None
 
 
 @given(st.sampled_from(["cpu", "gpu"]), numbers, st.data())
