@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast, final
 
 from placement_checks.core.devices import Device
@@ -49,6 +50,14 @@ class Op(NamedTuple):
     fallback_reason: str = ""
     fell_with_another: bool = False
     caller: str = ""
+
+
+class Kind(NamedTuple):
+    """What many ops have in common: their type, and the devices that they request and have."""
+
+    type: str
+    requested: Device
+    assigned: Device | None
 
 
 class Variable(NamedTuple):
@@ -203,6 +212,12 @@ class Placement:
     step: StepOps = field(default=StepOps(), repr=False)
     details: Details = field(default=Details(), repr=False)
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def kinds(self) -> Mapping[Kind, int]:
+        """How many ops there are of each kind; kinds are few, so ask them what they can tell."""
+        kinds = Counter(map(attrgetter("type", "requested", "assigned"), self.ops.values()))
+        return {Kind(*kind): ops for kind, ops in kinds.items()}
 
     def cached(self, make: Callable[[Placement], _T]) -> _T:
         """``make(self)``, computed once: what several rules want to know of one placement."""

@@ -3,7 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import (
     CALLS,
     LOOPS,
@@ -39,11 +41,17 @@ class NoFallback(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        if not any(op.requested.is_gpu for op in placement.ops.values()):
+        asking = {kind[1:] for kind in placement.kinds if kind.requested.is_gpu}
+        if not asking:
             return self.not_checked("no op asks for a GPU")
-        if not any(op.requested.is_gpu and op.assigned for op in placement.ops.values()):
+        if not any(assigned for _, assigned in asking):
             return self.not_checked("no op that asks for a GPU was placed")
-        fallen = {op.name: op for op in placement.ops.values() if _fell(op, placement)}
+        fell = {pair for pair in asking if _fell(*pair, placement.machine)}
+        fallen = {
+            op.name: op
+            for op in (placement.ops.values() if fell else ())
+            if (op.requested, op.assigned) in fell
+        }
         groups: dict[str, list[Op]] = {}
         for op in fallen.values():
             leader = _leader(op, placement, fallen)
@@ -58,14 +66,15 @@ class NoFallback(Rule):
         )
 
 
-def _fell(op: Op, placement: Placement) -> bool:
-    if not op.requested.is_gpu or op.assigned is None:
+def _fell(requested: Device, assigned: Device | None, machine: Machine | None) -> bool:
+    """Whether an op that asks for a GPU did not get it."""
+    if assigned is None:
         return False
-    if op.assigned.type == "CPU":
+    if assigned.type == "CPU":
         return True
-    if op.assigned.matches(op.requested) or placement.machine is None:
+    if assigned.matches(requested) or machine is None:
         return False
-    return not placement.machine.has(op.requested)
+    return not machine.has(requested)
 
 
 def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | None:

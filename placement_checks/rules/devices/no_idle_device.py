@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import NO_COMPUTATION
-from placement_checks.core.placement import Op, Placement
+from placement_checks.core.placement import Kind, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.needs import Need
@@ -50,10 +50,14 @@ class NoIdleDevice(Rule):
         gpus = tuple(gpu for gpu in gpus if not any(gpu.matches(device) for device in allowed))
         if not gpus:
             return self.not_checked("the machine has no GPU that must compute")
-        computing = [
-            op for op in placement.ops.values() if op.assigned and op.type not in NO_COMPUTATION
-        ]
-        work = Counter(op.assigned for op in computing)
+        computing = {
+            kind: ops
+            for kind, ops in placement.kinds.items()
+            if kind.assigned and kind.type not in NO_COMPUTATION
+        }
+        work = Counter[Device | None]()
+        for kind, ops in computing.items():
+            work[kind.assigned] += ops
         own = _own_tasks(placement, computing, gpus)
         of_all_tasks = len(gpus)
         gpus = tuple(gpu for gpu in gpus if gpu.task_device in own.get(gpu.job, [gpu.task_device]))
@@ -84,17 +88,17 @@ class NoIdleDevice(Rule):
 
 
 def _own_tasks(
-    placement: Placement, computing: Sequence[Op], gpus: Sequence[Device]
+    placement: Placement, computing: Iterable[Kind], gpus: Sequence[Device]
 ) -> dict[str | None, set[Device]]:
     """The task that a graph is built for, by job, where other tasks build graphs of their own."""
     wanted = set(gpus)
     tasks: dict[str | None, set[Device]] = defaultdict(set)
     unnamed = set()
-    for op in computing:
-        if op.assigned in wanted:
-            tasks[op.assigned.job].add(op.assigned.task_device)
-            if op.requested.task is None:
-                unnamed.add(op.assigned.job)
+    for _, requested, assigned in computing:
+        if assigned in wanted:
+            tasks[assigned.job].add(assigned.task_device)
+            if requested.task is None:
+                unnamed.add(assigned.job)
     variables = (placement.ops[variable.name].assigned for variable in placement.variables)
     serving = {device.job for device in variables if device}
     return {

@@ -98,7 +98,10 @@ def _same_slices(
 
 
 def _on_gpus(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]:
-    fetching = {op.requested for op in analysis.ops if op.type == GENERATOR_DATASET}
+    kinds = placement.kinds
+    if not any(kind.requested.is_gpu and _reads_input(kind.type) for kind in kinds):
+        return
+    fetching = {kind.requested for kind in kinds if kind.type == GENERATOR_DATASET}
     for op in analysis.ops:
         if op.requested in fetching and op.type in PREFETCHERS:
             continue
