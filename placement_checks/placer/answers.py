@@ -32,26 +32,27 @@ def check(
         InputError: the placer cannot have given this answer to this request.
     """
     assert placement.machine is not None
-    known = set(map(str, placement.machine.devices))
     nodes = graph_def.node
-    faults = [
-        f"'{node.name}' is on {device}, which is not in {placement.machine}"
-        if device
-        else f"'{node.name}' has no device"
-        for node, device in zip(nodes, devices, strict=True)
-        if device not in known
-    ]
-    elsewhere = [
-        (node, device, request)
-        for node, device, request in zip(nodes, devices, requested, strict=False)
-        if device and not _matches(device, request)
-    ]
-    if elsewhere:
+    faults: list[str] = []
+    if unknown := set(devices) - set(map(str, placement.machine.devices)):
+        faults += [
+            f"'{node.name}' is on {device}, which is not in {placement.machine}"
+            if device
+            else f"'{node.name}' has no device"
+            for node, device in zip(nodes, devices, strict=True)
+            if device in unknown
+        ]
+    if elsewhere := {
+        (device, request)
+        for device, request in set(zip(devices, requested, strict=False))
+        if device and not Device.parse(device).matches(Device.parse(request))
+    }:
         followed = {name for op in placement.ops.values() for name in op.colocated}
         faults += [
             f"'{node.name}' asks for {request} and is on {device}"
-            for node, device, request in elsewhere
-            if not (node.name in followed or "_class" in node.attr or _follows_resource(node))
+            for node, device, request in zip(nodes, devices, requested, strict=True)
+            if (device, request) in elsewhere
+            and not (node.name in followed or "_class" in node.attr or _follows_resource(node))
         ]
     if faults:
         raise InputError(
@@ -60,11 +61,6 @@ def check(
             + faults[0],
             "report this graph: one that was not placed in full is not judged",
         )
-
-
-@lru_cache(maxsize=65536)
-def _matches(device: str, requested: str) -> bool:
-    return Device.parse(device).matches(Device.parse(requested))
 
 
 def _follows_resource(node: Any) -> bool:

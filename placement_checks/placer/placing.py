@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,7 +14,7 @@ from placement_checks.core.gpus import Devices, local_gpus
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import VARIABLES
-from placement_checks.core.placement import MAX_REFUSALS, Placement, Placer, Refusal
+from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Placer, Refusal
 from placement_checks.loading.graph_def import (
     all_nodes,
     keep_constants_whole,
@@ -120,17 +120,17 @@ def prepared(graph_def: Any, machine: Machine) -> Any:
     On one host every op names that host, in a cluster tasks have the names of `TaskOrder`, and
     large constants that no shape depends on become small ones.
     """
-    prefix = str(LOCALHOST) if machine.is_local else ""
-    renamed = cache(TaskOrder(machine).device)
+    renamed = cache(_on_localhost if machine.is_local else TaskOrder(machine).device)
     copied = without_large_constants(graph_def)
     for node in all_nodes(copied):
-        if prefix and "/job:" not in node.device:
-            node.device = prefix + _HERE.sub("", node.device)
-        elif not prefix and node.device:
-            node.device = renamed(node.device)
+        node.device = renamed(node.device)
     if not machine.is_local:
         keep_constants_whole(copied)
     return copied
+
+
+def _on_localhost(device: str) -> str:
+    return device if "/job:" in device else str(LOCALHOST) + _HERE.sub("", device)
 
 
 def _ask(process: PlacerProcess, graph_def: Any, placement: Placement, *, soft: bool) -> list[str]:
@@ -175,25 +175,38 @@ def _in_order(placed: Mapping[str, str], placement: Placement) -> list[str]:
 
 
 def _assigned(
-    placement: Placement, graph_def: Any, devices: Iterable[str], kind: Placer
+    placement: Placement, graph_def: Any, devices: Sequence[str], kind: Placer
 ) -> Placement:
+    parsed = {device: Device.parse(device) if device else None for device in set(devices)}
+    ops = {
+        name: Op(name, type, requested, inputs, parsed[device], colocated, caller=caller)
+        for (name, type, requested, inputs, _, colocated, _, _, caller), device in zip(
+            placement.ops.values(), devices, strict=True
+        )
+    }
+    placed = replace(placement, ops=ops, placer=kind, assigned=True)
+    fell = {
+        (requested, assigned)
+        for _, requested, assigned in placed.kinds
+        if assigned and not assigned.matches(requested)
+    }
+    return _with_reasons(placed, graph_def, fell) if fell else placed
+
+
+def _with_reasons(
+    placement: Placement, graph_def: Any, fell: Collection[tuple[Device, Device | None]]
+) -> Placement:
+    """With the reasons why ops fell, which are those of some requested and assigned devices."""
     assert placement.machine is not None
-    machine = placement.machine
-    ops = {}
-    fallbacks = {}
-    for op, device in zip(placement.ops.values(), devices, strict=True):
-        placed = op._replace(assigned=Device.parse(device)) if device else op
-        if placed.assigned and not placed.assigned.matches(op.requested):
-            fallbacks[op.name] = placed
-        ops[op.name] = placed
-    if fallbacks:
-        nodes = {node.name: node for node in graph_def.node if node.name in fallbacks}
-        for name, op in fallbacks.items():
-            reason = fallback_reason(op, nodes.get(name), machine)
-            ops[name] = op._replace(
-                fallback_reason=reason or BOUND_TO_ANOTHER, fell_with_another=not reason
-            )
-    return replace(placement, ops=ops, placer=kind, assigned=True)
+    ops = dict(placement.ops)
+    fallen = {op.name: op for op in ops.values() if (op.requested, op.assigned) in fell}
+    nodes = {node.name: node for node in graph_def.node if node.name in fallen}
+    for name, op in fallen.items():
+        reason = fallback_reason(op, nodes.get(name), placement.machine)
+        ops[name] = op._replace(
+            fallback_reason=reason or BOUND_TO_ANOTHER, fell_with_another=not reason
+        )
+    return replace(placement, ops=ops)
 
 
 # The placer's messages, read in core/common_runtime/placer.cc and colocation_graph.cc.
