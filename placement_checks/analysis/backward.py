@@ -23,10 +23,8 @@ class Backward:
         self._placement = placement
         self._flow = flow
         backward = placement.step.backward
-        self.ops = bytearray(
-            _SCOPE.search(name) is not None if backward is None else name in backward
-            for name in flow.names
-        )
+        is_backward = _is_in_scope if backward is None else backward.__contains__
+        self.ops = bytearray(map(is_backward, flow.names))
         for number, op in enumerate(placement.ops.values()):
             if op.caller:
                 self.ops[number] |= self.ops[flow.number[op.caller]]
@@ -69,3 +67,7 @@ class Backward:
         if scope and scope[1] in self._flow.number:
             return self._flow.number[scope[1]], "name"
         return None
+
+
+def _is_in_scope(name: str) -> bool:
+    return "gradients" in name and _SCOPE.search(name) is not None

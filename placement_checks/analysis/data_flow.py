@@ -38,7 +38,7 @@ class DataFlow:
         ops = placement.ops
         self.names = list(ops)
         self.types = [op.type for op in ops.values()]
-        self.number = {name: number for number, name in enumerate(self.names)}
+        self.number = dict(zip(self.names, range(len(ops)), strict=True))
         self.inputs: list[list[int]] = []
         self.control_inputs: dict[int, list[int]] = {}
         self.calls: set[int] = set()
@@ -67,6 +67,18 @@ class DataFlow:
             reduced = [self.inputs[member][0] for member in members if self.inputs[member]]
             for member in members:
                 self.inputs[member] = [*reduced, *self.inputs[member][1:]]
+
+    def having(self, is_wanted: Callable[[str], bool]) -> list[int]:
+        """The ops of the types that are wanted, in their order; types are few and ops many."""
+        wanted = filter(is_wanted, self._of_type)
+        return sorted(op for kind in wanted for op in self._of_type[kind])
+
+    @cached_property
+    def _of_type(self) -> Mapping[str, list[int]]:
+        of_type: dict[str, list[int]] = defaultdict(list)
+        for op, kind in enumerate(self.types):
+            of_type[kind].append(op)
+        return of_type
 
     @cached_property
     def consumers(self) -> Edges:
@@ -98,34 +110,31 @@ class DataFlow:
 
     def state_holder(self, op: int) -> int | None:
         """The holder of state that ``op`` is, or passes on; None if it is none."""
-        while True:
-            kind = self.types[op]
-            if holds_state(kind):
-                return op
-            if kind not in PASSES_HANDLE or not self.inputs[op]:
-                return None
-            op = self.inputs[op][0]
+        return self._state_holders.get(op)
+
+    @cached_property
+    def _state_holders(self) -> Mapping[int, int]:
+        """The holder of state, by the ops that are one or pass one on."""
+        holders = {op: op for op in self.having(holds_state)}
+        todo = list(holders)
+        for op in todo:
+            for reader in self.consumers[op]:
+                passes_on = self.types[reader] in PASSES_HANDLE and self.inputs[reader][0] == op
+                if passes_on and reader not in holders:
+                    holders[reader] = holders[op]
+                    todo.append(reader)
+        return holders
 
     def needed_to_run(self, ops: Iterable[int]) -> bytearray:
         """For each op whether it runs when ``ops`` run: what they wait for runs as well."""
-        seen = bytearray(len(self.names))
-        todo = list(ops)
-        for op in todo:
-            seen[op] = 1
-        while todo:
-            op = todo.pop()
-            for source in (*self.inputs[op], *self.control_inputs.get(op, ())):
-                if not seen[source]:
-                    seen[source] = 1
-                    todo.append(source)
-        return seen
+        waited_for = list(self.inputs)
+        for op, sources in self.control_inputs.items():
+            waited_for[op] = [*self.inputs[op], *sources]
+        return _behind(ops, waited_for)
 
     def ancestors(self, ops: Iterable[int]) -> bytearray:
         """For each op whether its value reaches one of ``ops``, themselves among them."""
-        seen = bytearray(len(self.names))
-        for op in self.walk_back(ops, lambda _: True):
-            seen[op] = 1
-        return seen
+        return _behind(ops, self.inputs)
 
     def masks(self, own: Sequence[int], ends: Sequence[int] | None = None) -> list[int]:
         """For each op the bits of all ops whose values reach it, its own among them.
@@ -201,6 +210,20 @@ class DataFlow:
                 if source not in seen:
                     seen.add(source)
                     todo.append(source)
+
+
+def _behind(ops: Iterable[int], edges: Edges) -> bytearray:
+    """For each op whether the edges lead back to it from one of ``ops``, themselves among them."""
+    seen = bytearray(len(edges))
+    todo = list(ops)
+    for op in todo:
+        seen[op] = 1
+    while todo:
+        for source in edges[todo.pop()]:
+            if not seen[source]:
+                seen[source] = 1
+                todo.append(source)
+    return seen
 
 
 def _collectives(placement: Placement, number: Mapping[str, int]) -> Iterable[list[int]]:

@@ -45,10 +45,8 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     outputs: dict[str, set[str]] = defaultdict(set)
     for tensor in consumers:
         outputs[producer_of(tensor)].add(tensor)
-    for source, kind in enumerate(analysis.flow.types):
-        if kind not in EXAMPLE_SOURCES:
-            continue
-        fed = kind in PLACEHOLDERS
+    for source in analysis.flow.having(EXAMPLE_SOURCES.__contains__):
+        fed = analysis.flow.types[source] in PLACEHOLDERS
         seen = set(outputs[analysis.flow.names[source]])
         todo = sorted(seen)
         while todo:

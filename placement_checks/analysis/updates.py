@@ -52,12 +52,9 @@ class Updates:
 
     def _all(self) -> Iterator[Update]:
         flow = self._flow
-        for here, kind in enumerate(flow.types):
-            if not self.steps[here] or not is_update(kind):
-                continue
-            if self.unknown and not is_gradient_update(
-                kind
-            ):  # it may be an initialiser or a restore
+        # What is no update by a gradient may be an initialiser or a restore.
+        for here in flow.having(is_gradient_update if self.unknown else is_update):
+            if not self.steps[here]:
                 continue
             values = flow.inputs[here]
             holder = flow.state_holder(values[0]) if values else None
@@ -141,8 +138,7 @@ def _ends(op: int, flow: DataFlow) -> Collection[int]:
 def _groups(flow: DataFlow) -> dict[int, list[int]]:
     """The groups that wait for an op, or pass its value on, by its number."""
     groups: dict[int, list[int]] = defaultdict(list)
-    for here, kind in enumerate(flow.types):
-        if kind in GROUPS:
-            for member in (*flow.control_inputs.get(here, ()), *flow.inputs[here]):
-                groups[member].append(here)
+    for here in flow.having(GROUPS.__contains__):
+        for member in (*flow.control_inputs.get(here, ()), *flow.inputs[here]):
+            groups[member].append(here)
     return groups

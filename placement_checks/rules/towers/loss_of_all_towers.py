@@ -63,7 +63,7 @@ class LossOfAllTowers(Rule):
 def _written(analysis: TowerAnalysis) -> list[int]:
     """The summaries; where the program merges some, only those are written."""
     types = analysis.flow.types
-    summaries = [op for op, kind in enumerate(types) if kind in SUMMARIES]
+    summaries = analysis.flow.having(SUMMARIES.__contains__)
     merged = {
         op
         for op in summaries

@@ -14,6 +14,8 @@ from placement_checks.rules.base import Rule, built_at, is_among, steps
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
+_DRAWS = RANDOM_SEEDED | RANDOM_STATELESS.keys()
+
 
 @dataclass(frozen=True)
 class RandomnessApart(Rule):
@@ -60,16 +62,16 @@ class RandomnessApart(Rule):
 def _draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
     """The random ops of towers in a step: the op, its tower, what equal draws have in common."""
     equal = EqualTensors(placement, analysis.flow)
-    for op, kind in enumerate(analysis.flow.types):
+    for op in analysis.flow.having(_DRAWS.__contains__):
         tower = analysis.tower_of[op]
         if tower < 0 or not analysis.updates.steps[op]:
             continue
-        name = analysis.flow.names[op]
+        name, kind = analysis.flow.names[op], analysis.flow.types[op]
         if kind in RANDOM_SEEDED:
             attributes = placement.details.attributes(name)
             seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
             yield op, tower, (kind, *seeds) if any(seeds) else None
-        elif kind in RANDOM_STATELESS:
+        else:
             seed = RANDOM_STATELESS[kind]
             inputs = [
                 tensor for tensor in placement.ops[name].inputs if not tensor.startswith("^")

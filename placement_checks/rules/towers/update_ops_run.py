@@ -71,8 +71,8 @@ def _statistics(placement: Placement, analysis: TowerAnalysis) -> Iterator[int]:
     for name in placement.step.update_ops:
         if name in flow.number:
             yield flow.number[name]
-    for here, kind in enumerate(flow.types):
-        if kind not in ASSIGNS or len(flow.inputs[here]) < 2:
+    for here in flow.having(ASSIGNS.__contains__):
+        if len(flow.inputs[here]) < 2:
             continue
         holder = flow.state_holder(flow.inputs[here][0])
         if holder is None or flow.types[holder] not in VARIABLES:
