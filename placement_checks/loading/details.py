@@ -126,12 +126,15 @@ class GraphDetails(Details):
     def _live_ops(self) -> dict[str, tf.Operation]:
         """All at once is faster than one by one; a GraphDef has the order of its graph."""
         assert self._live is not None
-        names = (node.name for node in self._graph_def.node)
-        return dict(zip(names, self._live.get_operations(), strict=False))
+        return dict(zip(self._names, self._live.get_operations(), strict=False))
 
     @cached_property
     def _nodes(self) -> dict[str, Any]:
-        return {node.name: node for node in self._graph_def.node}
+        return dict(zip(self._names, self._graph_def.node, strict=True))
+
+    @cached_property
+    def _names(self) -> Sequence[str]:
+        return [node.name for node in self._graph_def.node]
 
     @cached_property
     def _functions(self) -> dict[str, dict[str, Any]]:

@@ -95,19 +95,19 @@ def requested(source: GraphSource) -> Placement:
     variables: list[Variable] = []
     details = GraphDetails(source.graph_def, source.live, source.folder)
     device_of = partial(_device, source.program, details)
+    devices: dict[str, Device] = {}  # few names, which many ops share
     for node in source.graph_def.node:
-        name = node.name
+        name, kind, text, attributes = node.name, node.op, node.device, node.attr
         if not name or name in ops:
             what = f"has two ops of the name '{name}'" if name else "has an op without a name"
             raise InputError(
                 source.program, what, "write it again: TensorFlow writes no such graph"
             )
-        colocated: Sequence[str] = ()
-        if "_class" in node.attr:
-            colocated = _colocated(node.attr["_class"].list.s, name)
-        device = device_of(node.device, name)
-        ops[name] = Op(name, node.op, device, tuple(node.input), None, colocated)
-        if node.op in VARIABLES:
+        if text not in devices:
+            devices[text] = device_of(text, name)
+        colocated = _colocated(attributes["_class"].list.s, name) if "_class" in attributes else ()
+        ops[name] = Op(name, kind, devices[text], tuple(node.input[:]), None, colocated)
+        if kind in VARIABLES:
             variables.append(_variable(node, source.program))
     check_calls(source.graph_def, source.program)
     for op, function, inner in nested_ops(source.graph_def, ops, device_of):
@@ -163,5 +163,5 @@ def _variable(node: Any, program: str) -> Variable:
 
 def _colocated(classes: Iterable[bytes], own: str) -> tuple[str, ...]:
     """The ops of ``loc:@…`` entries; every variable is in a group named after itself."""
-    names = (entry.decode(errors="replace").removeprefix("loc:@") for entry in classes)
-    return tuple(name for name in names if name != own)
+    names = [entry.decode(errors="replace").removeprefix("loc:@") for entry in classes]
+    return tuple([name for name in names if name != own])
