@@ -186,6 +186,8 @@ SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
 # --- Sums, products and parts of tensors ---
 
 ADDS = frozenset({"Add", "AddV2", "AddN", "AccumulateNV2"})
+# They have no kernel: TensorFlow makes others of them before it places a graph.
+REWRITTEN = frozenset({"AccumulateNV2"})
 # TensorFlow adds up gradients of rows of a variable by joining them (gradients_util.py).
 JOINS = frozenset({"Concat", "ConcatV2"})
 # The factor may be the first or the second input.

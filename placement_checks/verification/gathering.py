@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError, UsageError
@@ -71,22 +72,29 @@ class Request:
     """What is sent to the placer: a program, what it asks for, and the machine.
 
     Attributes:
-        evidence: what is known of the program before it is placed.
-        graph_def: its ``GraphDef``.
+        built: the program.
+        requested: the devices that it requests, and whether it may be placed softly.
         machine: the devices.
     """
 
-    evidence: Evidence
-    graph_def: Any
+    built: BuiltProgram
+    requested: Placement
     machine: Machine
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What is known of the program before it is placed."""
+        return _evidence_of(self.built, self.requested)
 
     def placed(self, devices: Devices = "auto") -> Evidence:
         """Where the placer puts the ops; as for `place`."""
-        from placement_checks.placer.placing import place as place_on
+        from placement_checks.placer.placing import placing
 
-        with gc_paused():
-            placement = place_on(self.evidence.placement, self.graph_def, self.machine, devices)
-        return replace(self.evidence, placement=placement)
+        graph_def = self.built.graph_def
+        with placing(self.requested, graph_def, self.machine, devices) as placed:
+            evidence = self.evidence  # the program is built for one GPU while the placer works
+            with gc_paused():
+                return replace(evidence, placement=placed())
 
 
 def request(
@@ -111,11 +119,9 @@ def request(
     if machine is not None:
         gpus = machine.towers
     built = _load(target, gpus)
-    evidence = _evidence_of(built)
-    if soft is not None:
-        evidence = replace(evidence, placement=replace(evidence.placement, soft=soft))
-    machine = machine or Machine.smallest(_devices(evidence.placement), gpus)
-    return Request(evidence, built.graph_def, machine)
+    placement = built.requested if soft is None else replace(built.requested, soft=soft)
+    machine = machine or Machine.smallest(_devices(placement), gpus)
+    return Request(built, placement, machine)
 
 
 def requested(target: Target, *, gpus: int = 2) -> Evidence:
@@ -131,7 +137,8 @@ def requested(target: Target, *, gpus: int = 2) -> Evidence:
     """
     checked_gpus(gpus)
     _check(target)
-    return _evidence_of(_load(target, gpus))
+    built = _load(target, gpus)
+    return _evidence_of(built, built.requested)
 
 
 def _load(target: Target, gpus: int) -> BuiltProgram:
@@ -140,10 +147,10 @@ def _load(target: Target, gpus: int) -> BuiltProgram:
     return load(target, gpus)
 
 
-def _evidence_of(built: BuiltProgram) -> Evidence:
+def _evidence_of(built: BuiltProgram, requested: Placement) -> Evidence:
     single = _single_gpu(built)
     return Evidence(
-        built.requested,
+        requested,
         program=built,
         single_gpu=single.requested if single else single,
         policy=built.step.policy,

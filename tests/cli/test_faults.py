@@ -80,7 +80,7 @@ FAULTS = [RuntimeError("a fault\nof ours"), MemoryError(), RecursionError("too d
 STAGES = {
     "placement_checks.loading.targets._load_file": None,
     "placement_checks.loading.programs.build": None,
-    "placement_checks.placer.placing.place": "placeable",
+    "placement_checks.placer.placing.placing": "placeable",
     "placement_checks.verification.gathering._traced": "towers-overlap",
     "placement_checks.run.measuring.measure": "weights-equal",
     "placement_checks.run.pair.runnable": "gradients-equal",
@@ -356,7 +356,7 @@ def test_a_placer_that_died_leaves_what_is_asked_for(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died = PlacerError("the placer", "died", "look at its log")
-    monkeypatch.setattr("placement_checks.placer.placing.place", failing(died))
+    monkeypatch.setattr("placement_checks.placer.placing.placing", failing(died))
 
     ran = run("verify", "train.py:towers")
 

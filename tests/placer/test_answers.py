@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
 
 import pytest
 import tensorflow as tf
@@ -26,8 +28,9 @@ def answer(monkeypatch: pytest.MonkeyPatch, placed: dict[str, str]) -> None:
     """Let this be the answer to whatever is asked."""
 
     class Answers(PlacerProcess):
-        def place(self, request: Request) -> dict[str, str]:
-            return {name: HOST + device for name, device in placed.items()}
+        @contextlib.contextmanager
+        def asked(self, request: Request) -> Iterator[Callable[[], dict[str, str]]]:
+            yield lambda: {name: HOST + device for name, device in placed.items()}
 
     monkeypatch.setattr(placing, "phantom", Answers("phantom", {}))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -110,7 +113,7 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class NoKernels(PlacerProcess):
-        def place(self, request: Request) -> dict[str, str]:
+        def asked(self, request: Request) -> Any:
             raise PlacerUnavailable("a build without GPU kernels; install another")
 
     monkeypatch.setattr(placing, "phantom", NoKernels("phantom", {}))
@@ -149,10 +152,12 @@ def test_the_devices_of_this_machine_answer_for_themselves(
     asked = []
 
     class Session(PlacerProcess):
-        def place(self, request: Request) -> dict[str, str]:
+        @contextlib.contextmanager
+        def asked(self, request: Request) -> Iterator[Callable[[], dict[str, str]]]:
             asked.append(request.tasks)
             nodes = tf.compat.v1.GraphDef.FromString(request.graph).node
-            return {node.name: "/job:localhost/replica:0/task:0/device:GPU:1" for node in nodes}
+            device = "/job:localhost/replica:0/task:0/device:GPU:1"
+            yield lambda: dict.fromkeys((node.name for node in nodes), device)
 
     monkeypatch.setattr(placing, "local_gpus", lambda: (0, 1))
     monkeypatch.setattr(placing, "session", Session("session", {}))

@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
 
+from placement_checks.core.op_types import REWRITTEN
+
 _NAME = "tensorflow"
-_REWRITTEN = frozenset({"AccumulateNV2"})  # into ops with kernels, before they are placed
 
 
 def load() -> None:
@@ -73,4 +74,4 @@ def _with_kernels() -> frozenset[str]:
 
     data = pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllRegisteredKernels())
     kernels = kernel_def_pb2.KernelList.FromString(data).kernel
-    return _REWRITTEN.union(kernel.op for kernel in kernels)
+    return REWRITTEN.union(kernel.op for kernel in kernels)
