@@ -56,4 +56,9 @@ def _within(path: Path, folder: Path) -> bool:
 
 def shown(file: str) -> str:
     """Relative to the current folder."""
-    return os.path.relpath(Path(file).resolve())
+    return _relative(file, Path.cwd())
+
+
+@lru_cache(maxsize=4096)
+def _relative(file: str, folder: Path) -> str:
+    return os.path.relpath((folder / file).resolve(), folder)

@@ -147,9 +147,9 @@ def as_script(file: Path) -> Iterator[None]:
     finally:
         sys.path[:], sys.argv = path, argv
         own = {
-            name: module
-            for name, module in list(sys.modules.items())
-            if name not in before and _lies_in(module, folder)
+            name: sys.modules[name]
+            for name in sys.modules.keys() - before
+            if _lies_in(sys.modules[name], folder)
         }
         _neighbours.setdefault(folder, {}).update(own)
         for name in own:
@@ -159,16 +159,21 @@ def as_script(file: Path) -> Iterator[None]:
 
 def _namesakes(folder: Path) -> dict[str, ModuleType]:
     """Loaded modules of the user's that hide one of ``folder``'s: same name, another place."""
-    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
-    return {
-        name: module
-        for name, module in sys.modules.items()
-        for file in [getattr(module, "__file__", None)]
-        if name.partition(".")[0] in names
-        and file
-        and is_users(file, None)
-        and not _lies_in(module, folder)
-    }
+    with os.scandir(folder) as entries:
+        names = {Path(entry.name).stem for entry in entries if _can_be_imported(entry)}
+    loaded = names & sys.modules.keys()
+    alike = [name for name in sys.modules if name.partition(".")[0] in loaded] if loaded else []
+    return {name: sys.modules[name] for name in alike if _hides(sys.modules[name], folder)}
+
+
+def _can_be_imported(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith(".py") or entry.is_dir()
+
+
+def _hides(module: ModuleType, folder: Path) -> bool:
+    """Whether a module is the user's, from another place than ``folder``."""
+    file = getattr(module, "__file__", None)
+    return bool(file) and is_users(file, None) and not _lies_in(module, folder)
 
 
 def _called_within(loading: Callable[[], AbstractContextManager[None]], build: Any) -> Any:
