@@ -23,11 +23,13 @@ class Backward:
         self._placement = placement
         self._flow = flow
         backward = placement.step.backward
-        is_backward = _is_in_scope if backward is None else backward.__contains__
-        self.ops = bytearray(map(is_backward, flow.names))
-        for number, op in enumerate(placement.ops.values()):
-            if op.caller:
-                self.ops[number] |= self.ops[flow.number[op.caller]]
+        self.ops = bytearray(
+            [name in backward for name in flow.names]
+            if backward is not None
+            else ["gradients" in name and bool(_SCOPE.search(name)) for name in flow.names]
+        )
+        for number, caller in flow.callers.items():
+            self.ops[number] |= self.ops[caller]
         self._forward: dict[int, tuple[int, str]] | None = None
 
     def numbers(self) -> Iterator[int]:
@@ -67,7 +69,3 @@ class Backward:
         if scope and scope[1] in self._flow.number:
             return self._flow.number[scope[1]], "name"
         return None
-
-
-def _is_in_scope(name: str) -> bool:
-    return "gradients" in name and _SCOPE.search(name) is not None

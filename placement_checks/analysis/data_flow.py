@@ -31,6 +31,7 @@ class DataFlow:
             call computes with the ops of the function's body; the shape of a value is not a value.
         control_inputs: the ops that an op waits for without their values: by control edges, or
             because it looks at their shape alone.
+        callers: for each op of a function's body the op that calls the function.
         calls: the ops of which the function's body is known.
     """
 
@@ -41,7 +42,6 @@ class DataFlow:
         self.number = dict(zip(self.names, range(len(ops)), strict=True))
         self.inputs: list[list[int]] = []
         self.control_inputs: dict[int, list[int]] = {}
-        self.calls: set[int] = set()
         number = self.number
         for here, op in enumerate(ops.values()):
             data: list[int] = []
@@ -56,17 +56,26 @@ class DataFlow:
                         continue
                 data.append(found)
             self.inputs.append(data)
-        for here, op in enumerate(ops.values()):
-            if op.caller:
-                self.inputs[number[op.caller]].append(here)
-                self.calls.add(number[op.caller])
-            elif op.type in SHAPE_ONLY:
+        self.callers = {n: number[op.caller] for n, op in enumerate(ops.values()) if op.caller}
+        self.calls = frozenset(self.callers.values())
+        for here in self.having(SHAPE_ONLY.__contains__):
+            if here not in self.callers:
                 self.control_inputs.setdefault(here, []).extend(self.inputs[here])
                 self.inputs[here] = []
-        for members in _collectives(placement, self.number):
+        for here, call in self.callers.items():
+            self.inputs[call].append(here)
+        for members in _collectives(placement, self):
             reduced = [self.inputs[member][0] for member in members if self.inputs[member]]
             for member in members:
                 self.inputs[member] = [*reduced, *self.inputs[member][1:]]
+
+    @cached_property
+    def all_inputs(self) -> Edges:
+        """For each op what it computes with or waits for."""
+        waited_for = list(self.inputs)
+        for op, sources in self.control_inputs.items():
+            waited_for[op] = [*self.inputs[op], *sources]
+        return waited_for
 
     def having(self, is_wanted: Callable[[str], bool]) -> list[int]:
         """The ops of the types that are wanted, in their order; types are few and ops many."""
@@ -127,10 +136,7 @@ class DataFlow:
 
     def needed_to_run(self, ops: Iterable[int]) -> bytearray:
         """For each op whether it runs when ``ops`` run: what they wait for runs as well."""
-        waited_for = list(self.inputs)
-        for op, sources in self.control_inputs.items():
-            waited_for[op] = [*self.inputs[op], *sources]
-        return _behind(ops, waited_for)
+        return _behind(ops, self.all_inputs)
 
     def ancestors(self, ops: Iterable[int]) -> bytearray:
         """For each op whether its value reaches one of ``ops``, themselves among them."""
@@ -226,17 +232,15 @@ def _behind(ops: Iterable[int], edges: Edges) -> bytearray:
     return seen
 
 
-def _collectives(placement: Placement, number: Mapping[str, int]) -> Iterable[list[int]]:
+def _collectives(placement: Placement, flow: DataFlow) -> Iterable[list[int]]:
     """The ops that reduce or gather together, such as those of NCCL: each takes what all do."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for op in placement.ops.values():
-        if op.type in COLLECTIVES:
-            attributes = placement.details.attributes(op.name)
-            keys = [attributes.get(key) for key in ("shared_name", "group_key", "instance_key")]
-            values = tuple(
-                placement.details.value(producer_of(source)) for source in op.inputs[1:]
-            )
-            groups[op.type, *keys, values].append(number[op.name])
+    for member in flow.having(COLLECTIVES.__contains__):
+        op = placement.ops[flow.names[member]]
+        attributes = placement.details.attributes(op.name)
+        keys = [attributes.get(key) for key in ("shared_name", "group_key", "instance_key")]
+        values = tuple(placement.details.value(producer_of(source)) for source in op.inputs[1:])
+        groups[op.type, *keys, values].append(member)
     return groups.values()
 
 

@@ -64,6 +64,11 @@ class GradientFlow:
             for op in self.ancestors(update)
         )
 
+    def taken(self, op: int) -> list[int]:
+        """The gradients that an op takes."""
+        towers, bit = self.gradient_towers, self._analysis.gradient_bit
+        return [source for source in self._analysis.flow.inputs[op] if towers[source] & bit]
+
     def towers(self, update: Update) -> int:
         """The towers whose gradients an update takes, a bit each."""
         found = 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import CUTS, PARTITIONS
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import Op, Placement, producer_of
 
 _HANDLES = frozenset({"resource"})
 _CUTS = CUTS.keys() | PARTITIONS
@@ -65,23 +66,32 @@ def copies(placement: Placement, rows: int | None = None) -> list[Copied]:
         rows: the rows of the global batch.
     """
     analysis = analyse(placement)
+    size_of = cache(partial(_size, analysis, rows))
     by_tensor: dict[tuple[str, Device], Copied] = {}
-    for number, op in enumerate(analysis.ops):
-        if op.assigned is None or not analysis.updates.steps[number]:
-            continue
+    for op, here in _across_devices(analysis):
         for source in op.inputs:
             producer = placement.ops.get(source) or placement.ops.get(producer_of(source))
             if producer is None or producer.assigned is None or source[0] == "^":
                 continue
-            if producer.assigned is op.assigned or producer.assigned == op.assigned:
+            if producer.assigned is here:
                 continue
             tensor = source if ":" in source else f"{source}:0"
-            if (tensor, op.assigned) not in by_tensor:
-                size = _size(analysis, tensor, rows)
-                if size != 0:
-                    copy = Copied(tensor, producer.assigned, op.assigned, size)
-                    by_tensor[tensor, op.assigned] = copy
+            if (tensor, here) not in by_tensor and (size := size_of(tensor)) != 0:
+                by_tensor[tensor, here] = Copied(tensor, producer.assigned, here, size)
     return list(by_tensor.values())
+
+
+def _across_devices(analysis: TowerAnalysis) -> Iterator[tuple[Op, Device]]:
+    """The ops of a step, and their devices, that wait for an op on another device."""
+    devices = [op.assigned for op in analysis.ops]
+    for number, sources in enumerate(analysis.flow.all_inputs):
+        here = devices[number]
+        if here is None or not analysis.updates.steps[number]:
+            continue
+        for source in sources:
+            if devices[source] is not here:
+                yield analysis.ops[number], here
+                break
 
 
 def transfers(all_copies: Iterable[Copied]) -> list[Transfer]:
@@ -116,7 +126,7 @@ def _by_pair(by_pair: Iterable[tuple[Device, Device, Copied]]) -> list[Transfer]
     return sorted(sums, key=lambda sent: (-sent.bytes, -sent.copies, sent.source, sent.to))
 
 
-def _size(analysis: TowerAnalysis, tensor: str, rows: int | None) -> int | None:
+def _size(analysis: TowerAnalysis, rows: int | None, tensor: str) -> int | None:
     """Bytes of a tensor; 0 for a handle, which is not data, None where it is not known."""
     name, _, number = tensor.partition(":")
     outputs = analysis.placement.details.outputs(name)

@@ -28,12 +28,21 @@ _MAX_DEPTH = 100  # functions within functions, of which the bodies are compared
 class GraphDetails(Details):
     """The details of the ops of one graph.
 
+    Args:
+        graph_def: the graph.
+        live: the ``tf.Graph`` it came from; None for a file.
+        folder: where the user's source lines are; None for anywhere but in libraries.
+        names: those of its nodes, in their order.
+
     Attributes:
         bodies: for every op in the body of a function, the function and its name in there.
     """
 
-    def __init__(self, graph_def: Any, live: tf.Graph | None, folder: Path | None) -> None:
+    def __init__(
+        self, graph_def: Any, live: tf.Graph | None, folder: Path | None, names: Sequence[str]
+    ) -> None:
         self._graph_def = graph_def
+        self._names = names
         self._live = live
         self._folder = folder
         self.bodies: dict[str, tuple[str, str]] = {}
@@ -131,10 +140,6 @@ class GraphDetails(Details):
     @cached_property
     def _nodes(self) -> dict[str, Any]:
         return dict(zip(self._names, self._graph_def.node, strict=True))
-
-    @cached_property
-    def _names(self) -> Sequence[str]:
-        return [node.name for node in self._graph_def.node]
 
     @cached_property
     def _functions(self) -> dict[str, dict[str, Any]]:

@@ -93,8 +93,7 @@ def requested(source: GraphSource) -> Placement:
     """
     ops: dict[str, Op] = {}
     variables: list[Variable] = []
-    details = GraphDetails(source.graph_def, source.live, source.folder)
-    device_of = partial(_device, source.program, details)
+    device_of = partial(_device, source)
     devices: dict[str, Device] = {}  # few names, which many ops share
     for node in source.graph_def.node:
         name, kind, text, attributes = node.name, node.op, node.device, node.attr
@@ -109,6 +108,7 @@ def requested(source: GraphSource) -> Placement:
         ops[name] = Op(name, kind, devices[text], tuple(node.input[:]), None, colocated)
         if kind in VARIABLES:
             variables.append(_variable(node, source.program))
+    details = GraphDetails(source.graph_def, source.live, source.folder, list(ops))
     check_calls(source.graph_def, source.program)
     for op, function, inner in nested_ops(source.graph_def, ops, device_of):
         if op.name not in ops:
@@ -129,14 +129,16 @@ def name_of(tensor: str) -> str:
     return tensor.partition(":")[0]
 
 
-def _device(program: str, details: GraphDetails, text: str, op: str) -> Device:
+def _device(source: GraphSource, text: str, op: str) -> Device:
     """The device that an op requests."""
     try:
         return Device.parse(text)
     except InputError as error:
+        names = [node.name for node in source.graph_def.node]
+        details = GraphDetails(source.graph_def, source.live, source.folder, names)
         where = next(map(str, details.frames(op)), "")
         raise InputError(
-            program,
+            source.program,
             f"op '{op}'{where and f' ({where})'} asks for the device {error.object}, "
             f"and {error.message}",
             error.fix,

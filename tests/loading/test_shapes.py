@@ -66,7 +66,7 @@ def test_a_process_that_fails_is_an_error_each_time_and_tried_once(
     if "sleep" in fault:
         monkeypatch.setattr(shapes, "_LIMIT", 1.0)
     code.append(fault)
-    details = GraphDetails(saved_graph(), None, None)
+    details = GraphDetails(saved_graph(), None, None, [])
 
     for _ in range(2):
         with pytest.raises(PlacerError) as caught:

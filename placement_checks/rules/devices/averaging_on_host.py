@@ -77,7 +77,7 @@ class AveragingOnHost(Rule):
             expected=expected,
             found=assigned.short,
             where=placement.where(op.name),
-            path=steps(placement, [number, *_gradients_taken(placement, number)]),
+            path=steps(placement, [number, *gradient_flow(placement).taken(number)]),
             message=f"{op.name} ({op.type}) brings the gradients of the towers on {towers} "
             f"together on {assigned.short}, not on {expected}; it asks for {request_of(op)}"
             f"{built_at(placement, op.name)}",
@@ -98,18 +98,10 @@ def _joining_ops(placement: Placement) -> Iterator[int]:
     for op in sorted(between):
         taken = [
             gradients.gradient_towers[gradient] & analysis.all_towers
-            for gradient in _gradients_taken(placement, op)
+            for gradient in gradients.taken(op)
         ]
         towers = 0
         for bits in taken:
             towers |= bits
         if towers and towers not in taken:
             yield op
-
-
-def _gradients_taken(placement: Placement, op: int) -> list[int]:
-    """The gradients that an op takes."""
-    analysis, towers = analyse(placement), gradient_flow(placement).gradient_towers
-    return [
-        number for number in analysis.flow.inputs[op] if towers[number] & analysis.gradient_bit
-    ]
