@@ -53,6 +53,7 @@ _NO_ANSWER = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNAVAILABLE,
 }
+_LARGE = 1 << 22  # bytes of a graph, that of some 20,000 ops
 _MEMORY_LIMIT = 1 << 34  # bytes; the placer does not look at it, but 0 is refused
 
 Devices = tuple[tuple[str, int], ...]
@@ -115,7 +116,8 @@ class Phantom:
         request = grpc_messages.CreateSessionRequest(
             graph_def=graph, config=_config(cluster, soft), target=f"grpc://{self._master}"
         ).SerializeToString()
-        del graph  # it may be large, and the request has it
+        is_large = len(graph) > _LARGE
+        del graph  # the request has it
         with unnamed_file() as log:
             with redirected(1, log):
                 session = self._session(request, limit)
@@ -126,7 +128,8 @@ class Phantom:
             finally:
                 close = grpc_messages.CloseSessionRequest(session_handle=session)
                 self._call("CloseSession", close.SerializeToString(), limit)
-                ctypes.CDLL(None).malloc_trim(0)  # or each placement would leave its peak behind
+                if is_large:  # or each would leave more behind
+                    ctypes.CDLL(None).malloc_trim(0)
 
     def _session(self, request: bytes, limit: float) -> str:
         """The handle of a new session of the master."""
