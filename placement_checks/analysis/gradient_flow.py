@@ -133,7 +133,8 @@ class GradientFlow:
     def _scaled(self, op: int) -> Sequence[int]:
         """What a product is made of, scalars left out unless it is one itself."""
         inputs = self._analysis.flow.inputs[op]
-        scalars = [self._is_scalar(source) for source in self._analysis.ops[op].inputs[:2]]
+        sources = self._analysis.placement.by_number[op].inputs[:2]
+        scalars = [self._is_scalar(source) for source in sources]
         if sorted(scalars) == [False, True]:
             return [factor for factor, scalar in zip(inputs, scalars, strict=False) if not scalar]
         return inputs

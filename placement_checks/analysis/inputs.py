@@ -37,7 +37,7 @@ class Use(NamedTuple):
 def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     """Every tensor of examples that a tower computes with in a step."""
     consumers: dict[str, list[int]] = defaultdict(list)
-    for number, op in enumerate(analysis.ops):
+    for number, op in enumerate(analysis.placement.by_number):
         if analysis.updates.steps[number] and not analysis.backward.ops[number]:
             for tensor in op.inputs:
                 if not tensor.startswith("^"):

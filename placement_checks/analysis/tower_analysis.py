@@ -12,7 +12,7 @@ from placement_checks.analysis.losses import Losses, losses_of
 from placement_checks.analysis.towers import ReadsByGpu, Tower, tower_device
 from placement_checks.analysis.updates import Updates
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
-from placement_checks.core.placement import Op, Placement
+from placement_checks.core.placement import Placement
 from placement_checks.util.text import joined
 
 
@@ -34,7 +34,12 @@ class TowerAnalysis:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self.flow = DataFlow(placement)
-        self.ops: Sequence[Op] = list(placement.ops.values())
+        self._ops = placement.by_number
+
+    def prepare(self) -> None:
+        """Find out ahead what most rules ask for."""
+        for name in ("towers_behind", "losses", "examples"):
+            getattr(self, name)
 
     @cached_property
     def reads_by_gpu(self) -> ReadsByGpu:
@@ -51,7 +56,7 @@ class TowerAnalysis:
         if not any(trained):
             return towers
         training = {
-            tower_device(self.ops[op].requested)
+            tower_device(self._ops[op].requested)
             for readers in self.reads_by_gpu.readers.values()
             for op in readers
             if trained[op] or self.updates.steps[op]
@@ -99,10 +104,10 @@ class TowerAnalysis:
         }
         of_request = {
             requested: numbers.get(tower_device(requested), -1) if requested.is_gpu else -1
-            for requested in {op.requested for op in self.ops}
+            for requested in {op.requested for op in self._ops}
         }
         towers: list[int] = []
-        for op in self.ops:
+        for op in self._ops:
             tower = of_request[op.requested]
             if tower < 0 and op.colocated and op.requested.type is None:
                 tower = next(
@@ -126,7 +131,7 @@ class TowerAnalysis:
         Where an op is asked to be is not enough: towers may be averaged on the GPU of one. Ops
         that read variables, backward ops and inputs on a tower's GPU are that tower's.
         """
-        own = [0] * len(self.ops)
+        own = [0] * len(self._ops)
         for readers in self.reads_by_gpu.readers.values():
             for op in readers:
                 if self.tower_of[op] >= 0:

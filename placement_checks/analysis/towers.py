@@ -60,7 +60,7 @@ class ReadsByGpu:
         self, placement: Placement, flow: DataFlow, backward: Backward, updates: Updates
     ) -> None:
         self.flow = flow
-        self._ops = list(placement.ops.values())
+        self._ops = placement.by_number
         self._backward = backward.ops
         self._updates = updates
         ends = [*backward.numbers(), *_named(placement, flow)]

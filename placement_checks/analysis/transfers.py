@@ -68,7 +68,7 @@ def copies(placement: Placement, rows: int | None = None) -> list[Copied]:
     analysis = analyse(placement)
     size_of = cache(partial(_size, analysis, rows))
     by_tensor: dict[tuple[str, Device], Copied] = {}
-    for op, here in _across_devices(analysis):
+    for op, here in _across_devices(analysis, placement.by_number):
         for source in op.inputs:
             producer = placement.ops.get(source) or placement.ops.get(producer_of(source))
             if producer is None or producer.assigned is None or source[0] == "^":
@@ -81,16 +81,16 @@ def copies(placement: Placement, rows: int | None = None) -> list[Copied]:
     return list(by_tensor.values())
 
 
-def _across_devices(analysis: TowerAnalysis) -> Iterator[tuple[Op, Device]]:
+def _across_devices(analysis: TowerAnalysis, ops: Sequence[Op]) -> Iterator[tuple[Op, Device]]:
     """The ops of a step, and their devices, that wait for an op on another device."""
-    devices = [op.assigned for op in analysis.ops]
+    devices = [op.assigned for op in ops]
     for number, sources in enumerate(analysis.flow.all_inputs):
         here = devices[number]
         if here is None or not analysis.updates.steps[number]:
             continue
         for source in sources:
             if devices[source] is not here:
-                yield analysis.ops[number], here
+                yield ops[number], here
                 break
 
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast, final
@@ -214,13 +214,27 @@ class Placement:
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
+    def by_number(self) -> Sequence[Op]:
+        """The ops by their number, which is their place in the order of building."""
+        return tuple(self.ops.values())
+
+    @cached_property
     def kinds(self) -> Mapping[Kind, int]:
         """How many ops there are of each kind; kinds are few, so ask them what they can tell."""
         kinds = Counter(map(attrgetter("type", "requested", "assigned"), self.ops.values()))
         return {Kind(*kind): ops for kind, ops in kinds.items()}
 
+    def with_assigned(self, ops: Mapping[str, Op]) -> Placement:
+        """The same requests, with assigned devices; what is `cached` of them is kept."""
+        placed = replace(self, ops=ops, assigned=True)
+        placed._cache.update(self._cache)
+        return placed
+
     def cached(self, make: Callable[[Placement], _T]) -> _T:
-        """``make(self)``, computed once: what several rules want to know of one placement."""
+        """``make(self)``, computed once: what several rules want to know of what is requested.
+
+        It may not depend on assigned devices.
+        """
         if make not in self._cache:
             self._cache[make] = make(self)
         return cast(_T, self._cache[make])

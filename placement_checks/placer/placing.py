@@ -136,7 +136,7 @@ def _assigned(placement: Placement, graph_def: Any, devices: Sequence[str]) -> P
             placement.ops.values(), devices, strict=True
         )
     }
-    placed = replace(placement, ops=ops, assigned=True)
+    placed = placement.with_assigned(ops)
     fell = {
         (requested, assigned)
         for _, requested, assigned in placed.kinds
@@ -158,4 +158,4 @@ def _with_reasons(
         ops[name] = op._replace(
             fallback_reason=reason or BOUND_TO_ANOTHER, fell_with_another=not reason
         )
-    return replace(placement, ops=ops)
+    return placement.with_assigned(ops)

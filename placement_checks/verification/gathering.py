@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError, UsageError
 from placement_checks.core.evidence import Evidence
@@ -92,9 +94,15 @@ class Request:
 
         graph_def = self.built.graph_def
         with placing(self.requested, graph_def, self.machine, devices) as placed:
-            evidence = self.evidence  # the program is built for one GPU while the placer works
+            evidence = self.evidence  # while the placer works
             with gc_paused():
+                self._analyse()
                 return replace(evidence, placement=placed())
+
+    def _analyse(self) -> None:
+        """Analyse the towers; where that fails, the rules that need it tell."""
+        with contextlib.suppress(Exception):
+            analyse(self.requested).prepare()
 
 
 def request(

@@ -41,7 +41,7 @@ class AveragingOnHost(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis = analyse(placement)
-        joining = [op for op in _joining_ops(placement) if analysis.ops[op].assigned]
+        joining = [op for op in _joining_ops(placement) if placement.by_number[op].assigned]
         if any(analysis.backward.ops) and not gradient_flow(placement).trained:
             return self.not_checked(
                 analysis.updates.unknown or "no variable is updated by a gradient"
@@ -53,7 +53,7 @@ class AveragingOnHost(Rule):
         allowed = [Device.parse(name) for name in self._names()]
         findings = []
         for op in joining:
-            assigned = analysis.ops[op].assigned
+            assigned = placement.by_number[op].assigned
             if assigned and not any(assigned.matches(device) for device in allowed):
                 findings.append(self._finding(placement, op, assigned))
         if not findings and (of_log := Need.GPUS.missing(evidence)) is not None:
@@ -66,7 +66,7 @@ class AveragingOnHost(Rule):
 
     def _finding(self, placement: Placement, number: int, assigned: Device) -> Finding:
         analysis = analyse(placement)
-        op = analysis.ops[number]
+        op = placement.by_number[number]
         numbers = analysis.towers_in(gradient_flow(placement).gradient_towers[number])
         towers = joined(analysis.towers[tower] for tower in numbers)
         expected = " or ".join(str(Device.parse(name)) for name in self._names())

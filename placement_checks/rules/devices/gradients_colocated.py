@@ -39,7 +39,7 @@ class GradientsColocated(Rule):
         judged = 0
         findings = []
         for number, (forward, known_by) in analysis.backward.forward.items():
-            op, forward_op = analysis.ops[number], analysis.ops[forward]
+            op, forward_op = placement.by_number[number], placement.by_number[forward]
             if op.assigned is None or forward_op.assigned is None:
                 continue
             if op.type in NO_COMPUTATION or _is_shape_of_variable(placement, op):

@@ -50,7 +50,7 @@ class InputsDistinct(Rule):
         findings: dict[str, Finding] = {}
         for finding in (
             *_same_slices(placement, analysis, uses),
-            *_on_gpus(placement, analysis),
+            *_on_gpus(placement),
             *_built_again(placement, analysis, uses),
         ):
             if not is_among(finding.object, self.allow):
@@ -97,12 +97,12 @@ def _same_slices(
             )
 
 
-def _on_gpus(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]:
+def _on_gpus(placement: Placement) -> Iterator[Finding]:
     kinds = placement.kinds
     if not any(kind.requested.is_gpu and _reads_input(kind.type) for kind in kinds):
         return
     fetching = {kind.requested for kind in kinds if kind.type == GENERATOR_DATASET}
-    for op in analysis.ops:
+    for op in placement.ops.values():
         if op.requested in fetching and op.type in PREFETCHERS:
             continue
         if op.requested.is_gpu and _reads_input(op.type) and not op.caller:

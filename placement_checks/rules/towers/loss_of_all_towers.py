@@ -74,7 +74,7 @@ def _written(analysis: TowerAnalysis) -> list[int]:
 
 def _of_losses(analysis: TowerAnalysis, summaries: list[int]) -> Iterator[int]:
     """The scalar summaries that show a loss, or what is made of losses."""
-    losses = [0] * len(analysis.ops)
+    losses = [0] * len(analysis.flow.names)
     for of_tower in analysis.losses.of:
         for loss in of_tower:
             losses[loss] = 1
