@@ -252,6 +252,26 @@ def test_what_is_done_with_a_holder_is_none(kind: str) -> None:
     assert DataFlow(placement(op("only", kind))).state_holder(0) is None
 
 
+def test_ops_of_some_types_come_in_the_order_of_the_graph() -> None:
+    graph = placement(op("a", "Add"), op("b", "Neg"), op("c", "Sub"), op("d", "Add"))
+
+    assert DataFlow(graph).having({"Sub", "Add"}.__contains__) == [0, 2, 3]
+
+
+def test_a_holder_is_passed_on_by_the_first_input_alone_and_through_a_loop() -> None:
+    graph = placement(
+        op("v", "VarHandleOp"),
+        op("merge", "RefMerge", "", "", "v", "next"),
+        op("next", "Identity", "", "", "merge"),
+        op("which", "Switch", "", "", "x", "v"),
+        op("x", "Neg"),
+    )
+    flow = DataFlow(graph)
+
+    holders = {name: flow.state_holder(number) for name, number in flow.number.items()}
+    assert holders == {"v": 0, "merge": 0, "next": 0, "which": None, "x": None}
+
+
 def test_a_cone_ends_where_it_is_not_to_be_entered() -> None:
     graph = placement(
         op("a", "Placeholder"),

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from graphs import op, placement
 
 from placement_checks import Device
+from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.placement import Tensor, producer_of
 
 
@@ -29,6 +32,25 @@ def test_assigned_to_takes_partial_patterns_and_passes_over_the_unplaced() -> No
         op("d", "NoOp", "", "CPU:0"),
     )
     assert [op.name for op in graph.assigned_to(Device(type="GPU"))] == ["a", "b"]
+
+
+def test_kinds_count_the_ops_of_one_type_and_devices() -> None:
+    graph = placement(
+        op("a", "MatMul", "/gpu:0", "GPU:0"),
+        op("b", "MatMul", "/device:GPU:0", "GPU:0"),
+        op("c", "MatMul", "/gpu:0", "GPU:1"),
+        op("d", "Relu", "/gpu:0", "GPU:0"),
+        op("e", "Relu", "/gpu:0"),
+    )
+    gpu = Device(type="GPU", index=0)
+    first, second = (gpu.over(LOCALHOST), replace(gpu, index=1).over(LOCALHOST))
+
+    assert graph.kinds == {
+        ("MatMul", gpu, first): 2,
+        ("MatMul", gpu, second): 1,
+        ("Relu", gpu, first): 1,
+        ("Relu", gpu, None): 1,
+    }
 
 
 def test_where_is_the_outermost_line() -> None:

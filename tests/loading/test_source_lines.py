@@ -80,7 +80,11 @@ def test_lines_are_relative_to_the_current_folder(
     inner.mkdir()
     monkeypatch.chdir(inner)
 
-    assert place("../train.py:build").placement.where("x") == "../train.py:10"
+    placement = place("../train.py:build").placement
+
+    assert placement.where("x") == "../train.py:10"
+    monkeypatch.chdir(folder)
+    assert placement.where("x") == "train.py:10"
 
 
 def test_a_builder_at_hand_has_the_lines_of_its_own_folder() -> None:
