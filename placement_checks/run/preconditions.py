@@ -60,19 +60,24 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
     training = program.placement.step
     ops = program.placement.ops
     for name in ancestors(program, [*gradient_tensors(program), *training.train_op], fed):
-        where = program.placement.where(name)
-        at = f", built at {where}" if where else ""
         if ops[name].type in PLACEHOLDERS_TO_FEED:
             raise CannotRun(
-                f"nothing feeds the placeholder '{name}' of {program.name}{at}; list it in the "
-                "inputs that its builder returns, and give its value in the batch function"
+                f"nothing feeds the placeholder '{name}' of {program.name}{_at(program, name)}; "
+                "list it in the inputs that its builder returns, and give its value in the batch "
+                "function"
             )
         if ops[name].type in _PIPELINE:
             raise CannotRun(
-                f"{program.name} takes rows from '{name}' ({ops[name].type}){at}, so that both "
-                "programs cannot be given the same; make it a placeholder_with_default, and list "
-                "that in its inputs"
+                f"{program.name} takes rows from '{name}' ({ops[name].type})"
+                f"{_at(program, name)}, so that both programs cannot be given the same; make it a "
+                "placeholder_with_default, and list that in its inputs"
             )
+
+
+def _at(program: RunnableProgram, op: str) -> str:
+    """Where an op was built, for a refusal: a traceback is read for each op that is asked for."""
+    where = program.placement.where(op)
+    return f", built at {where}" if where else ""
 
 
 def check_step_known(program: RunnableProgram) -> None:
@@ -152,8 +157,6 @@ def _other_numbers(drawn: np.ndarray) -> np.ndarray:
 def _depends_on_random(
     program: RunnableProgram, analysis: TowerAnalysis, random: str, feeds: Values
 ) -> CannotRun:
-    where = program.placement.where(random)
-    at = f", built at {where}" if where else ""
     switch = _switch(program, analysis, random)
     if switch is None:
         fix = (
@@ -172,7 +175,7 @@ def _depends_on_random(
         )
     return CannotRun(
         f"the gradients of {program.name} depend on the random op '{random}' "
-        f"({program.placement.ops[random].type}){at}; {fix}"
+        f"({program.placement.ops[random].type}){_at(program, random)}; {fix}"
     )
 
 
