@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from placement_checks.core.measurement import Array, Arrays, Measurement, Sample, Trajectory, Trial
+from placement_checks.core.measurement import (
+    Array,
+    Arrays,
+    Measurement,
+    Sample,
+    Trajectory,
+    Trial,
+    VariableStep,
+)
+from placement_checks.numerics.reducing import variable_step
+from placement_checks.numerics.trajectories import trained_variable_of
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"a": (3, 4), "b": (6,), "c": (4, 3), "d": (3, 4)}
 
@@ -128,16 +138,38 @@ def trajectory(
     """
     steps = range(len(next(iter(expected.values()))))
 
-    def values_after(values: Mapping[str, Sequence[Any]], step: int) -> dict[str, Array]:
-        return {name: np.asarray(steps_of[step], np.float64) for name, steps_of in values.items()}
+    trained = {name: np.asarray(value, np.bool_) for name, value in (uncertain or {}).items()}
+
+    def taken(name: str, number: int) -> VariableStep:
+        values = [
+            [np.asarray(value, np.float64) for value in (start[name], *steps_of)]
+            for steps_of in (expected[name], found.get(name, expected[name]))
+        ]
+        of = trained_variable_of(name, trained) or ""
+        ways = [(way[number], way[number + 1]) for way in values]
+        return variable_step(values[0][0], ways[0], ways[1], noise, trained.get(of))
 
     return Trajectory(
-        {name: np.asarray(value, np.float64) for name, value in start.items()},
-        [values_after(expected, step) for step in steps],
-        [values_after({**expected, **found}, step) for step in steps],
-        [dict.fromkeys(expected, noise) for _ in steps],
-        {name: np.asarray(value, np.bool_) for name, value in (uncertain or {}).items()},
+        [{name: taken(name, number) for name in expected} for number in steps],
+        frozenset(trained),
         after,
+    )
+
+
+def displaced(taken: Trajectory, **by: float) -> Trajectory:
+    """The same steps, with some variables that are larger by so much in all of them."""
+
+    def shifted(step: VariableStep, by: float) -> VariableStep:
+        before, after = ((way[0] + by, way[1] + by) for way in (step.expected, step.found))
+        uncertain = None if step.certain is None else ~step.certain
+        return variable_step(step.start + by, before, after, step.noise, uncertain)
+
+    return replace(
+        taken,
+        steps=[
+            {name: shifted(step, by.get(name, 0.0)) for name, step in variables.items()}
+            for variables in taken.steps
+        ],
     )
 
 

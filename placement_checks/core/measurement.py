@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ from placement_checks.core.missing import Missing
 
 Array = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[np.float64]]
+# Numbers of the elements of an array; None for all of them.
+Elements: TypeAlias = "npt.NDArray[np.intp] | None"
 
 # The distance from 1 to the next number (IEEE 754; bfloat16 has 7 bits of fraction).
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -29,12 +31,15 @@ class Sample(NamedTuple):
 class Trial:
     """One batch, given to both programs with equal variables.
 
+    All arrays are float64. Of a large gradient only some elements are kept: the largest, those
+    that differ most, and others at random.
+
     Attributes:
         rows: of the batch.
         split: the rows of each tower, as the program is fed; empty where it splits the batch
             itself.
-        expected, found: the gradients by variable, of the reference and of the program, float64;
-            those that one of them does not have are left out.
+        expected, found: the gradients by variable, of the reference and of the program; those that
+            one of them does not have are left out.
         noise: how far the gradients of the reference move if the rows are put in another order,
             the largest absolute difference.
         start: the values of the variables.
@@ -43,6 +48,9 @@ class Trial:
         shifted: those with the rows of one input moved against the others, by what was done.
         not_finite: the variables of the program whose gradient is NaN or infinite, each with the
             first op that yields such a value and its source line.
+        elements: which elements are kept, by variable; all of those that are not named.
+        ratios: of the found to the expected values, by least squares over all elements; None if
+            there is none. Of variables that are not named all elements are kept.
     """
 
     rows: int
@@ -55,6 +63,33 @@ class Trial:
     per_row: Sequence[Sample] = field(default=(), repr=False)
     shifted: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
     not_finite: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    elements: Mapping[str, Elements] = field(default_factory=dict, repr=False)
+    ratios: Mapping[str, float | None] = field(default_factory=dict)
+
+
+class VariableStep(NamedTuple):
+    """One variable before and after one step of both programs.
+
+    Of a large one some elements are kept: the largest, those that change or differ most, and
+    others at random.
+
+    Attributes:
+        start: its values before all steps.
+        expected: those of the reference, before this step and after it.
+        found: those of the program.
+        noise: how far those of the reference move if the rows are put in another order.
+        certain: the elements whose gradient is never so near to zero that its sign may be noise;
+            None where that is not known.
+        ratio: of all found values after the step to those expected, by least squares, over the
+            certain elements; None if there is none.
+    """
+
+    start: Array
+    expected: tuple[Array, Array]
+    found: tuple[Array, Array]
+    noise: float
+    certain: npt.NDArray[np.bool_] | None
+    ratio: float | None
 
 
 NO_STEPS: Final = Missing("no step was taken")
@@ -66,18 +101,13 @@ class Trajectory:
     """Some training steps of both programs, from equal variables, with equal batches.
 
     Attributes:
-        start: the values of the variables before the first step.
-        expected, found: their values after each step, of the reference and of the program.
-        noise: how far those of the reference move if the rows are put in another order.
-        uncertain: the elements whose gradient is so near to zero that its sign may be noise.
+        steps: of each step, the variables of the reference that the program has, too.
+        trained: the variables whose gradient the reference shows.
         after: one more batch after the last step, from the variables of the reference.
     """
 
-    start: Arrays = field(repr=False)
-    expected: Sequence[Arrays] = field(repr=False)
-    found: Sequence[Arrays] = field(repr=False)
-    noise: Sequence[Mapping[str, float]]
-    uncertain: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
+    steps: Sequence[Mapping[str, VariableStep]] = field(repr=False)
+    trained: frozenset[str]
     after: Trial | None = None
 
 

@@ -8,11 +8,13 @@ a convolutional network, and below 28 in a scalar that cancels.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from placement_checks.core.measurement import EPS, Array, Trial, largest
+from placement_checks.numerics.blocks import least_squares_ratio
 
 # Where a difference of this size would not show, nothing is said: towers of 64 and 63 rows that
 # are averaged without weights are wrong by 0.2 to 0.7 %.
@@ -91,7 +93,7 @@ def difference(
     return Difference(
         variable,
         state,
-        _ratio(expected, found),
+        least_squares_ratio(expected, found),
         float(_in_units(error, unit)),
         float(limit / unit if unit else 0.0),
     )
@@ -125,7 +127,7 @@ def gradients(
         times_noise: as for `difference`.
     """
     largest_gradient = max(map(largest, trial.expected.values()), default=0.0)
-    return [
+    compared = [
         difference(
             name,
             expected,
@@ -138,17 +140,19 @@ def gradients(
         )
         for name, expected in trial.expected.items()
     ]
+    return [one._replace(ratio=trial.ratios.get(one.variable, one.ratio)) for one in compared]
+
+
+def divided(trial: Trial, factor: float) -> Trial:
+    """The same batch with the gradients of the program divided by a number."""
+    return replace(
+        trial,
+        found={name: found / factor for name, found in trial.found.items()},
+        ratios={name: ratio and ratio / factor for name, ratio in trial.ratios.items()},
+    )
 
 
 def differing(trial: Trial, precisions: Mapping[str, str]) -> set[str]:
     """The variables whose gradients differ on one batch."""
     compared = gradients(trial, precisions)
     return {gradient.variable for gradient in compared if gradient.state == "differs"}
-
-
-def _ratio(expected: Array, found: Array) -> float | None:
-    size = largest(expected)
-    if not size or not np.all(np.isfinite(found)):
-        return None
-    scaled = expected / size
-    return float(np.vdot(scaled, found / size) / np.vdot(scaled, scaled))

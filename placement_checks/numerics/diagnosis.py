@@ -208,7 +208,7 @@ class _GradientFit:
         """The gradient is that of another variable."""
         (own,) = self._variables
         for other, gradient in self._trial.expected.items():
-            if gradient.shape != self._trial.found[own].shape:
+            if not self._same_elements(own, other):
                 continue
             size = largest(gradient)
             eps = EPS.get(self._measured.precisions.get(other, ""), 0.0)
@@ -222,6 +222,11 @@ class _GradientFit:
                     "must leave out the same entries",
                 )
         return None
+
+    def _same_elements(self, one: str, other: str) -> bool:
+        """Whether of two gradients of one shape the same elements are kept."""
+        kept, elements = self._trial.expected, self._trial.elements
+        return kept[one].shape == kept[other].shape and elements.get(one) is elements.get(other)
 
     def penalised(self) -> Diagnosis | None:
         """The difference is a multiple of the variable itself."""

@@ -2,43 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from placement_checks.core.measurement import Array, Arrays, Sample, largest
+from placement_checks.core.measurement import Array
+from placement_checks.numerics.blocks import Values, largest_difference
 
 # An element whose gradient is not this many times its noise may take a step either way, under an
 # optimiser that divides the gradient by its size.
 _CERTAIN = 100
 
 
-def noise_of(values: Arrays, others: Sequence[Arrays]) -> dict[str, float]:
-    """The largest difference of each array in other orders of the rows."""
-    return {
-        name: max(largest(other[name] - value) for other in others)
-        for name, value in values.items()
-    }
+def noise_of(
+    values: Mapping[str, Values], others: Iterable[Mapping[str, Values]]
+) -> dict[str, float]:
+    """The largest difference of each array in other orders of the rows, taken as they come."""
+    noise = dict.fromkeys(values, 0.0)
+    for other in others:
+        add_noise(noise, values, other)
+    return noise
 
 
-def uncertain_elements(orders: Sequence[Sequence[Arrays]]) -> dict[str, npt.NDArray[np.bool_]]:
+def add_noise(
+    noise: dict[str, float], values: Mapping[str, Values], other: Mapping[str, Values]
+) -> None:
+    """Add another order of the rows to a noise, of the variables that are in both."""
+    for name in values.keys() & other.keys():
+        noise[name] = max(noise[name], largest_difference(values[name], other[name]))
+
+
+def uncertain_elements(
+    gradients: Sequence[Mapping[str, Values]], noise: Sequence[Mapping[str, float]]
+) -> dict[str, npt.NDArray[np.bool_]]:
     """The elements whose gradient, at some step, is not well above the noise of its variable."""
-    first, *others = orders
-    uncertain: dict[str, npt.NDArray[np.bool_]] = {}
-    for number, gradients in enumerate(first):
-        noise = noise_of(gradients, [other[number] for other in others])
-        for name, gradient in gradients.items():
-            is_small = (np.abs(gradient) <= _CERTAIN * noise[name]) & (noise[name] > 0)
-            uncertain[name] = uncertain.get(name, np.zeros_like(is_small)) | is_small
+    uncertain = {name: np.zeros(value.shape, np.bool_) for name, value in gradients[0].items()}
+    for of_step, noise_of_step in zip(gradients, noise, strict=True):
+        for name, gradient in of_step.items():
+            if noise_of_step[name] > 0:
+                uncertain[name] |= np.abs(gradient) <= np.float64(_CERTAIN * noise_of_step[name])
     return uncertain
 
 
-def mean_over(samples: Sequence[Sample], rows: int) -> dict[str, Array]:
+def mean_over(
+    samples: Iterable[tuple[Sequence[int], Mapping[str, Values]]], rows: int
+) -> dict[str, Array]:
     """The mean over the rows of gradients that are means over some of them."""
-    return {
-        name: np.sum(
-            [len(sample.rows) / rows * sample.gradients[name] for sample in samples], axis=0
-        )
-        for name in samples[0].gradients
-    }
+    mean: dict[str, Array] = {}
+    for part, gradients in samples:
+        for name, gradient in gradients.items():
+            mean[name] = mean.get(name, 0.0) + len(part) / rows * np.asarray(gradient, np.float64)
+    return mean

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 
-from placement_checks.core.measurement import EPS, Array, Measurement, Trajectory, largest
+from placement_checks.core.measurement import (
+    EPS,
+    Array,
+    Measurement,
+    Trajectory,
+    VariableStep,
+    largest,
+)
 from placement_checks.numerics.comparing import (
     COARSEST,
     Difference,
@@ -39,10 +47,10 @@ class Divergence(NamedTuple):
     error: float
 
 
-def is_proportional(measured: Measurement) -> bool:
+def is_proportional(optimizers: Collection[str]) -> bool:
     """Whether every step is as large as the gradient."""
-    return bool(measured.optimizers) and all(
-        any(kind in optimizer for kind in _PROPORTIONAL) for optimizer in measured.optimizers
+    return bool(optimizers) and all(
+        any(kind in optimizer for kind in _PROPORTIONAL) for optimizer in optimizers
     )
 
 
@@ -68,15 +76,17 @@ def compared(
     """
     equal, divergences = [], []
     noisy = _noisy(measured)
-    for name in trajectory.start:
-        if name not in trajectory.found[0] or trained_variable_of(name, trajectory) in noisy:
+    for name in trajectory.steps[0]:
+        trained = trained_variable_of(name, trajectory.trained)
+        if trained in noisy:
             continue
-        for step in range(len(trajectory.found)):
+        for number, variables in enumerate(trajectory.steps):
+            factors = {1.0, scale, scale**2} if trained not in (None, name) else {1.0}
             after = _difference_after(
-                measured, trajectory, name, step, tolerance, times_noise, scale
+                measured, name, variables[name], tolerance, times_noise, factors
             )
             if after.state == "differs":
-                divergences.append(_divergence(trajectory, after, step))
+                divergences.append(_divergence(trajectory, after, number))
                 break
         else:
             equal.append(after)
@@ -85,16 +95,14 @@ def compared(
 
 def _difference_after(
     measured: Measurement,
-    trajectory: Trajectory,
     name: str,
-    step: int,
+    step: VariableStep,
     tolerance: float,
     times_noise: float,
-    scale: float,
+    factors: Collection[float],
 ) -> Difference:
-    """The difference of one variable after a step."""
-    expected, found = trajectory.expected[step][name], trajectory.found[step][name]
-    trained = trained_variable_of(name, trajectory)
+    """The difference of one variable after a step, from the nearest multiple that it may be."""
+    expected, found = step.expected[1], step.found[1]
     dtype = measured.dtypes[name]
     allowed = 0.0
     if dtype in EPS:
@@ -102,29 +110,24 @@ def _difference_after(
         coarsest = max((EPS.get(kind, 0.0) for kind in measured.precisions.values()), default=0.0)
         if tolerance * coarsest > COARSEST:
             dtype = next(kind for kind in EPS if EPS[kind] == coarsest)
-        part = tolerance * coarsest if is_proportional(measured) else _DRIFT
-        allowed = part * largest(expected - trajectory.start[name])
-        certain = ~trajectory.uncertain[trained] if trained is not None else None
-        proportional = is_proportional(measured)
-        if not proportional and certain is not None and certain.shape == expected.shape:
-            expected, found = expected[certain], found[certain]
-    scales = {1.0, scale, scale**2} if trained not in (None, name) else {1.0}
-    return min(
-        (
-            difference(
-                name,
-                expected * factor,
-                found,
-                dtype=dtype,
-                noise=trajectory.noise[step][name] * abs(factor),
-                tolerance=tolerance,
-                times_noise=times_noise,
-                allowed=allowed * abs(factor),
-            )
-            for factor in scales
-        ),
-        key=lambda candidate: (candidate.state == "differs", candidate.error),
-    )
+        part = tolerance * coarsest if is_proportional(measured.optimizers) else _DRIFT
+        allowed = part * largest(expected - step.start)
+        if step.certain is not None and not is_proportional(measured.optimizers):
+            expected, found = expected[step.certain], found[step.certain]
+    differences = [
+        difference(
+            name,
+            expected * factor,
+            found,
+            dtype=dtype,
+            noise=step.noise * abs(factor),
+            tolerance=tolerance,
+            times_noise=times_noise,
+            allowed=allowed * abs(factor),
+        )._replace(ratio=step.ratio and step.ratio / factor)
+        for factor in factors
+    ]
+    return min(differences, key=lambda candidate: (candidate.state == "differs", candidate.error))
 
 
 def _noisy(measured: Measurement) -> set[str]:
@@ -153,7 +156,7 @@ def compensated_factor(measured: Measurement) -> float:
 
     That is so where the weights stay equal, under an optimiser whose step grows with the gradient.
     """
-    if not measured.trajectory or not is_proportional(measured):
+    if not measured.trajectory or not is_proportional(measured.optimizers):
         return 1.0
     ratios = [
         gradient.ratio
@@ -170,30 +173,26 @@ def compensated_factor(measured: Measurement) -> float:
     return 1.0 if divergences else float(ratios[0])
 
 
-def trained_variable_of(name: str, trajectory: Trajectory) -> str | None:
+def trained_variable_of(name: str, trained: Collection[str]) -> str | None:
     """The trained variable that this is, or is a slot of: slots are named under their variable."""
     while name:
-        if name in trajectory.uncertain:
+        if name in trained:
             return name
         name = name.rpartition("/")[0]
     return None
 
 
-def _divergence(trajectory: Trajectory, first: Difference, step: int) -> Divergence:
-    name = first.variable
-    expected_before = trajectory.expected[step - 1] if step else trajectory.start
-    found_before = trajectory.found[step - 1] if step else trajectory.start
-    expected = trajectory.expected[step][name] - expected_before[name]
-    moved = _ratio(expected, trajectory.found[step][name] - found_before[name])
-    if expected.size == 1 and step and moved:
+def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Divergence:
+    step, last = (trajectory.steps[at][first.variable] for at in (number, -1))
+    moved = _multiple(*(after - before for before, after in (step.expected, step.found)))
+    if step.start.size == 1 and number and moved:
         moved = None  # any change of one number is a multiple of another
-    last = trajectory.expected[-1][name]
-    size = largest(last - trajectory.start[name])
-    error = largest(trajectory.found[-1][name] - last)
-    return Divergence(first, step + 1, moved, error / size if size else np.inf)
+    size = largest(last.expected[1] - last.start)
+    error = largest(last.found[1] - last.expected[1])
+    return Divergence(first, number + 1, moved, error / size if size else np.inf)
 
 
-def _ratio(expected: Array, found: Array) -> float | None:
+def _multiple(expected: Array, found: Array) -> float | None:
     """The number by which one array is multiplied to get the other; None if there is none."""
     square = float(np.vdot(expected, expected))
     if not square:

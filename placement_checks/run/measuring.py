@@ -14,7 +14,7 @@ from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
-from placement_checks.numerics.noise import mean_over
+from placement_checks.numerics.reducing import taken_of
 from placement_checks.numerics.trajectories import (
     compared,
     compensated_factor,
@@ -163,18 +163,15 @@ class _Comparison:
 
     def _trial(self, batch: Batch, rows: int) -> Trial:
         """The gradients of both programs on one batch; if they differ, also what explains it."""
-        trial = self._sessions.gradients(batch, rows)
+        sessions, runs = self._sessions, self._sessions.reference_runs
+        trial = sessions.gradients(
+            batch, rows, mean_over_towers=self._conditions.statistics_per_tower
+        )
         self._refuse_not_finite(trial.expected, batch)
-        runs = self._sessions.reference_runs
-        per_tower = runs.per_tower(batch, rows)
-        by_tower = self._conditions.statistics_per_tower and bool(per_tower)
-        expected = mean_over(per_tower, rows) if by_tower else {}
-        start = self._sessions.start
         trial = replace(
             trial,
-            expected={name: expected.get(name, value) for name, value in trial.expected.items()},
-            start={name: np.asarray(start[name], np.float64) for name in trial.expected},
-            per_tower=per_tower,
+            start=taken_of(sessions.start, trial.elements),
+            per_tower=runs.per_tower(batch, rows, trial.elements),
         )
         if not_finite := _not_finite(trial.found):
             feeds = self._feeding.to_towers(batch)
@@ -184,8 +181,8 @@ class _Comparison:
             return trial
         return replace(
             trial,
-            per_row=runs.per_row(batch, rows),
-            shifted=dict(runs.shifted(batch, rows)),
+            per_row=runs.per_row(batch, rows, trial.elements),
+            shifted=dict(runs.shifted(batch, rows, trial.elements)),
         )
 
     def _missing(self) -> Iterator[tuple[str, bool]]:
@@ -232,7 +229,7 @@ class _Comparison:
 
 
 def _not_finite(gradients: Arrays) -> list[str]:
-    """The variables whose gradient is NaN or infinite."""
+    """The variables whose gradient is NaN or infinite, which its largest element tells."""
     return [name for name, value in gradients.items() if not np.all(np.isfinite(value))]
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from placement_checks.core.measurement import Trial
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.noise import noise_of
+from placement_checks.numerics.reducing import trial_of
 from placement_checks.run.feeding import Batch, Feeding
 from placement_checks.run.reference_runs import ReferenceRuns
 from placement_checks.run.session import ProgramSession
@@ -72,7 +73,7 @@ class PairedSessions:
         else:
             trained = self.reference.program.gradient_tensors.gradients
             self.start = {
-                name: self._varied(value) if name in trained else value
+                name: _kept(self._varied(value) if name in trained else value)
                 for name, value in values.items()
             }
         self.reference.load(self.start)
@@ -88,21 +89,27 @@ class PairedSessions:
         """Other orders of the rows, in which the noise is measured."""
         return [self._rng.permutation(rows).tolist() for _ in range(_ORDERS)]
 
-    def gradients(self, batch: Batch, rows: int) -> Trial:
-        """The gradients of both programs on one batch."""
-        fetched = self.towers.gradients(self.feeding.to_towers(batch))
+    def gradients(self, batch: Batch, rows: int, *, mean_over_towers: bool = False) -> Trial:
+        """The gradients of both programs on one batch.
+
+        Args:
+            batch: the rows.
+            rows: how many they are.
+            mean_over_towers: whether those that are expected are the mean of what the reference
+                gives on the rows of each tower.
+        """
+        found = self.towers.gradients(self.feeding.to_towers(batch))
         expected = self.reference_runs.gradients(batch)
-        common = [name for name in expected if name in fetched]
-        return Trial(
-            rows,
-            self.feeding.split if rows == self.feeding.rows else (),
-            {name: expected[name] for name in common},
-            {name: np.asarray(fetched[name], np.float64) / self._scale for name in common},
-            noise_of(
-                expected,
-                [self.reference_runs.gradients(batch, order) for order in self.orders(rows)],
-            ),
+        orders = self.orders(rows)
+        noise = noise_of(
+            expected, (self.reference_runs.gradients(batch, order) for order in orders)
         )
+        if mean_over_towers:
+            expected = {**expected, **self.reference_runs.mean_over_towers(batch, rows)}
+        if self._scale != 1:
+            found = {name: value / np.float64(self._scale) for name, value in found.items()}
+        split = self.feeding.split if rows == self.feeding.rows else ()
+        return trial_of(rows, split, expected, found, noise)
 
     def _varied(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Values that differ, for those that are all alike: zeros hide what they multiply."""
@@ -110,3 +117,14 @@ class PairedSessions:
             return value
         size = max(1.0, abs(float(value.flat[0])))
         return (value + size * self._rng.uniform(0.05, 0.15, value.shape)).astype(value.dtype)
+
+
+def _kept(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same values; of those that are all alike, one is kept.
+
+    The slots of an optimiser take more room than the weights, and most begin with zeros.
+    """
+    first = np.array(value.reshape(-1)[:1])
+    if value.size > 1 and value.dtype.kind not in "OSU" and np.all(value == first):
+        return np.broadcast_to(first.reshape(()), value.shape)
+    return value

@@ -8,7 +8,6 @@ import numpy as np
 
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.errors import CannotRun
-from placement_checks.core.measurement import Trial
 from placement_checks.core.op_types import (
     GRADIENT_OUTPUTS,
     NO_COMPUTATION,
@@ -20,6 +19,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import gradients
+from placement_checks.numerics.reducing import trial_of
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.text import joined, plural
@@ -138,12 +138,9 @@ def random_steps(program: RunnableProgram, fed: Collection[str]) -> str | None:
 
 def _differ(some: Values, others: Values) -> bool:
     """Whether gradients differ by more than what another order of additions does to them."""
-    one, other = (
-        {name: np.asarray(values[name], np.float64) for name in some} for values in (some, others)
-    )
-    finite = [name for name in one if np.all(np.isfinite(one[name]))]
-    trial = Trial(0, (), {name: one[name] for name in finite}, other, dict.fromkeys(finite, 0.0))
-    dtypes = {name: str(some[name].dtype) for name in finite}
+    finite = {name: value for name, value in some.items() if np.all(np.isfinite(value))}
+    dtypes = {name: str(value.dtype) for name, value in finite.items()}
+    trial = trial_of(0, (), finite, others, dict.fromkeys(finite, 0.0))
     compared = gradients(trial, dtypes, tolerance=1000)
     return any(gradient.state == "differs" for gradient in compared)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from placement_checks.core.errors import InputError
-from placement_checks.core.measurement import Array, Arrays, Sample
+from placement_checks.core.measurement import Array, Arrays, Elements, Sample
+from placement_checks.numerics.noise import mean_over
+from placement_checks.numerics.reducing import taken_of
 from placement_checks.run.feeding import Batch, Feeding
-from placement_checks.run.session import ProgramSession
+from placement_checks.run.session import ProgramSession, Values
 
 _MAX_SINGLE_ROWS = 128  # each is a run
 
@@ -24,31 +26,53 @@ class ReferenceRuns:
         self._feeding = feeding
         self._towers = towers
 
-    def gradients(self, batch: Batch, rows: Sequence[int] | None = None) -> dict[str, Array]:
+    def gradients(self, batch: Batch, rows: Sequence[int] | None = None) -> Values:
         """Its gradients on all rows, or on some in the order given."""
-        found = self._reference.gradients(self._feeding.to_reference(batch, rows))
-        return {name: np.asarray(value, np.float64) for name, value in found.items()}
+        return self._reference.gradients(self._feeding.to_reference(batch, rows))
 
-    def per_tower(self, batch: Batch, rows: int) -> list[Sample]:
+    def mean_over_towers(self, batch: Batch, rows: int) -> dict[str, Array]:
+        """The mean of what it gives on the rows of each tower."""
+        return mean_over(self._on_parts(batch, self._split(rows)), rows)
+
+    def per_tower(self, batch: Batch, rows: int, elements: Mapping[str, Elements]) -> list[Sample]:
         """On the rows of each tower, those that are left over last."""
-        split = list(self._feeding.split)
-        if not split or rows != self._feeding.rows:
-            size = rows // self._towers
-            split = [tuple(range(at, min(at + size, rows))) for at in range(0, rows, size)]
-        return list(self._samples(batch, split))
+        return self._samples(batch, self._split(rows), elements)
 
-    def per_row(self, batch: Batch, rows: int) -> list[Sample]:
+    def per_row(self, batch: Batch, rows: int, elements: Mapping[str, Elements]) -> list[Sample]:
         """On every row by itself."""
         singles = [(row,) for row in range(rows)] if rows <= _MAX_SINGLE_ROWS else []
-        return list(self._samples(batch, singles))
+        return self._samples(batch, singles, elements)
 
-    def _samples(self, batch: Batch, parts: Sequence[tuple[int, ...]]) -> Iterator[Sample]:
+    def _split(self, rows: int) -> Sequence[tuple[int, ...]]:
+        """The rows of each tower, and what is left over."""
+        if self._feeding.split and rows == self._feeding.rows:
+            return self._feeding.split
+        size = rows // self._towers
+        return [tuple(range(at, min(at + size, rows))) for at in range(0, rows, size)]
+
+    def _samples(
+        self,
+        batch: Batch,
+        parts: Sequence[tuple[int, ...]],
+        elements: Mapping[str, Elements],
+    ) -> list[Sample]:
+        """Some elements of what it gives on parts of a batch."""
+        return [
+            Sample(rows, taken_of(gradients, elements))
+            for rows, gradients in self._on_parts(batch, parts)
+        ]
+
+    def _on_parts(
+        self, batch: Batch, parts: Sequence[tuple[int, ...]]
+    ) -> Iterator[tuple[tuple[int, ...], Values]]:
         """On parts of a batch; those after one that it does not take are left out."""
         with contextlib.suppress(InputError):
             for rows in parts:
-                yield Sample(rows, self.gradients(batch, rows))
+                yield rows, self.gradients(batch, rows)
 
-    def shifted(self, batch: Batch, rows: int) -> Iterator[tuple[str, Arrays]]:
+    def shifted(
+        self, batch: Batch, rows: int, elements: Mapping[str, Elements]
+    ) -> Iterator[tuple[str, Arrays]]:
         """With one input's rows moved against those of the others, by what was done."""
         names = sorted(name for name, array in batch.items() if array.ndim)
         others = f"'{names[0]}'" if len(names) == 2 else "the others"
@@ -56,7 +80,8 @@ class ReferenceRuns:
             for how, order in self._moves(rows).items():
                 with contextlib.suppress(InputError):
                     found = self.gradients({**batch, name: batch[name][order]})
-                    yield f"the rows of '{name}' {how} against {others}", found
+                    how_moved = f"the rows of '{name}' {how} against {others}"
+                    yield how_moved, taken_of(found, elements)
 
     def _moves(self, rows: int) -> dict[str, npt.NDArray[np.int_]]:
         """Orders of rows moved by one or by a tower's part, in the batch or in each tower."""

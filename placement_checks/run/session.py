@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any
@@ -27,6 +28,8 @@ _AROUND = re.compile(
 _OF_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
 _NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 _MAX_FETCHED = 2000
+_MAX_BYTES = 1 << 25  # of variables that are read or assigned at once, but for one
+_MAX_ITEM = 8
 
 
 class ProgramSession:
@@ -160,17 +163,35 @@ class ProgramSession:
         self.run(list(self.program.built.initial.tables))
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
-        """The values of all variables, by name."""
-        values: dict[str, npt.NDArray[Any]] = self.run(dict(self._reads))
-        return values
+        """The values of all variables, by name; they stay as they are."""
+        return {name: value for part in self.read() for name, value in part.items()}
+
+    def read(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """The values of all variables, of some after others where they are large."""
+        for names in self._parts:
+            yield self.run({name: self._reads[name] for name in names})
 
     def load(self, values: Values) -> None:
         """Give variables values, and so their copies; what the program has not is left out."""
         values = self._with_copies(values)
-        names = [name for name in values if name in self._assigns]
-        if names:
-            ops = [self._assigns[name][0] for name in names]
-            self.run(ops, {self._assigns[name][1]: values[name] for name in names})
+        for part in self._parts:
+            if names := [name for name in part if name in values]:
+                ops = [self._assigns[name][0] for name in names]
+                self.run(ops, {self._assigns[name][1]: values[name] for name in names})
+
+    @cached_property
+    def _parts(self) -> list[list[str]]:
+        """The variables in parts of some megabytes: TensorFlow copies what it gives and takes."""
+        parts: list[list[str]] = []
+        size = _MAX_BYTES
+        for variable in self.program.placement.variables:
+            if variable.name in self.program.variables:
+                if size >= _MAX_BYTES:
+                    parts.append([])
+                    size = 0
+                parts[-1].append(variable.name)
+                size += math.prod(n or 1 for n in variable.shape or ()) * _MAX_ITEM
+        return parts
 
     def _with_copies(self, values: Values) -> Values:
         """The values also for the copies that a strategy keeps of these variables."""

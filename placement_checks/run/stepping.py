@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from placement_checks.core.errors import InputError
-from placement_checks.core.measurement import Array, Arrays, Trajectory, Trial
+from placement_checks.core.measurement import Trajectory, Trial, VariableStep
 from placement_checks.core.missing import Missing
-from placement_checks.numerics.noise import noise_of, uncertain_elements
+from placement_checks.numerics.noise import add_noise, uncertain_elements
+from placement_checks.numerics.reducing import variable_step
+from placement_checks.numerics.trajectories import is_proportional, trained_variable_of
 from placement_checks.run.feeding import Batch
 from placement_checks.run.paired_sessions import PairedSessions
 from placement_checks.run.preconditions import random_steps
 from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.text import plural
 
+_T = TypeVar("_T")
+
 
 class _Steps(NamedTuple):
-    """Of each step of the reference, the variables after it and the gradients before it."""
+    """Of each step of the reference, what the program is compared with.
 
-    values: list[dict[str, Array]]
-    gradients: list[dict[str, Array]]
+    Attributes:
+        values: the variables after it, in their own dtypes.
+        noise: how far they move if the rows are put in another order.
+        uncertain: of each trained variable the elements whose direction is rounding, at any step.
+        end: all variables after the last step, also those that are not compared.
+    """
+
+    values: list[Values]
+    noise: list[dict[str, float]]
+    uncertain: Mapping[str, npt.NDArray[np.bool_]]
+    end: Values
 
 
 def trajectory(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
@@ -33,33 +47,13 @@ def trajectory(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     """
     if (missing := _no_steps(sessions)) is not None:
         return missing
-    reference, rows = sessions.reference, sessions.feeding.rows
-    batches = [sessions.batch(rows) for _ in range(steps)]
-    orders = sessions.orders(rows)
-    first = _of_reference(sessions, batches, list(range(rows)))
-    end = reference.values()
-    others = [_of_reference(sessions, batches, order) for order in orders]
-    initial = _with_copies(sessions, sessions.start)
-    start = {name: np.asarray(initial[name], np.float64) for name in first.values[0]}
-    last = first.values[-1]
-    not_finite = [name for name in start if not np.all(np.isfinite(last[name]))]
-    if not_finite:
-        return Missing(
-            f"after {plural(steps, 'step')} of the reference {not_finite[0]} is NaN or infinite"
-        )
-    if all(np.array_equal(last[name], start[name]) for name in start):
-        raise InputError(
-            reference.program.name,
-            f"{plural(steps, 'step')} changed none of its variables",
-            "return the op that trains as train_op",
-        )
-    found = _of_towers(sessions, batches)
-    noise = [
-        noise_of(values, [other.values[number] for other in others])
-        for number, values in enumerate(first.values)
-    ]
-    uncertain = uncertain_elements([taken.gradients for taken in (first, *others)])
-    return Trajectory(start, first.values, found, noise, uncertain, _after(sessions, end))
+    batches = [sessions.batch(sessions.feeding.rows) for _ in range(steps)]
+    taken = _of_reference(sessions, batches)
+    if isinstance(taken, Missing):
+        return taken
+    compared = list(_of_towers(sessions, batches, taken))
+    trained = frozenset(sessions.reference.program.gradient_tensors.gradients)
+    return Trajectory(compared, trained, _after(sessions, taken.end))
 
 
 def _no_steps(sessions: PairedSessions) -> Missing | None:
@@ -79,43 +73,93 @@ def _no_steps(sessions: PairedSessions) -> Missing | None:
     return None
 
 
-def _of_reference(
-    sessions: PairedSessions, batches: Sequence[Batch], order: Sequence[int]
-) -> _Steps:
-    """A step on each batch, with its rows in this order."""
-    reference = sessions.reference
+def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps | Missing:
+    """A step on each batch; other orders of the rows are compared with it as they come."""
+    reference, runs = sessions.reference, sessions.reference_runs
+    is_certain = is_proportional(sessions.towers.program.gradient_tensors.optimizers)
+    orders = sessions.orders(sessions.feeding.rows)
     reference.load(sessions.start)
-    steps = _Steps([], [])
+    values, gradients = [], []
     for batch in batches:
-        steps.gradients.append(sessions.reference_runs.gradients(batch, order))
-        reference.step(sessions.feeding.to_reference(batch, order))
-        steps.values.append(_with_copies(sessions, _values(reference)))
-    return steps
+        gradients.append({} if is_certain else runs.gradients(batch))
+        reference.step(sessions.feeding.to_reference(batch))
+        values.append(reference.values())
+    compared = [_numbers(reference, after) for after in values]
+    if (missing := _no_end(sessions, compared)) is not None:
+        return missing
+    noise = [dict.fromkeys(after, 0.0) for after in compared]
+    of_gradients = [dict.fromkeys(before, 0.0) for before in gradients]
+    for order in orders:
+        reference.load(sessions.start)
+        for number, batch in enumerate(batches):
+            if not is_certain:
+                add_noise(of_gradients[number], gradients[number], runs.gradients(batch, order))
+            reference.step(sessions.feeding.to_reference(batch, order))
+            for part in reference.read():
+                add_noise(noise[number], compared[number], part)
+    return _Steps(compared, noise, uncertain_elements(gradients, of_gradients), values[-1])
 
 
-def _of_towers(sessions: PairedSessions, batches: Sequence[Batch]) -> list[dict[str, Array]]:
-    """The variables after a step on each batch."""
+def _no_end(sessions: PairedSessions, values: Sequence[Values]) -> Missing | None:
+    """Why the steps of the reference lead nowhere.
+
+    Raises:
+        InputError: they change none of its variables.
+    """
+    steps, last = plural(len(values), "step"), values[-1]
+    for name, value in last.items():
+        if not np.all(np.isfinite(value)):
+            return Missing(f"after {steps} of the reference {name} is NaN or infinite")
+    if all(np.array_equal(value, sessions.start[name]) for name, value in last.items()):
+        raise InputError(
+            sessions.reference.program.name,
+            f"{steps} changed none of its variables",
+            "return the op that trains as train_op",
+        )
+    return None
+
+
+def _of_towers(
+    sessions: PairedSessions, batches: Sequence[Batch], reference: _Steps
+) -> Iterator[dict[str, VariableStep]]:
+    """A step on each batch, compared with that of the reference as it comes."""
     towers = sessions.towers
+    trained = sessions.reference.program.gradient_tensors.gradients
     towers.begin(sessions.start)
-    found = []
-    for batch in batches:
+    start = before = _with_copies(sessions, sessions.start)
+    found = dict(start)
+    for number, batch in enumerate(batches):
         towers.step(sessions.feeding.to_towers(batch))
-        found.append(_values(towers))
-    return found
+        expected = _with_copies(sessions, reference.values[number])
+        noise = _with_copies(sessions, reference.noise[number])
+        after: dict[str, VariableStep] = {}
+        for part in towers.read():
+            for name, value in _numbers(towers, part).items():
+                if name in expected:
+                    after[name] = variable_step(
+                        start[name],
+                        (before[name], expected[name]),
+                        (found[name], value),
+                        noise[name],
+                        reference.uncertain.get(trained_variable_of(name, trained) or ""),
+                    )
+                    found[name] = value
+        yield {name: after[name] for name in expected if name in after}
+        before = expected
 
 
-def _values(session: ProgramSession) -> dict[str, Any]:
+def _numbers(session: ProgramSession, values: Values) -> Values:
     """The variables that are numbers; local ones, such as a metric's, are not compared."""
+    initializers = session.program.built.initial.initializers
     return {
-        name: np.asarray(value, np.float64)
-        for name, value in session.values().items()
-        if name in session.program.built.initial.initializers
-        and np.asarray(value).dtype.kind not in "OSU"
+        name: value
+        for name, value in values.items()
+        if name in initializers and np.asarray(value).dtype.kind not in "OSU"
     }
 
 
-def _with_copies(sessions: PairedSessions, values: Arrays) -> dict[str, Array]:
-    """The reference's values, also for the copies that a strategy keeps equal."""
+def _with_copies(sessions: PairedSessions, values: Mapping[str, _T]) -> Mapping[str, _T]:
+    """What is known of the reference's variables, also for copies that a strategy keeps equal."""
     initial = sessions.towers.program.built.initial
     synchronised = initial.mirrors.keys() - initial.unsynchronised
     copies = {copy: initial.mirrors[copy] for copy in sorted(synchronised)}

@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placement_checks.core.measurement import Sample
 from placement_checks.numerics.noise import mean_over, noise_of, uncertain_elements
 
 
@@ -28,30 +27,31 @@ def test_an_element_is_uncertain_up_to_a_hundred_times_the_noise(
     other = {"w": first["w"] + 0.5**200}  # none
     noisy = arrays(w=[gradient[0] + 0.005, gradient[1]])
 
-    assert uncertain_elements([[first], [noisy]])["w"].tolist() == uncertain
-    assert uncertain_elements([[first], [other]])["w"].tolist() == [False, False]
+    by_noise, by_none = (
+        uncertain_elements([first], [noise_of(first, [turned])])["w"] for turned in (noisy, other)
+    )
+
+    assert by_noise.tolist() == uncertain
+    assert by_none.tolist() == [False, False]
 
 
 def test_zero_without_noise_is_sure() -> None:
-    assert (
-        uncertain_elements([[arrays(w=[0.0, 1.0])], [arrays(w=[0.0, 1.0])]])["w"].tolist()
-        == [False] * 2
-    )
+    assert uncertain_elements([arrays(w=[0.0, 1.0])], [{"w": 0.0}])["w"].tolist() == [False] * 2
 
 
 def test_an_element_is_uncertain_if_it_is_at_any_step() -> None:
     """The noise of each step is that of the same step in other orders."""
     first = [arrays(w=[9.0, 0.1]), arrays(w=[0.1, 9.0]), arrays(w=[9.0, 9.0])]
-    other = [arrays(w=[9.01, 0.1]), arrays(w=[0.1, 9.01]), arrays(w=[9.0, 9.0])]
+    noise = [{"w": 0.01}, {"w": 0.01}, {"w": 0.0}]
 
-    assert uncertain_elements([first, other])["w"].tolist() == [True, True]
-    assert uncertain_elements([first[:1], other[:1]])["w"].tolist() == [False, True]
+    assert uncertain_elements(first, noise)["w"].tolist() == [True, True]
+    assert uncertain_elements(first[:1], noise[:1])["w"].tolist() == [False, True]
 
 
 def test_the_mean_over_parts_weights_them_by_their_rows() -> None:
     parts = [
-        Sample((0, 1, 2), arrays(w=[4.0, 8.0], b=0.0)),
-        Sample((3,), arrays(w=[8.0, 0.0], b=1.0)),
+        ((0, 1, 2), arrays(w=[4.0, 8.0], b=0.0)),
+        ((3,), arrays(w=[8.0, 0.0], b=1.0)),
     ]
 
     mean = mean_over(parts, 4)

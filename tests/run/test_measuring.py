@@ -46,6 +46,14 @@ def trajectory_of(measured: Measurement) -> Trajectory:
     return measured.trajectory
 
 
+def found_in(measured: Measurement) -> list[dict[str, list[float]]]:
+    """The values of the program after each step."""
+    return [
+        {name: step.found[1].tolist() for name, step in variables.items()}
+        for variables in trajectory_of(measured).steps
+    ]
+
+
 def sound(measured: Measurement) -> bool:
     return (
         not any(differing(trial, measured.precisions) for trial in measured.trials)
@@ -65,9 +73,10 @@ def test_sound_towers_have_the_gradients_and_weights_of_one_gpu(gpus: int) -> No
     assert [len(rows) for rows in measured.trials[0].split] == (
         [] if gpus == 1 else [measured.trials[0].rows // gpus] * gpus
     )
-    found = trajectory_of(measured).found
-    assert len(found) == 3
-    assert not np.array_equal(found[0]["w"], found[2]["w"])
+    steps = [step["w"].found for step in trajectory_of(measured).steps]
+    assert len(steps) == 3
+    assert all(np.array_equal(one[1], other[0]) for one, other in pairwise(steps))
+    assert not np.array_equal(steps[0][1], steps[2][1])
 
 
 @pytest.mark.parametrize(
@@ -211,24 +220,21 @@ def test_every_precision_is_compared_in_its_own_eps(dtype: str) -> None:
 
 
 def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
-    start = trajectory_of(run(pairs.towers, gpus=2)).start
+    first = trajectory_of(run(pairs.towers, gpus=2)).steps[0]
 
-    assert start["b"].shape == (1,)  # of one number, nothing can differ
+    assert first["b"].start.shape == (1,)  # of one number, nothing can differ
     wide = partial(
         pairs.towers, loss=lambda x, y: tf.reduce_mean((pairs.predicted(x, width=3) - y) ** 2)
     )
-    start = trajectory_of(run(wide, partial(wide, 1))).start
-    assert len(set(start["b"])) == 3
-    assert np.all(start["b"] > 0)
+    start = trajectory_of(run(wide, partial(wide, 1))).steps[0]["b"].start
+    assert len(set(start)) == 3
+    assert np.all(start > 0)
 
 
 def test_two_runs_give_the_same_numbers() -> None:
     first, second = run(pairs.towers), run(pairs.towers)
 
-    for one, other in zip(trajectory_of(first).found, trajectory_of(second).found, strict=True):
-        assert {name: value.tolist() for name, value in one.items()} == {
-            name: value.tolist() for name, value in other.items()
-        }
+    assert found_in(first) == found_in(second)
 
 
 def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
@@ -241,8 +247,7 @@ def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
     assert (Path(first.saved).parent / ".gitignore").read_text() == "*\n"
     for name, value in first.trials[0].found.items():
         assert np.array_equal(value, again.trials[0].found[name])
-    for one, other in zip(trajectory_of(first).found, trajectory_of(again).found, strict=True):
-        assert all(np.array_equal(value, other[name]) for name, value in one.items())
+    assert found_in(first) == found_in(again)
 
 
 def test_rows_are_made_up_where_no_batch_function_is_given() -> None:
@@ -410,7 +415,7 @@ def test_local_variables_such_as_those_of_metrics_are_not_compared() -> None:
     measured = run(towers, partial(towers, 1))
 
     assert sound(measured)
-    assert trajectory_of(measured).start.keys() == {"w", "b"}
+    assert trajectory_of(measured).steps[0].keys() == {"w", "b"}
 
 
 def test_the_reference_computes_on_each_towers_rows_where_that_is_declared() -> None:

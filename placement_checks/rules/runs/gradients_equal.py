@@ -69,6 +69,7 @@ class GradientsEqual(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
+        from placement_checks.numerics.comparing import divided
         from placement_checks.numerics.trajectories import compensated_factor
 
         measured = evidence.measurement
@@ -81,7 +82,7 @@ class GradientsEqual(Rule):
         notes = list(measured.notes)
         factor = compensated_factor(measured)
         if factor != 1:
-            steps = plural(len(measured.trajectory.found) if measured.trajectory else 0, "step")
+            steps = plural(len(measured.trajectory.steps) if measured.trajectory else 0, "step")
             notes.append(
                 f"all gradients are {factor:.4g} times the reference's, and the learning rate "
                 f"compensates for it: the weights are equal after {steps}"
@@ -93,8 +94,7 @@ class GradientsEqual(Rule):
                 if _severity(difference) > _severity(worst.get(difference.variable)):
                     worst[difference.variable] = difference
             if factor != 1:
-                divided = {name: found / factor for name, found in trial.found.items()}
-                trial = replace(trial, found=divided)
+                trial = divided(trial, factor)
                 differences = self._differences(measured, trial)
             findings += _findings(placement, measured, trial, differences)
             if findings:  # other batches show the same mistake

@@ -14,7 +14,7 @@ from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
-    from placement_checks.core.measurement import Array, Arrays, Measurement, Trajectory
+    from placement_checks.core.measurement import Measurement, Trajectory
     from placement_checks.numerics.comparing import Difference
     from placement_checks.numerics.trajectories import Divergence
 
@@ -118,7 +118,7 @@ class WeightsEqual(Rule):
             )
         if not findings and not any(_is_moved(trajectory, same.variable) for same in equal):
             return self.not_checked("no variable that the steps change is left to compare")
-        steps = plural(len(trajectory.found), "step")
+        steps = plural(len(trajectory.steps), "step")
         note = f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"
         return self.verdict(findings, note)
 
@@ -160,7 +160,7 @@ def _stale(
 ) -> Finding:
     """The finding on a variable whose gradient differs though all variables are equal."""
     at = measured.updates.get(name, name)
-    steps = plural(len(trajectory.found), "step")
+    steps = plural(len(trajectory.steps), "step")
     return Finding(
         object=name,
         op=placement.ops[name].type,
@@ -191,7 +191,7 @@ def _diagnosis(
     name = divergence.difference.variable
     if _is_count(measured, name):
         return _of_count(trajectory, name, divergence.step)
-    trained = trained_variable_of(name, trajectory)
+    trained = trained_variable_of(name, trajectory.trained)
     if trained in variables_with_stale_copies(measured):
         return _COPIES, _NO_COPIES
     return _of_change(divergence.moved, is_trained=trained == name)
@@ -208,7 +208,7 @@ def _followed(
     from placement_checks.numerics.trajectories import trained_variable_of
 
     name = divergence.difference.variable
-    trained = trained_variable_of(name, trajectory)
+    trained = trained_variable_of(name, trajectory.trained)
     wrong = differing(measured.trials[0], measured.precisions)
     if trained in wrong:
         return "the gradient differs, see gradients-equal", "fix gradients-equal first"
@@ -230,10 +230,10 @@ def _is_count(measured: Measurement, name: str) -> bool:
     return measured.dtypes[name].startswith(("int", "uint"))
 
 
-def _of_count(trajectory: Trajectory, name: str, step: int) -> tuple[str, str]:
+def _of_count(trajectory: Trajectory, name: str, number: int) -> tuple[str, str]:
     """What is likely wrong with the updates of a counter, and the fix."""
-    both = (trajectory.found, trajectory.expected)
-    ours, theirs = (_moved(values, trajectory, name, step) for values in both)
+    step = trajectory.steps[number - 1][name]
+    ours, theirs = (after - before for before, after in (step.found, step.expected))
     return (
         f"a step changes it by {ours.flat[0]:g}, and in the reference by {theirs.flat[0]:g}"
         if ours.size == 1
@@ -269,9 +269,5 @@ def _of_change(moved: float | None, *, is_trained: bool) -> tuple[str, str]:
 
 def _is_moved(trajectory: Trajectory, name: str) -> bool:
     """Whether the steps of the reference change a variable; equal constants show nothing."""
-    return bool((trajectory.expected[-1][name] != trajectory.start[name]).any())
-
-
-def _moved(values: Sequence[Arrays], trajectory: Trajectory, name: str, step: int) -> Array:
-    """How far a variable moves in a step."""
-    return values[step - 1][name] - (values[step - 2] if step > 1 else trajectory.start)[name]
+    last = trajectory.steps[-1][name]
+    return bool((last.expected[1] != last.start).any())

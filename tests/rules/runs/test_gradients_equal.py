@@ -636,11 +636,10 @@ def test_the_rate_makes_up_for_it(snapshot: SnapshotAssertion) -> None:
 
 def with_slot(factor: float) -> Trajectory:
     steps = steps_of()
-    slots = [{**values, "a/Momentum": np.array([5.0, 5.0])} for values in steps.expected]
-    found = [{**values, "a/Momentum": factor * np.array([5.0, 5.0])} for values in steps.found]
-    start = {**steps.start, "a/Momentum": np.zeros(2)}
-    noise = [{**values, "a/Momentum": 0.0} for values in steps.noise]
-    return replace(steps, start=start, expected=slots, found=found, noise=noise)
+    name, size = "a/Momentum", [5.0, 5.0]
+    slot = trajectory({name: [0, 0]}, {name: [size] * 3}, {name: [np.multiply(size, factor)] * 3})
+    both = [{**one, **other} for one, other in zip(steps.steps, slot.steps, strict=True)]
+    return replace(steps, steps=both)
 
 
 @pytest.mark.parametrize(("factor", "state"), [(1.0, "kept"), (2.0, "kept"), (3.0, "broken")])

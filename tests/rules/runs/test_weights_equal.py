@@ -9,7 +9,7 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
-from measurements import measurement, trajectory
+from measurements import displaced, measurement, trajectory
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
 from towers import program
@@ -156,11 +156,7 @@ def test_not_checked_without_steps() -> None:
 def test_types_that_are_too_coarse(snapshot: SnapshotAssertion) -> None:
     """A way of a twentieth is no difference, so nothing is seen to stay where it is."""
     still = steps({"w": [START] * 3, "v": [START] * 3})
-    values = [
-        {**named, **{name: 100 + named[name] for name in "wv"}}
-        for named in (still.start, *still.expected, *still.found)
-    ]
-    coarse = replace(still, start=values[0], expected=values[1:4], found=values[4:])
+    coarse = displaced(still, w=100, v=100)
 
     verdict = checked(coarse, dtypes={**dict.fromkeys(NAMES, "bfloat16"), "step": "int64"})
 
@@ -248,14 +244,8 @@ def test_a_counter_that_counts_otherwise_is_found(
 
 def test_a_counter_that_does_not_start_at_zero(snapshot: SnapshotAssertion) -> None:
     taken = steps({"step": [3, 5, 7]})
-    later = replace(
-        taken,
-        start={**taken.start, "step": np.asarray(100.0)},
-        expected=[{**values, "step": values["step"] + 100} for values in taken.expected],
-        found=[{**values, "step": values["step"] + 100} for values in taken.found],
-    )
 
-    verdict = checked(later)
+    verdict = checked(displaced(taken, step=100))
 
     assert steps_of(verdict) == {"step": 1}
     assert messages(verdict) == snapshot
@@ -493,9 +483,10 @@ def test_a_factor_that_the_rate_makes_up_for_is_that_of_the_slots() -> None:
 @pytest.mark.parametrize("optimizer", ["ResourceApplyGradientDescent", "ResourceApplyAdam"])
 def test_elements_whose_way_is_rounding(optimizer: str) -> None:
     taken = steps({"w": [[1, -2], [2, -4], [3, -6]]})
-    uncertain = replace(taken, uncertain={**taken.uncertain, "w": np.array([False, True])})
+    certain = np.array([True, False])
+    doubtful = [{**step, "w": step["w"]._replace(certain=certain)} for step in taken.steps]
 
-    verdict = checked(uncertain, optimizers=frozenset([optimizer]))
+    verdict = checked(replace(taken, steps=doubtful), optimizers=frozenset([optimizer]))
 
     assert verdict.state == ("kept" if "Adam" in optimizer else "broken")
     assert checked(taken, optimizers=frozenset([optimizer])).state == "broken"

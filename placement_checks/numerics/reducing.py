@@ -1,0 +1,157 @@
+"""What is kept of the values of two programs: enough elements to compare and to explain them.
+
+Whole arrays are compared as they come. Of large ones the elements that decide are kept: those that
+are largest or differ most, so that what is said of the largest is exact, and others at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from placement_checks.core.measurement import Array, Elements, Trial, VariableStep
+from placement_checks.numerics.blocks import (
+    Indices,
+    Values,
+    blocks,
+    least_squares_ratio,
+    peaks,
+)
+
+_PEAKS = 32  # elements of each kind that decide
+_OF_GRADIENT = 4096  # elements; a fit of gradients has at most 128 unknowns
+_OF_ALL_GRADIENTS = 1 << 18
+_FEWEST_OF_GRADIENT = 512
+_OF_STEP = 256
+
+
+def taken(values: Values, elements: Elements) -> Array:
+    """A copy of some elements, or of all, in float64."""
+    return np.array(values if elements is None else values.reshape(-1)[elements], np.float64)
+
+
+def taken_of(arrays: Mapping[str, Values], elements: Mapping[str, Elements]) -> dict[str, Array]:
+    """Copies of some elements of those arrays that are named."""
+    return {name: taken(arrays[name], chosen) for name, chosen in elements.items()}
+
+
+def trial_of(
+    rows: int,
+    split: Sequence[tuple[int, ...]],
+    expected: Mapping[str, Values],
+    found: Mapping[str, Values],
+    noise: Mapping[str, float],
+) -> Trial:
+    """What is kept of the gradients of one batch, those that both programs have.
+
+    Args:
+        rows: of the batch.
+        split: the rows of each tower, as `Trial.split`.
+        expected: the gradients of the reference.
+        found: those of the program.
+        noise: how far those of the reference move if the rows are put in another order.
+    """
+    expected = {name: value for name, value in expected.items() if name in found}
+    ratios = {name: least_squares_ratio(value, found[name]) for name, value in expected.items()}
+    elements = _gradient_elements(expected, found, ratios)
+    return Trial(
+        rows,
+        split,
+        taken_of(expected, elements),
+        taken_of(found, elements),
+        noise,
+        elements=elements,
+        ratios=ratios,
+    )
+
+
+def _gradient_elements(
+    expected: Mapping[str, Values], found: Mapping[str, Values], ratios: Mapping[str, float | None]
+) -> dict[str, Elements]:
+    """By which elements each gradient is compared and explained; None for all of them.
+
+    Variables of one shape have the same elements, as one may have the gradient of another.
+    """
+    room = _OF_ALL_GRADIENTS // max(1, len(expected))
+    most = max(_FEWEST_OF_GRADIENT, min(_OF_GRADIENT, room))
+    elements: dict[str, Elements] = dict.fromkeys(expected)
+    by_shape: dict[tuple[int, ...], list[str]] = {}
+    for name, values in expected.items():
+        if values.size > most:
+            by_shape.setdefault(values.shape, []).append(name)
+    for names in by_shape.values():
+        each = max(1, _PEAKS // len(names))
+        deciding = [
+            peaks(_gradient_sizes(expected[name], found[name], ratios[name]), each)
+            for name in names
+        ]
+        is_zero = np.logical_and.reduce(
+            [(expected[name] == 0) & (found[name] == 0) for name in names]
+        )
+        chosen = _filled_up(np.concatenate(deciding), is_zero.reshape(-1), most)
+        elements |= dict.fromkeys(names, chosen)
+    return elements
+
+
+def _gradient_sizes(
+    expected: Values, found: Values, ratio: float | None
+) -> Iterator[Sequence[Array]]:
+    for value, other in blocks(expected, found):
+        yield np.abs(value), np.abs(other - value), np.abs(other - (ratio or 0.0) * value)
+
+
+def _filled_up(deciding: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> Indices:
+    """Elements, with others at random: zeros only where nothing else is left."""
+    rng = np.random.default_rng(0)
+    others = np.flatnonzero(~is_zero)
+    number = min(most - deciding.size, others.size)
+    found = np.union1d(deciding, rng.choice(others, max(0, number), replace=False))
+    number = max(0, most - found.size) if number == others.size else 0
+    return np.union1d(found, rng.choice(is_zero.size, number, replace=False))
+
+
+def variable_step(
+    start: Values,
+    expected: tuple[Values, Values],
+    found: tuple[Values, Values],
+    noise: float,
+    uncertain: npt.NDArray[np.bool_] | None,
+) -> VariableStep:
+    """What is kept of one variable after one step.
+
+    Args:
+        start: its values before all steps.
+        expected: those of the reference before this step, and after it.
+        found: those of the program.
+        noise: how far those of the reference move if the rows are put in another order.
+        uncertain: the elements whose direction is rounding; it tells nothing of a slot that has
+            another shape.
+    """
+    certain = None
+    if uncertain is not None and uncertain.shape == start.shape:
+        certain = ~uncertain
+    elements = None
+    if start.size > _OF_STEP:
+        deciding = peaks(_step_sizes(start, expected[1], found[1], certain), _PEAKS)
+        rng = np.random.default_rng(0)
+        elements = np.union1d(deciding, rng.choice(start.size, _OF_STEP, replace=False))
+    return VariableStep(
+        start=taken(start, elements),
+        expected=(taken(expected[0], elements), taken(expected[1], elements)),
+        found=(taken(found[0], elements), taken(found[1], elements)),
+        noise=noise,
+        certain=None if certain is None else taken(certain, elements) != 0,
+        ratio=least_squares_ratio(expected[1], found[1], certain),
+    )
+
+
+def _step_sizes(
+    start: Values, expected: Values, found: Values, certain: Values | None
+) -> Iterator[Sequence[Array]]:
+    arrays = (start, expected, found) if certain is None else (start, expected, found, certain)
+    for before, value, other, *counts in blocks(*arrays):
+        kinds = [np.abs(value), np.abs(other - value), np.abs(value - before)]
+        # What is compared are certain elements; how far it is off at last is told of all.
+        yield [*kinds, *(counts[0] * kind for kind in kinds[:2])] if counts else kinds
