@@ -133,6 +133,7 @@ class Measurement:
         updates: the op of the program that updates a variable, by variable.
         notes: what a reader should know.
         saved: the file that replays the case; ``""`` if nothing differed.
+        saved_bytes: its size.
     """
 
     reference: str
@@ -150,6 +151,7 @@ class Measurement:
     updates: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     saved: str = ""
+    saved_bytes: int = 0
 
 
 def largest(values: Array) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,11 @@ import numpy.typing as npt
 
 from placement_checks.core.errors import InputError
 
-FOLDER = Path(".placement_checks")
 SUFFIX = ".npz"
+_MAX_FILES = 32  # in the cache folder, the one just saved included
+_MAX_BYTES = 1 << 30  # of all of them, but for the one just saved
+_MAX_NAME = 150  # letters of a program's name; a file's may have 255
+_UNFINISHED = ".part"
 _MEMBER = re.compile(r"(start|[0-9]{1,9})/(.+)\.npy")
 _KINDS = "biufcSU"  # of dtype: numbers and texts, no objects and no records
 
@@ -63,9 +69,12 @@ class Case:
         Raises:
             InputError: the case is of other variables.
         """
+        start = dict(self.start)
         for name, value in variables.items():
-            saved = self.start.get(name)
-            if saved is None or saved.shape != value.shape:
+            saved = start.get(name)
+            if saved is not None and not saved.ndim:  # all elements are this one
+                start[name] = np.broadcast_to(saved, value.shape)
+            elif saved is None or saved.shape != value.shape:
                 has = "none" if saved is None else f"one of shape {saved.shape}"
                 raise InputError(
                     self.name,
@@ -73,21 +82,29 @@ class Case:
                     f"has {has}",
                     "name a case that this program has saved, or run it without one",
                 )
-        return self.start
+        return start
 
-    def save(self, program: str) -> str:
-        """Write it to a file named after the program; the path, relative to the current folder."""
-        FOLDER.mkdir(exist_ok=True)
-        (FOLDER / ".gitignore").write_text("*\n", encoding="utf-8")
-        name = "".join(
-            letter if letter.isalnum() or letter in "._-" else "_" for letter in program
-        )
-        path = FOLDER / f"{name}{SUFFIX}"
-        arrays = {f"start/{key}": _plain(value) for key, value in self.start.items()}
+    def save(self, program: str) -> Path:
+        """Write it to a file of the user's cache, in place of the last case of this program.
+
+        Raises:
+            OSError: there is no room, or no folder to write to.
+            RuntimeError: it is not known where the user's folders are.
+        """
+        path = _cache_folder() / _file_name(program)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {f"start/{key}": _plain(_shortest(value)) for key, value in self.start.items()}
         for number, batch in enumerate(self.batches):
             arrays |= {f"{number}/{key}": _plain(value) for key, value in batch.items()}
-        np.savez(path, **arrays)  # type: ignore[arg-type]
-        return str(path)
+        unfinished = path.with_suffix(f".{os.getpid()}{_UNFINISHED}")
+        try:
+            with unfinished.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        _remove_oldest(path)
+        return path
 
     @staticmethod
     def load(path: Path) -> Case:
@@ -110,6 +127,38 @@ class Case:
         if not batches:
             raise InputError(str(path), "holds no batch", "name a file that a run has saved")
         return Case([batches[number] for number in sorted(batches)], start, str(path))
+
+
+def _cache_folder() -> Path:
+    """Where cases are saved: XDG_CACHE_HOME, or else ~/.cache, and a folder of ours in it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "placement_checks"
+
+
+def _file_name(program: str) -> str:
+    """That of a program, and of the folder that it is run in: others may be called alike."""
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in program)
+    folder = zlib.crc32(bytes(Path.cwd()))
+    return f"{name[-_MAX_NAME:]}-{folder:08x}{SUFFIX}"
+
+
+def _remove_oldest(new: Path) -> None:
+    """Keep the cache folder within its bounds; other processes may remove files meanwhile."""
+    others = {}
+    for path in new.parent.iterdir():
+        if path != new and path.suffix in (SUFFIX, _UNFINISHED):
+            with contextlib.suppress(FileNotFoundError):
+                others[path] = path.stat()
+    room = _MAX_BYTES
+    for number, path in enumerate(sorted(others, key=lambda path: -others[path].st_mtime), 2):
+        room -= others[path].st_size
+        if number > _MAX_FILES or room < 0:
+            path.unlink(missing_ok=True)
+
+
+def _shortest(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """One number for values that are one in memory, too, as those of most slots are at first."""
+    return values if values.size < 2 or any(values.strides) else values.reshape(-1)[0]
 
 
 def _read(path: Path) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:

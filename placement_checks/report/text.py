@@ -13,7 +13,7 @@ from placement_checks.core.results import Report, Verdict
 from placement_checks.report.console import show
 from placement_checks.report.error_bars import picture
 from placement_checks.report.finding_lines import finding_lines
-from placement_checks.util.text import plural
+from placement_checks.util.text import file_size, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
@@ -61,7 +61,8 @@ def _program(report: Report) -> Iterator[Text]:
             yield from picture(verdict.figures)
             yield Text()
     if measurement and measurement.saved:
-        yield Text(f"The rows and first values are saved: --batch {measurement.saved}")
+        size = file_size(measurement.saved_bytes)
+        yield Text(f"The rows and first values are saved ({size}): --batch {measurement.saved}")
         yield Text()
 
 

@@ -142,9 +142,16 @@ class _Comparison:
         )
         if not _differs(measured):
             return measured
-        return replace(
-            measured, saved=Case(self._sessions.batches, self._sessions.start).save(program.name)
-        )
+        return self._saved(measured)
+
+    def _saved(self, measured: Measurement) -> Measurement:
+        """With the file of the case; what is measured is not lost where none can be written."""
+        case = Case(self._sessions.batches, self._sessions.start)
+        try:
+            path = case.save(self._towers.program.name)
+            return replace(measured, saved=str(path), saved_bytes=path.stat().st_size)
+        except (OSError, RuntimeError) as error:
+            return replace(measured, notes=[*self._notes, f"the case cannot be saved: {error}"])
 
     def _odd_trial(self, name: str) -> Iterator[Trial]:
         rows = self._feeding.odd

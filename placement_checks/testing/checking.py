@@ -11,7 +11,7 @@ from placement_checks.core.placement import NOT_ASKED, Placement
 from placement_checks.core.results import Report, Verdict
 from placement_checks.report.finding_lines import finding_lines
 from placement_checks.util.printable import printable
-from placement_checks.util.text import plural
+from placement_checks.util.text import file_size, plural
 from placement_checks.verification.judging import verify
 
 # Called with every verdict; the pytest plugin adds one, for its summary.
@@ -124,5 +124,7 @@ def _message(evidence: Evidence, verdict: Verdict) -> str:
     )
     lines = [headline, *finding_lines(verdict.findings)]
     if verdict.evidence == "executed" and measurement and measurement.saved:
-        lines.append(f"  the rows and first values are saved: batch='{measurement.saved}'")
+        size = file_size(measurement.saved_bytes)
+        what = f"the rows and first values are saved ({size})"
+        lines.append(f"  {what}: batch='{measurement.saved}'")
     return "\n".join(map(printable, lines))

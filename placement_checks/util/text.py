@@ -16,6 +16,14 @@ def joined(things: Iterable[object]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def file_size(size: int) -> str:
+    """In kB, MB or GB."""
+    for unit, of_unit in (("GB", 1e9), ("MB", 1e6)):
+        if size >= of_unit:
+            return f"{size / of_unit:.1f} {unit}"
+    return f"{size / 1e3:.0f} kB"
+
+
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """``did you mean 'gpus'?``; ``""`` where none of the words is spelled like it."""
     return "".join(f"did you mean '{near}'?" for near in close_matches(word, words))

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement_checks.core.errors import InputError
+from placement_checks.loading import saved_case
 from placement_checks.loading.saved_case import Case
 
 MANY = 10**12  # elements, of which a file holds none
@@ -140,7 +141,7 @@ def test_what_is_saved_is_read_again() -> None:
         "names": np.array([b"a", b"b"], dtype=object),
     }
 
-    case = Case.load(Path(Case([batch, batch], start).save("train.py:build")))
+    case = Case.load(Case([batch, batch], start).save("train.py:build"))
 
     assert len(case.batches) == 2
     for read, written in zip([*case.batches, case.start], [batch, batch, start], strict=True):
@@ -152,7 +153,7 @@ def test_what_is_saved_is_read_again() -> None:
 def test_the_first_values_fit_the_program() -> None:
     case = Case([], {"w": np.ones(3)}, "saved.npz")
 
-    assert case.first({"w": np.zeros(3)}) is case.start
+    assert case.first({"w": np.zeros(3)}) == case.start
     with pytest.raises(InputError) as lacking:
         case.first({"v": np.zeros(2)})
     with pytest.raises(InputError) as other:
@@ -165,6 +166,62 @@ def test_the_first_values_fit_the_program() -> None:
     assert other.value.message == (
         "'w' needs an initial value of shape (3, 1), and the case has one of shape (3,)"
     )
+
+
+def test_values_that_are_one_in_memory_are_saved_as_one_and_are_as_many_again() -> None:
+    """Slots of zeros, which take more room than the weights."""
+    zeros = np.broadcast_to(np.float32(0), (1000, 1000))
+    start = {"w": np.arange(4.0), "w/Adam": zeros, "step": np.array(7)}
+
+    path = Case([{"x": np.ones(2)}], start).save("train.py:build")
+
+    assert path.stat().st_size < 3000
+    first = Case.load(path).first({**start, "w/Adam": np.ones((1000, 1000), np.float32)})
+    assert all(np.array_equal(first[name], value) for name, value in start.items())
+    assert first["w/Adam"].dtype == np.float32
+
+
+def test_cases_are_saved_in_the_users_cache_one_for_each_program_and_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case([{"x": np.ones(2)}], {})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for home, cache in ((str(tmp_path / "x"), "x"), ("relative", ".cache"), ("", ".cache")):
+        monkeypatch.setenv("XDG_CACHE_HOME", home)
+        assert case.save("train.py:build").parent == tmp_path / cache / "placement_checks"
+
+    first = case.save("train.py:build")
+    assert case.save("train.py:build") == first
+    assert case.save("train.py:other") != first
+    monkeypatch.chdir("/")
+    elsewhere = case.save("train.py:build")
+
+    assert elsewhere != first
+    assert elsewhere.name.startswith("train.py_build-")
+    assert {path.suffix for path in first.parent.iterdir()} == {".npz"}
+    assert len(case.save("p" * 1000).name) < 255
+
+
+@pytest.mark.parametrize(("most", "room", "left"), [(3, 10**9, 3), (32, 2500, 3), (32, 0, 1)])
+def test_the_oldest_cases_make_room(
+    most: int, room: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(saved_case, "_MAX_FILES", most)
+    monkeypatch.setattr(saved_case, "_MAX_BYTES", room)
+    case = Case([{"x": np.zeros(100)}], {})
+    paths = []
+    for number in range(5):
+        paths.append(case.save(f"program {number}"))
+        os.utime(paths[-1], (number, number))
+    again = case.save("program 4")
+    other = again.with_name("notes.txt")
+    other.touch()
+
+    assert 1000 < again.stat().st_size < 1250
+    assert {path for path in paths if path.is_file()} == set(paths[-left:])
+    assert again == paths[-1]
+    assert other.exists()
 
 
 def saved() -> bytes:

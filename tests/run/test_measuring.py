@@ -24,12 +24,6 @@ tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Cases that differ are saved in the current folder."""
-    monkeypatch.chdir(tmp_path)
-
-
 def run(
     towers: Callable[..., Any],
     single: Callable[..., Any] = pairs.single,
@@ -244,10 +238,41 @@ def test_a_case_that_differs_is_kept_and_gives_the_same_numbers_again() -> None:
     again = run(summed, batch=Case.load(Path(first.saved)))
 
     assert differing(first.trials[0], first.precisions) == {"w", "b"}
-    assert (Path(first.saved).parent / ".gitignore").read_text() == "*\n"
+    assert first.saved_bytes == Path(first.saved).stat().st_size
     for name, value in first.trials[0].found.items():
         assert np.array_equal(value, again.trials[0].found[name])
     assert found_in(first) == found_in(again)
+
+
+def test_a_case_that_cannot_be_saved_loses_nothing_of_what_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    measured = run(partial(pairs.towers, loss=lambda x, y: 2 * pairs.squared_error(x, y)))
+
+    assert differing(measured.trials[0], measured.precisions) == {"w", "b"}
+    assert not measured.saved
+    (note,) = measured.notes
+    assert note.startswith("the case cannot be saved: [Errno 20] Not a directory: ")
+
+
+def test_variables_of_one_program_alone_are_not_compared() -> None:
+    def single() -> dict[str, Any]:
+        with tf.device("/cpu:0"):
+            tf1.get_variable("theirs", [], initializer=tf1.zeros_initializer(), trainable=False)
+        return pairs.single()
+
+    def towers(num_gpus: int = 2) -> dict[str, Any]:
+        with tf.device("/cpu:0"):
+            tf1.get_variable("ours", [], initializer=tf1.zeros_initializer(), trainable=False)
+        return pairs.towers(num_gpus)
+
+    measured = run(towers, single)
+
+    assert sound(measured)
+    assert [*trajectory_of(measured).steps[0]] == ["w", "b"]
 
 
 def test_rows_are_made_up_where_no_batch_function_is_given() -> None:

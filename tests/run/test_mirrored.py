@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pairs
@@ -15,12 +14,6 @@ from placement_checks.core.measurement import Measurement
 from placement_checks.numerics.trajectories import compared, variables_with_stale_copies
 
 tf1 = tf.compat.v1
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Cases that differ are saved in the current folder."""
-    monkeypatch.chdir(tmp_path)
 
 
 def towers(

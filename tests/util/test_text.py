@@ -5,7 +5,14 @@ import sys
 
 import pytest
 
-from placement_checks.util.text import close_matches, did_you_mean, joined, nearest, plural
+from placement_checks.util.text import (
+    close_matches,
+    did_you_mean,
+    file_size,
+    joined,
+    nearest,
+    plural,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +28,14 @@ def test_counted(number: int, text: str) -> None:
 )
 def test_listed(things: list[object], text: str) -> None:
     assert joined(things) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(1499, "1 kB"), (999_499, "999 kB"), (1_250_000, "1.2 MB"), (33_550_000_000, "33.5 GB")],
+)
+def test_sizes_of_files(size: int, text: str) -> None:
+    assert file_size(size) == text
 
 
 @pytest.mark.parametrize(
