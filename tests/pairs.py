@@ -85,7 +85,11 @@ def measured(
     **conditions: Any,
 ) -> Measurement:
     """What running two builders gives."""
-    pair = ProgramPair.of(
+    return measure(pair(towers, single, gpus, devices), batch, Conditions(**conditions))
+
+
+def pair(towers: Any, single: Any, gpus: int = 2, devices: Devices = "auto") -> ProgramPair:
+    """Two builders, ready to run."""
+    return ProgramPair.of(
         load(Program("towers", towers), gpus), load(Program("single", single), 1), devices
     )
-    return measure(pair, batch, Conditions(**conditions))

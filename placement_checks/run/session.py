@@ -28,7 +28,7 @@ _AROUND = re.compile(
 _OF_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
 _NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 _MAX_FETCHED = 2000
-_MAX_BYTES = 1 << 25  # of variables that are read or assigned at once, but for one
+_MAX_BYTES = 1 << 23  # of variables that are read or assigned at once, but for one
 _MAX_ITEM = 8
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -19,6 +20,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.trajectories import compared
+from placement_checks.run.measuring import Conditions, measure
 
 tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
@@ -578,3 +580,34 @@ def test_a_batch_function_that_gives_no_odd_batch_is_not_put_down_to_the_program
     assert list(measured.notes) == [
         "there is no batch of 17 rows: batch(rng, 17) raised ValueError: an odd number"
     ]
+
+
+WIDE = 1200
+
+
+def wide_loss(x: Any, y: Any) -> Any:
+    hidden = tf.tanh(pairs.predicted(x, ("w1", "b1"), WIDE))
+    hidden = tf.tanh(pairs.predicted(hidden, ("w2", "b2"), WIDE))
+    return tf.reduce_mean((pairs.predicted(hidden) - y) ** 2)
+
+
+def test_the_values_of_two_programs_are_compared_as_they_come() -> None:
+    """In bytes a parameter: Adam has three values of each, and every step of every order anew.
+
+    Some ten bytes of this model are those of its graph.
+    """
+    adam = partial(pairs.towers, optimizer=lambda: tf1.train.AdamOptimizer(0.001))
+    bent = partial(adam, loss=lambda x, y: 1.5 * wide_loss(x, y))
+    pair = pairs.pair(bent, partial(adam, 1, loss=wide_loss))
+
+    tracemalloc.start()
+    try:
+        measured = measure(pair, pairs.batch, Conditions())
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert differing(measured.trials[0], measured.precisions)
+    assert trajectory_of(measured)
+    assert held < 16 * WIDE**2
+    assert peak < 70 * WIDE**2

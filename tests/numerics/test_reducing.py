@@ -1,0 +1,223 @@
+"""What is kept of large arrays, and that it tells what whole arrays do."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from measurements import measurement, problem, runs, spread
+
+from placement_checks.core.measurement import Sample, Trial, VariableStep
+from placement_checks.numerics.comparing import differing, divided, gradients
+from placement_checks.numerics.diagnosis import diagnoses
+from placement_checks.numerics.reducing import taken_of, trial_of, variable_step
+from placement_checks.numerics.row_weights import Diagnosis
+
+SHAPES = {"a": (40, 300), "b": (40, 300), "c": (7,), "d": (200, 90)}
+SPLIT = runs(6, 6)
+
+
+def both(found: dict[str, Any], seed: int = 0) -> tuple[Trial, Trial]:
+    """A batch with all elements, and the same with some."""
+    given = problem(seed, 12, SHAPES)
+    whole = given.trial(found, SPLIT)
+    some = trial_of(12, SPLIT, whole.expected, whole.found, whole.noise)
+
+    def samples(of: Any) -> list[Sample]:
+        return [Sample(each.rows, taken_of(each.gradients, some.elements)) for each in of]
+
+    return whole, replace(
+        some,
+        start=taken_of(given.start, some.elements),
+        per_tower=samples(whole.per_tower),
+        per_row=samples(whole.per_row),
+    )
+
+
+def causes(trial: Trial) -> dict[str, Diagnosis]:
+    numbers = measurement(trial)
+    return diagnoses(numbers, trial, sorted(differing(trial, numbers.dtypes)))
+
+
+def test_of_a_large_gradient_some_elements_are_kept() -> None:
+    whole, some = both({})
+
+    sizes = {name: value.size for name, value in some.expected.items()}
+    assert sizes.pop("c") == 7
+    assert all(4000 < size <= 4096 for size in sizes.values())  # some are drawn twice
+    assert some.elements["a"] is some.elements["b"]
+    assert some.elements["c"] is None
+    for name, elements in some.elements.items():
+        kept = whole.expected[name] if elements is None else whole.expected[name].flat[elements]
+        assert np.array_equal(some.expected[name], kept)
+
+
+@pytest.mark.parametrize("names", [100, 1000])
+def test_of_many_gradients_fewer_are_kept(names: int) -> None:
+    values = {f"v{number}": np.ones((70, 60 + number % 50)) for number in range(names)}
+
+    trial = trial_of(4, (), values, values, dict.fromkeys(values, 0.0))
+
+    assert 490 * names <= sum(value.size for value in trial.expected.values()) <= 700_000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_kept_of_gradients_shows_the_figures_of_all(seed: int) -> None:
+    given = problem(seed, 12, SHAPES)
+    rng = np.random.default_rng(seed)
+    found = given.of(rng.permutation(12).tolist())
+    found["b"] = found["b"] * 1.3
+    found["d"].flat[rng.integers(18000)] += 1e-3 * np.max(np.abs(found["d"]))
+    whole, some = both(found, seed)
+    dtypes = dict.fromkeys(SHAPES, "float32")
+
+    assert gradients(some, dtypes) == gradients(whole, dtypes)
+    assert differing(some, dtypes) == {"b", "d"}
+
+
+def test_one_element_that_is_not_finite_is_kept() -> None:
+    found = problem(0, 12, SHAPES).of(range(12))
+    found["d"][123, 45] = np.nan
+
+    _, some = both(found)
+
+    assert np.isnan(some.found["d"]).sum() == 1
+    assert gradients(some, dict.fromkeys(SHAPES, "float32"))[3].ratio is None
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        np.full(12, 2.0),
+        np.full(12, 1.37),
+        spread([1, 0], SPLIT),
+        spread([1.5, 0.5], SPLIT),
+        np.r_[np.ones(11), 0.0],
+        np.zeros(12),
+    ],
+)
+def test_what_is_kept_has_the_cause_of_all(times: Any) -> None:
+    whole, some = both(problem(0, 12, SHAPES).times(times))
+
+    found, expected = causes(some), causes(whole)
+
+    assert found.keys() == expected.keys() == SHAPES.keys()
+    for name, cause in expected.items():
+        assert found[name]._replace(ratio=None, fix="") == cause._replace(ratio=None, fix="")
+        assert found[name].ratio == (cause.ratio and pytest.approx(cause.ratio))
+
+
+def test_a_gradient_that_is_another_variables_is_told() -> None:
+    given = problem(0, 12, SHAPES)
+    mean = given.of(range(12))
+
+    whole, some = both({"a": mean["b"], "b": mean["a"]})
+
+    assert causes(some) == causes(whole)
+    assert causes(some)["a"].what.startswith("it is the gradient of b")
+
+
+def test_a_penalty_is_told() -> None:
+    given = problem(0, 12, SHAPES)
+    mean = given.of(range(12))
+
+    _, some = both({"d": mean["d"] + 0.25 * given.start["d"]})
+
+    assert "a multiple of the variable itself" in causes(some)["d"].what
+
+
+def test_few_rows_of_a_large_gradient_that_are_wrong_are_no_factor() -> None:
+    """One in a thousand is hardly found at random."""
+    mean = problem(0, 12, SHAPES).of(range(12))
+    found = 2 * mean["d"]
+    found[17, :18] = 0
+
+    whole, some = both({"d": found})
+
+    assert causes(some)["d"].what == causes(whole)["d"].what == "no known mistake explains it"
+
+
+def test_of_a_gradient_that_is_nearly_all_zeros_the_others_are_kept() -> None:
+    """Such as that of a table, of which a batch has some rows."""
+    slopes = np.zeros((12, 1000, 100))
+    slopes[range(12), range(100, 112)] = np.random.default_rng(0).normal(size=(12, 100))
+    given = replace(problem(0, 12, {}), slopes={"table": slopes}, start={})
+    found = given.times(spread([2, 0], SPLIT))
+    whole = given.trial(found, SPLIT)
+
+    some = trial_of(12, SPLIT, whole.expected, whole.found, whole.noise)
+
+    assert np.count_nonzero(some.expected["table"]) == 1200
+    assert 4000 < some.expected["table"].size <= 4096
+
+
+def test_all_is_divided_where_the_rate_makes_up_for_a_factor() -> None:
+    given = problem(0, 12, SHAPES)
+    whole, some = both(given.times(np.full(12, 2.0)))
+    dtypes = dict.fromkeys(SHAPES, "float32")
+
+    halves = gradients(divided(some, 2), dtypes)
+
+    assert halves == gradients(divided(whole, 2), dtypes)
+    assert {half.state for half in halves} == {"equal"}
+    assert [half.ratio for half in halves] == pytest.approx([1] * 4)
+
+
+def step(size: int, seed: int = 0, uncertain: Any = None) -> tuple[VariableStep, list[Any]]:
+    rng = np.random.default_rng(seed)
+    start, before, after = (rng.normal(size=size).astype(np.float32) for _ in range(3))
+    found_before, found = (
+        (values + rng.normal(0, 1e-3, size)).astype(np.float32) for values in (before, after)
+    )
+    taken = variable_step(start, (before, after), (found_before, found), 0.0, uncertain)
+    wide = [values.astype(np.float64) for values in (start, before, after, found_before, found)]
+    return taken, wide
+
+
+@pytest.mark.parametrize("size", [1, 256, 257, 5000, 40000])
+@pytest.mark.parametrize("half", [False, True])
+def test_what_is_kept_of_a_step_has_the_largest_of_all(size: int, half: bool) -> None:
+    uncertain = np.arange(size) % 2 == 1 if half else None
+    taken, (start, before, after, found_before, found) = step(size, size, uncertain)
+    is_certain = np.ones(size, np.bool_) if uncertain is None else ~uncertain
+    kept = np.ones(taken.start.size, np.bool_) if taken.certain is None else taken.certain
+
+    assert (taken.start.size == size) == (size <= 256)
+    assert taken.start.size <= 256 + 5 * 32
+    for one, other in (
+        (taken.expected[1] - taken.start, after - start),
+        (taken.found[1] - taken.expected[1], found - after),
+        (taken.expected[1][kept], after[is_certain]),
+        ((taken.found[1] - taken.expected[1])[kept], (found - after)[is_certain]),
+    ):
+        assert np.max(np.abs(one)) == np.max(np.abs(other))
+    ratio = np.vdot(after[is_certain], found[is_certain]) / np.vdot(
+        after[is_certain], after[is_certain]
+    )
+    assert taken.ratio == pytest.approx(ratio)
+    places = {value: place for place, value in enumerate(start)}
+    at = [places[value] for value in taken.start]
+    assert np.array_equal(taken.expected[0], before[at])
+    assert np.array_equal(taken.found[0], found_before[at])
+
+
+def test_no_copy_of_a_whole_array_is_made() -> None:
+    """Of a step, and of gradients beside a mask of their zeros and its numbers."""
+    size = 2_000_000
+    arrays = [np.full(size, value, np.float32) for value in (1, 2, 3, 2, 3)]
+    names = dict.fromkeys("w", 0.0)
+
+    def peak_of(reduce: Any) -> float:
+        tracemalloc.start()
+        reduce()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak / size
+
+    start, *others = arrays
+    expected, found = (others[0], others[1]), (others[2], others[3])
+    assert peak_of(lambda: variable_step(start, expected, found, 0.0, None)) < 1.5
+    assert peak_of(lambda: trial_of(4, (), {"w": start}, {"w": others[0]}, names)) < 12
