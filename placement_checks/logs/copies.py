@@ -1,17 +1,12 @@
-"""Records of one stream that are torn, found by their copies on the other.
-
-``plain`` are the copies without a log prefix and ``logged`` those with one.
-"""
+"""Records of one stream that are torn, found by their copies on the other."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, MutableMapping
 
-from placement_checks.logs.forms import Record
-from placement_checks.logs.texts import lacking
+from placement_checks.logs.counts import Copies
 from placement_checks.logs.writing import spellings
 
 _NAME = re.compile(rb"[\w.>/-]+:? ?")
@@ -19,19 +14,17 @@ _LONGEST = 1000  # characters of a name that are looked at
 _MAX_WITHOUT_COPY = 10_000  # if more records have no copy, the two streams are not of one run
 
 
-def without_copy(
-    heads: Counter[bytes], plain: MutableMapping[Record, int], logged: Mapping[Record, int]
-) -> int:
-    """Count in ``plain`` the heads of records whose copy on stderr is whole; return the others.
+def without_copy(heads: Counter[bytes], copies: Copies) -> int:
+    """Count the heads of records whose copy on stderr is whole; return the number of the others.
 
     Where all records have that copy, a lone word is no head: it would begin like one of them.
     """
     if not heads or len(heads) > _MAX_WITHOUT_COPY:
         return heads.total()
-    doubled = plain.keys() <= logged.keys()
+    doubled = not copies.without_logged()
     begun = sorted(
         (text.encode(), record)
-        for record in lacking(plain, logged)
+        for record in copies.lacking_plain()
         if record.node
         for text in spellings(record)
     )
@@ -41,8 +34,8 @@ def without_copy(
         times = heads[head]
         while times and at < len(begun) and begun[at][0].startswith(head):
             record = begun[at][1]
-            found = min(times, logged[record] - plain.get(record, 0))
-            plain[record] = plain.get(record, 0) + found
+            found = min(times, copies.logged(record) - copies.plain(record))
+            copies[record] += found
             times -= found
             at += 1
         if not (doubled and _NAME.fullmatch(head)):
@@ -50,18 +43,18 @@ def without_copy(
     return left
 
 
-def correct_names(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:
+def correct_names(copies: Copies) -> None:
     """Correct the names of records without a copy by those of records that lack theirs.
 
     A record torn in its name leaves a line that looks like a whole record; where its beginning ran
     into other text, only the copies show it. And text without a newline becomes the beginning of a
     name: ``loss: 2.30w/read``.
     """
-    uncopied = [record for record in plain.keys() - logged.keys() if record.node]
-    if not logged or not 0 < len(uncopied) <= _MAX_WITHOUT_COPY:
+    uncopied = [record for record in copies.without_logged() if record.node]
+    if not 0 < len(uncopied) <= _MAX_WITHOUT_COPY:
         return
     names: dict[tuple[str | None, str], _Names] = defaultdict(_Names)
-    for node, op, device in lacking(plain, logged):
+    for node, op, device in copies.lacking_plain():
         if node:
             names[op, device].add(node)
     for group in names.values():
@@ -69,8 +62,7 @@ def correct_names(plain: MutableMapping[Record, int], logged: Mapping[Record, in
     for record in uncopied:
         node, op, device = record
         if node and (op, device) in names and (name := names[op, device].of(node)):
-            right = record._replace(node=name)
-            plain[right] = plain.get(right, 0) + plain.pop(record)
+            copies[record._replace(node=name)] += copies.pop(record)
 
 
 class _Names:

@@ -60,6 +60,7 @@ class _Words(NamedTuple):
 NODE = (string.ascii_letters + string.digits + "_.-/>").encode()
 # A kernel's name is plain; a function's is any, and may be an op's type: f.g, f<lambda>, förlust.
 OP = rb"[!-'*-9;-~\x80-\xff]"  # all but blanks, brackets and the colon
+_NO_BEGINNINGS = (b"", b"-", b"/", b">")  # of a node's name
 _OP = re.compile(OP + rb"+")
 _RUN = re.compile(rb"[!-~\x80-\xff]+")  # also __wrapped__Sum_device_/job:localhost/…, a function
 _STAMP = rb"\d{4}-\d\d-\d\d \d\d:\d\d:|[IWEF]\d{4} \d\d:\d\d:|[IWEF] \S{1,200}\.cc:\d+\] "
@@ -246,9 +247,14 @@ def _is_prefix(lead: bytes) -> bool:
 def _typed_tail(node: bytes, tail: bytes) -> tuple[str | None, str] | None:
     """Op and device of a record that is cut in two behind its node; None where it is none."""
     typed = typed_of(tail)
-    if typed is None or not node or node.translate(None, NODE) or node[0] in b"-/>":
+    if typed is None or not is_name(node):
         return None
     return None if typed[0] is None and _PROSE.fullmatch(node) else typed
+
+
+def is_name(node: bytes) -> bool:
+    """Whether a node may be named so."""
+    return node[:1] not in _NO_BEGINNINGS and not node.translate(None, NODE)
 
 
 def typed_of(tail: bytes) -> tuple[str | None, str] | None:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
@@ -62,7 +63,7 @@ class Log:
     @cached_property
     def moved(self) -> Mapping[str, Sequence[Record]]:
         """The nodes that were put on more than one device, with their records."""
-        nodes = [node for node, _, _ in self.counts]
+        nodes = list(map(itemgetter(0), self.counts))
         if len(set(nodes)) == len(nodes):  # as in most logs, which may be long
             return {}
         several = {node for node, times in Counter(nodes).items() if times > 1}

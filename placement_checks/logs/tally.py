@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from itertools import compress, repeat
-from operator import not_
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from operator import attrgetter, not_
 
-from placement_checks.logs.forms import Reading, Record, is_common, read
+from placement_checks.logs.counts import Copies
+from placement_checks.logs.forms import Reading, is_common, read
 from placement_checks.logs.hints import Hints
 from placement_checks.logs.log import Log
-from placement_checks.logs.texts import Texts, counted, larger, records_of
+from placement_checks.logs.texts import Stream, Texts
 from placement_checks.logs.torn import Torn, complete, cut, may_be_torn, unfinished
 
 # The start of a line, the time of TensorFlow's or absl's log prefix, in which no two lines are
@@ -22,20 +23,17 @@ _START = re.compile(
     rb"\n(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ )?"
     rb"((?:I |(?<= ))\S{1,200}\.cc:\d{1,9}\] )?"
 )
-_MAX_SEEN = 50_000
 
 
 class Tally:
-    """What was found so far.
-
-    Common lines are counted by their text, the copies on stderr apart, which costs one look-up
-    each: few of the millions of lines of a long log are distinct. All others are read at once.
-    """
+    """What was found so far."""
 
     def __init__(self) -> None:
-        self._common = Texts()
-        self._logged = Texts()
+        self._texts = Texts()
+        self._plain = Stream()
+        self._logged = Stream()
         self._behind: Counter[bytes] = Counter()  # common lines behind torn records, of a block
+        self._copies = Copies()
         self._mixed: Counter[Reading] = Counter()
         self._torn = Torn()
         self._hints = Hints()
@@ -44,30 +42,26 @@ class Tally:
         """Count the lines of a block, each behind its newline; blocks come in order."""
         plain, logged, prefixes = _streams(block)
         heads: dict[bytes, bytes] = {}
-        for text in self._common.count(plain, self._logged):
-            self._look_at(text, text, self._common, heads)
-        if odd := self._logged.count(logged, self._common):
+        for text, times in self._plain.count(plain, self._texts).items():
+            self._look_at(text, text, times, self._plain, heads)
+        if odd := self._logged.count(logged, self._texts):
             prefix_of = dict(zip(logged, prefixes, strict=True))
-            for text in odd:
-                self._look_at(prefix_of[text] + text, text, self._logged, heads)
+            for text, times in odd.items():
+                self._look_at(prefix_of[text] + text, text, times, self._logged, heads)
         for rest, times in self._behind.items():
             _, bracket, text = rest.rpartition(b"] ")
-            (self._logged if bracket else self._common)[text] += times
+            if text not in self._texts:
+                self._texts.learn([text])
+            (self._logged if bracket else self._plain).common[self._texts[text]] += times
         self._behind.clear()
-        self._common.checked()
-        self._logged.checked()
         if heads or self._torn.waiting:
             self._torn.look(plain, heads)
 
-    def _look_at(self, line: bytes, text: bytes, texts: Texts, heads: dict[bytes, bytes]) -> None:
-        """Read a line that is more, or less, than one record; ``texts`` has its ``text``."""
+    def _look_at(
+        self, line: bytes, text: bytes, times: int, stream: Stream, heads: dict[bytes, bytes]
+    ) -> None:
+        """Read a line that is more, or less, than one common record."""
         head, rest = cut(line)
-        readings = read(rest)
-        torn = unfinished(rest, readings)
-        if len(readings) == 1 and not (head or torn) and len(texts.seen) < _MAX_SEEN:
-            texts.seen[text] = readings[0]
-            return
-        times = texts.pop(text)
         if head:
             heads[line] = head
             if record := complete(head):
@@ -75,6 +69,10 @@ class Tally:
             if is_common(rest):
                 self._behind[rest] += times
                 return
+        readings = read(rest)
+        torn = unfinished(rest, readings)
+        if len(readings) == 1 and not (head or torn) and stream.see(text, readings[0], times):
+            return
         for reading in readings:
             self._mixed[reading] += times
         if not readings:
@@ -94,22 +92,22 @@ class Tally:
             self._torn.look_beyond(plain)
 
     def fold(self) -> None:
-        """Leave nothing but records among the texts."""
-        self._mixed.update(self._common.fold())
-        self._mixed.update(self._logged.fold())
+        """Keep the records, and nothing of the texts; no block is added after this."""
+        plain, logged = self._plain, self._logged
+        self._copies.take(Copies.of(self._texts.records, plain.common, logged.common))
+        self._mixed.update(plain.others)
+        self._mixed.update(logged.others)
+        self._texts, self._plain, self._logged = Texts(), Stream(), Stream()
 
     def merge(self, other: Tally) -> None:
         """Take in what was counted of the next part of a log, or of another log of the run."""
-        self._common.update(other._common)
-        self._logged.update(other._logged)
-        self._common.checked()
-        self._logged.checked()
+        self._copies.take(other._copies)
         self._mixed.update(other._mixed)
         self._torn.merge(other._torn)
         self._hints.merge(other._hints)
 
     def __bool__(self) -> bool:
-        return bool(self._common or self._logged or self._mixed)
+        return bool(self._copies or self._mixed)
 
     @property
     def has_text(self) -> bool:
@@ -119,36 +117,21 @@ class Tally:
     def log(self, name: str, troubles: Sequence[str] = ()) -> Log:
         """All that was counted; it is not counted on after this."""
         self.fold()
-        plain, logged = self._copies()
-        torn = self._torn.settle(plain, logged)
-        _unglue(plain, logged)
-        counts = larger(plain, logged)
+        copies = self._copies
+        copies.take(_copies_of(self._mixed))
+        torn = self._torn.settle(copies)
+        records = copies.total()
+        _unglue(copies)
+        counts = copies.placements()
         return Log(
             name,
             counts,
-            sum(plain.values()) + sum(logged.values()),
+            records,
             torn,
             frozenset(self._hints.devices),
             None if counts else self._hints.reason(torn),
             tuple(troubles),
         )
-
-    def _copies(self) -> tuple[dict[Record, int], dict[Record, int]]:
-        """How often each record is there without a log prefix, and with one."""
-        records = records_of(self._logged)
-        logged = counted(records, list(self._logged.values()))
-        # Of most records both copies have the same text: it is cut up only once.
-        copies = list(map(self._common.pop, self._logged, repeat(0)))
-        self._logged.clear()
-        both = compress(records, copies)
-        plain = counted(
-            [*both, *records_of(self._common)],
-            [*filter(None, copies), *self._common.values()],
-        )
-        self._common.clear()
-        for (record, with_prefix), times in self._mixed.items():
-            _add(logged if with_prefix else plain, record, times)
-        return plain, logged
 
 
 def _streams(block: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
@@ -159,14 +142,19 @@ def _streams(block: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
     return plain, list(compress(texts, prefixes)), list(filter(None, prefixes))
 
 
-def _add(counts: MutableMapping[Record, int], record: Record, times: int) -> None:
-    if times:
-        counts[record] = counts.get(record, 0) + times
+def _copies_of(readings: Mapping[Reading, int]) -> Copies:
+    copies = Copies()
+    for record, logged in sorted(readings, key=attrgetter("logged"), reverse=True):
+        times = readings[Reading(record, logged)]
+        copies[record] = copies.get(record, 0) + (complex(0, times) if logged else times)
+    return copies
 
 
-def _unglue(plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> None:
+def _unglue(copies: Copies) -> None:
     """Take pytest's progress dots off the names of nodes that were printed right behind them."""
-    for record in [record for record in plain if record.node and record.node[0] == "."]:
-        node = (record.node or "").lstrip(".")
-        if record not in logged and node[:1].isalnum():
-            _add(plain, record._replace(node=node), plain.pop(record))
+    for record in copies.without_logged():
+        if record.node and record.node[0] == ".":
+            node = record.node.lstrip(".")
+            if node[:1].isalnum():
+                right = record._replace(node=node)
+                copies[right] = copies.get(right, 0) + copies.pop(record)

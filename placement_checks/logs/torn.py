@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from itertools import compress
 
 from placement_checks.logs.copies import correct_names, without_copy
+from placement_checks.logs.counts import Copies
 from placement_checks.logs.forms import DEVICE, NODE, OP, Reading, Record, read, read_common
 
 _LOG_PREFIX = re.compile(
@@ -178,33 +179,27 @@ class Torn:
         self._lost.update(other._lost)
         self._marks.update(other._marks)
 
-    def settle(self, plain: MutableMapping[Record, int], logged: Mapping[Record, int]) -> int:
-        """Count the records that are known for sure in ``plain``; return how many are not.
-
-        Args:
-            plain: the copies without a log prefix, corrected in place.
-            logged: the copies with one.
-        """
+    def settle(self, copies: Copies) -> int:
+        """Count the copies on stdout that are known for sure; return how many are not."""
         self._give_up()
         for (head, tail, records), times in self._pairs.items():
-            proved = records & logged.keys()
+            proved = [record for record in records if copies.logged(record)]
             whole_head, whole_tail = complete(head), complete(tail)
-            if whole_head in logged:
+            if whole_head and copies.logged(whole_head):
                 continue
             if whole_head is not None:
-                plain[whole_head] -= times  # cut in the middle of the device's index
-            if whole_tail is not None and (proved or whole_tail not in logged):
-                plain[whole_tail] -= times  # it looked like a record of its own
+                copies[whole_head] -= times  # cut in the middle of the device's index
+            if whole_tail is not None and (proved or not copies.logged(whole_tail)):
+                copies[whole_tail] -= times  # it looked like a record of its own
             if len(proved) == 1:
-                (record,) = proved
-                plain[record] = plain.get(record, 0) + times
+                copies[proved[0]] += times
             else:
                 self.lose(head, times)
-        correct_names(plain, logged)
+        correct_names(copies)
         # The same word and colon again and again is no torn record, but what grep or mpirun puts
         # before each line.
         self._lost.update(head for head, times in self._marks.items() if times == 1)
-        return without_copy(self._lost, plain, logged)
+        return without_copy(self._lost, copies)
 
 
 def _joined(head: bytes, tail: bytes) -> frozenset[Record]:

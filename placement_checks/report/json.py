@@ -33,11 +33,15 @@ def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
 
 def written(document: Mapping[str, Any], indent: int | None = 2) -> str:
     """A document as text, in which control characters of names are escaped for terminals."""
-    text = json.dumps(document, indent=indent, ensure_ascii=False)
-    return "\n".join(printable(line, _escaped) for line in text.split("\n"))
+    return escaped(json.dumps(document, indent=indent, ensure_ascii=False))
 
 
-def _escaped(letter: str) -> str:
+def escaped(text: str) -> str:
+    """JSON in which control characters of names are escaped for terminals."""
+    return "\n".join(printable(line, _escape) for line in text.split("\n"))
+
+
+def _escape(letter: str) -> str:
     units = letter.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 

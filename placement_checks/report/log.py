@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from operator import itemgetter
 
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLES
-from placement_checks.logs import Log, Record, text_of
-from placement_checks.report.json import written
+from placement_checks.logs import Log, text_of
+from placement_checks.report.json import escaped
 from placement_checks.util.printable import printable
 from placement_checks.util.text import plural
 
 _SCHEMA = 1
 
+_KIND = itemgetter(1, 2)  # op and device of a record
 _MAX_KINDS = 4
 _MAX_MOVED = 20
 
 
 def render_json(log: Log) -> str:
     """One JSON document, its form fixed by ``"schema": 1``; one entry a distinct placement."""
-    ops = [
-        {"node": node, "op": op, "device": device, "count": count}
-        for (node, op, device), count in log.counts.items()
-    ]
     document = {
         "schema": _SCHEMA,
         "records": log.records,
         "torn": log.torn,
-        "ops": ops,
+        "ops": [],
         "reason": log.reason,
         "troubles": list(log.troubles),
     }
-    return written(document, indent=None) + "\n"
+    before, empty, after = json.dumps(document, ensure_ascii=False).partition('"ops": []')
+    return escaped(f"{before}{empty[:-1]}{', '.join(_entries(log))}]{after}") + "\n"
+
+
+def _entries(log: Log) -> Iterator[str]:
+    """What `json` makes of each placement; what all of one kind have, once."""
+    encoded = json.JSONEncoder(ensure_ascii=False).encode
+    kinds = {
+        (op, device): encoded({"op": op, "device": device})[1:-1]
+        for op, device in set(map(_KIND, log.counts))
+    }
+    for (node, op, device), count in log.counts.items():
+        yield f'{{"node": {encoded(node)}, {kinds[op, device]}, "count": {count}}}'
 
 
 def render_lines(log: Log) -> str:
@@ -72,18 +83,18 @@ def _text(log: Log) -> Iterator[str]:
 
 
 def _table(log: Log) -> Iterator[str]:
-    by_device: dict[str, list[Record]] = defaultdict(list)
-    for record in log.counts:
-        by_device[record.device].append(record)
+    by_device: dict[str, Counter[str]] = defaultdict(Counter)
+    for (op, device), number in Counter(map(_KIND, log.counts)).items():
+        by_device[device][op or ""] += number
     rows = [("device", "ops", "variables", "kinds", "")]
     for device in sorted(by_device, key=Device.parse):
-        kinds = Counter(record.op or "" for record in by_device[device])
+        kinds = by_device[device]
         variables = sum(kinds[kind] for kind in VARIABLES)
         known_kinds = len(kinds) - ("" in kinds)
         rows.append(
             (
                 _shown(device),
-                f"{len(by_device[device]):,}",
+                f"{kinds.total():,}",
                 f"{variables:,}" if variables else "",
                 f"{known_kinds:,}" if known_kinds else "",
                 ", ".join(f"{kind} {n}" for kind, n in kinds.most_common(_MAX_KINDS) if kind)

@@ -189,10 +189,18 @@ def test_a_head_that_ran_into_other_text(op: str) -> None:
     )
 
 
-def test_an_interrupted_block_is_left_out() -> None:
+def test_an_interrupted_block_adds_no_line_that_was_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: bytes) -> None:
+        raise KeyboardInterrupt
+
     tally = Tally()
     tally.add(f"\nx: (Add): {HOST}:CPU:0".encode())
-    tally._common.update([b"step 1", b"Executing op x] in device y"])  # before they were looked at
+    monkeypatch.setattr("placement_checks.logs.tally.read", interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        tally.add(b"\nstep 1\nExecuting op x] in device y")
 
     assert tally.log("a log").records == 1
 

@@ -1,0 +1,58 @@
+"""How often records stand on stdout and on stderr."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from placement_checks.logs import Record
+from placement_checks.logs.counts import Copies
+
+A, B, C = (Record(name, "Add", "/job:localhost/replica:0/task:0/device:CPU:0") for name in "abc")
+OLD = Record("a", None, "/job:localhost/replica:0/task:0/device:CPU:0")
+
+
+def test_of_two_streams_the_one_with_more_copies_says_how_often_a_record_was_made() -> None:
+    copies = Copies.of([A, B, C], {0: 1, 1: 2}, {0: 3, 1: 2, 2: 1})
+
+    assert copies.placements() == {A: 3, B: 2, C: 1}
+    assert (copies.total(), copies.lacking_plain()) == (9, [A, C])
+    assert (copies.plain(A), copies.logged(A), copies.plain(C), copies.logged(C)) == (1, 3, 0, 1)
+
+
+def test_a_record_that_is_written_in_two_ways_is_one() -> None:
+    copies = Copies.of([A, B, A], {0: 1, 1: 1}, {2: 1, 1: 1})
+
+    assert (copies.placements(), copies.total()) == ({A: 1, B: 1}, 4)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "order"),
+    [
+        pytest.param({A: 1j, B: 1j}, {C: 1j, A: 1}, [A, B, C], id="as on stderr"),
+        pytest.param({A: 1, B: 1}, {B: 1j, A: 1j}, [B, A], id="whose copies come later"),
+        pytest.param({A: 1, B: 1j}, {C: 1j}, [B, C, A], id="without a copy last"),
+        pytest.param({C: 1}, {B: 1, C: 1}, [C, B], id="of stdout alone"),
+    ],
+)
+def test_the_order_is_that_of_stderr(
+    first: dict[Record, complex], second: dict[Record, complex], order: list[Record]
+) -> None:
+    copies = Copies(first)
+
+    copies.take(Copies(second))
+
+    assert list(copies.placements()) == order
+
+
+def test_what_was_taken_back_was_not_made() -> None:
+    assert Copies({A: 0, B: -1, C: 1}).placements() == {C: 1}
+
+
+@pytest.mark.parametrize("copies", [{}, {OLD: 3}, {B: 1 + 1j, OLD: 2j, A: 1}])
+def test_another_process_gets_the_same(copies: dict[Record, complex]) -> None:
+    got = pickle.loads(pickle.dumps(Copies(copies)))
+
+    assert (type(got), list(got.items())) == (Copies, list(copies.items()))
+    assert all(type(record) is Record for record in got)
