@@ -13,6 +13,7 @@ from placement_checks.cli import FAILED
 from placement_checks.cli.output import tell
 from placement_checks.logs import Log, Source, processors, read_logs
 from placement_checks.report.log import render_json, render_lines, render_text, torn_and_reason
+from placement_checks.util.garbage import gc_paused
 from placement_checks.util.printable import printable
 
 _WORTH_A_BAR = 1 << 25  # bytes
@@ -40,16 +41,17 @@ def command(files: tuple[str, ...], output_format: str, require_records: bool) -
     The exit status is 0 also for a log without records, whose likely reason is printed, in JSON as
     "reason"; with --require-records it is 2, as it is where a file cannot be read.
     """
-    with _bar(files) as watch:
-        log = read_logs(files, processes=processors(), watch=watch)
-    if require_records:
-        log.require_records()
     render: dict[str, Callable[[Log], str]] = {
         "text": render_text,
         "json": render_json,
         "lines": render_lines,
     }
-    sys.stdout.write(render[output_format](log))
+    with gc_paused():
+        with _bar(files) as watch:
+            log = read_logs(files, processes=processors(), watch=watch)
+        if require_records:
+            log.require_records()
+        sys.stdout.write(render[output_format](log))
     troubles = list(log.troubles)
     if output_format == "lines":
         troubles += torn_and_reason(log)

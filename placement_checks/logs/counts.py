@@ -11,6 +11,7 @@ import marshal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress, repeat
+from operator import itemgetter
 
 from placement_checks.logs.forms import Record
 
@@ -29,17 +30,20 @@ class Copies(dict[Record, complex]):
     ) -> Copies:
         """How often ``records`` stand on stdout and on stderr, which is said by their numbers."""
         both = {**logged, **plain}
-        copies = map(complex, map(plain.get, both, repeat(0)), map(logged.get, both, repeat(0)))
-        found = list(zip(map(records.__getitem__, both), copies, strict=True))
-        all_copies = cls(found)
-        if len(all_copies) < len(found):  # one record, written in two ways
-            all_copies.clear()
-            for record, number in found:
-                all_copies[record] = all_copies.get(record, 0) + number
-        return all_copies
+
+        def pairs() -> Iterator[tuple[Record, complex]]:
+            numbers = (map(stream.get, both, repeat(0)) for stream in (plain, logged))
+            return zip(map(records.__getitem__, both), map(complex, *numbers), strict=True)
+
+        copies = cls(pairs())
+        if len(copies) < len(both):  # one record, written in two ways
+            copies.clear()
+            for record, number in pairs():
+                copies[record] = copies.get(record, 0) + number
+        return copies
 
     def take(self, more: Copies) -> None:
-        """Add those of another part, which comes behind this one."""
+        """Add those of another part, which comes behind this one; ``more`` is used up."""
         known = list(filter(self.__contains__, more)) if self else []
         for record in known:
             before = self[record]
@@ -78,16 +82,17 @@ class Copies(dict[Record, complex]):
         """How often each record was made, of which either stream may lack copies."""
         times = {number: int(max(number.real, number.imag)) for number in set(self.values())}
         counts = dict(zip(self, map(times.__getitem__, self.values()), strict=True))
-        last = self.without_logged()
-        if 0 < len(last) < len(counts):
+        if len({bool(number.imag) for number in times}) > 1:
+            last = self.without_logged()
             counts.update([(record, counts.pop(record)) for record in last])
         if min(times.values(), default=1) <= 0:
-            counts = {record: number for record, number in counts.items() if number > 0}
+            for record in self.where(lambda number: times[number] <= 0):
+                del counts[record]
         return counts
 
     def __reduce__(self) -> tuple[Callable[[bytes], Copies], tuple[bytes]]:
         """In columns, which are written and read in a tenth of the time."""
-        nodes, ops, devices = zip(*self, strict=True) if self else ((), (), ())
+        nodes, ops, devices = (list(map(itemgetter(column), self)) for column in range(3))
         packed = marshal.dumps(("\n".join(nodes), ops, devices, list(self.values())))
         return _unpacked, (packed,)
 

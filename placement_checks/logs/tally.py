@@ -94,7 +94,11 @@ class Tally:
     def fold(self) -> None:
         """Keep the records, and nothing of the texts; no block is added after this."""
         plain, logged = self._plain, self._logged
-        self._copies.take(Copies.of(self._texts.records, plain.common, logged.common))
+        copies = Copies.of(self._texts.records, plain.common, logged.common)
+        if self._copies:
+            self._copies.take(copies)
+        else:
+            self._copies = copies
         self._mixed.update(plain.others)
         self._mixed.update(logged.others)
         self._texts, self._plain, self._logged = Texts(), Stream(), Stream()

@@ -16,7 +16,7 @@ from placement_checks.logs.forms import NODE, Reading, Record, is_name, read_com
 
 _MAX_SEEN = 50_000
 _SEPARATOR = b": "  # between the name of a node and its type
-_NO_BEGINNING = re.compile(rb"\n[-/>\n]")  # of a node's name
+_NO_BEGINNING = re.compile(rb"\n(?=[-/>\n])([^\n]*)")  # of a node's name
 
 
 class Texts(dict[bytes, int]):
@@ -64,10 +64,9 @@ class Texts(dict[bytes, int]):
         names = b"\n".join(nodes).decode("latin-1")  # all at once takes half as long
         self.update(zip(texts, count(len(self.records))))
         self.records += records_of(names, ops, devices)
-        if not _are_names(nodes):
-            for text, node in zip(texts, nodes, strict=True):
-                if not is_name(node):
-                    del self[text]
+        no_names = _no_names(nodes)
+        for text in list(compress(texts, map(no_names.__contains__, nodes))) if no_names else ():
+            del self[text]
 
 
 class Stream:
@@ -103,6 +102,10 @@ class Stream:
         return True
 
 
-def _are_names(names: Sequence[bytes]) -> bool:
-    lines = b"\n%b\n" % b"\n".join(names)
-    return len(lines.translate(None, NODE)) == len(names) + 1 and not _NO_BEGINNING.search(lines)
+def _no_names(nodes: Sequence[bytes]) -> set[bytes]:
+    """What of many texts is no name of a node."""
+    lines = b"\n%b\n" % b"\n".join(nodes)
+    found = set(_NO_BEGINNING.findall(lines))
+    if len(lines.translate(None, NODE)) > len(nodes) + 1:
+        found.update(filterfalse(is_name, nodes))
+    return found
