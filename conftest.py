@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from placement_checks import LocalCluster
 
 pytest_plugins = ["pytester"]
 
@@ -22,3 +26,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def fixtures() -> Path:
     """The folder of the programs that the suite is judged on."""
     return Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """Two parameter servers and two workers, each with CPU:1 and CPU:2 in place of GPUs.
+
+    For tests that leave every task as it is.
+    """
+    from placement_checks import local_cluster
+
+    with local_cluster("ps*2; worker*2: cpu*3") as running:
+        yield running

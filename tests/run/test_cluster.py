@@ -20,12 +20,13 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from placement_checks import Cluster, Machine, local_cluster
+from placement_checks import Cluster, LocalCluster, Machine, local_cluster
 from placement_checks.core.errors import InputError, PlacerError, UsageError
 from placement_checks.run.cluster.local import reserved_port
 from placement_checks.util import child
 
 tf1 = tf.compat.v1
+ROOT = Path(__file__).parents[2]
 SMALL = "ps*1; worker*2: gpu*1"
 
 
@@ -51,9 +52,8 @@ def soon(call: Callable[[], object]) -> threading.Timer:
     return timer
 
 
-def test_devices_are_named_for_the_gpus_that_cpus_stand_in_for() -> None:
-    with local_cluster(SMALL) as cluster:
-        trained = cluster.train(build, steps=2)
+def test_devices_are_named_for_the_gpus_that_cpus_stand_in_for(cluster: LocalCluster) -> None:
+    trained = Cluster(cluster.spec, Machine.parse(SMALL), simulated=True).train(build, steps=2)
     placement = trained.placement
 
     assert str(placement.ops["w"].assigned) == "/job:ps/replica:0/task:0/device:CPU:0"
@@ -150,17 +150,18 @@ def soft() -> dict[str, Any]:
     return {"train_op": ran, "config": tf1.ConfigProto(allow_soft_placement=True)}
 
 
-def test_session_is_as_soft_as_the_program_says_and_devices_as_they_are() -> None:
-    with local_cluster("ps*1; worker*1") as cluster:
-        trained = Cluster(cluster.spec).train(soft)
+def test_session_is_as_soft_as_the_program_says_and_devices_as_they_are(
+    cluster: LocalCluster,
+) -> None:
+    trained = Cluster(cluster.spec).train(soft)
 
     assert (
         str(trained.placement.ops["ran"].assigned) == "/job:worker/replica:0/task:0/device:CPU:0"
     )
-    assert str(trained.placement.machine) == "ps*1: cpu*1; worker*1: gpu*2"
+    assert str(trained.placement.machine) == "ps*2: cpu*1; worker*2: gpu*2"
 
 
-def test_tasks_answer_on_loopback_alone() -> None:
+def test_tasks_answer_on_loopback_alone(cluster: LocalCluster) -> None:
     others = {
         address.address
         for addresses in psutil.net_if_addrs().values()
@@ -169,14 +170,13 @@ def test_tasks_answer_on_loopback_alone() -> None:
     }
     if not others:
         pytest.skip("this machine has no address but loopback")
-    with local_cluster("ps*1; worker*1") as cluster:
-        for tasks in cluster.spec.values():
-            for address in tasks.values():
-                port = int(address.rpartition(":")[2])
-                socket.create_connection(("127.0.0.1", port), 5).close()
-                for other in others:
-                    with pytest.raises(OSError, match=r"refused|timed out"):
-                        socket.create_connection((other, port), 5)
+    for tasks in cluster.spec.values():
+        for address in tasks.values():
+            port = int(address.rpartition(":")[2])
+            socket.create_connection(("127.0.0.1", port), 5).close()
+            for other in others:
+                with pytest.raises(OSError, match=r"refused|timed out"):
+                    socket.create_connection((other, port), 5)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,30 @@ def test_a_cluster_that_does_not_start_says_why_and_leaves_nothing(
     assert psutil.Process().children() == before
 
 
+# All that the process of the servers asks of TensorFlow: a server listens at its address.
+LISTENS = """
+import socket
+from types import SimpleNamespace
+
+def Server(spec, job_name, task_index, config):
+    address = spec[job_name][str(task_index)]
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listening.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+    listening.listen()
+    return SimpleNamespace(target=f"grpc://{address}", listening=listening)
+
+class OpError(Exception): pass
+
+compat = SimpleNamespace(v1=SimpleNamespace(ConfigProto=dict))
+distribute = SimpleNamespace(Server=Server)
+errors = SimpleNamespace(OpError=OpError)
+"""
+
+
 def test_tasks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     """Though one that was forked from it holds the pipes open."""
+    (tmp_path / "tensorflow.py").write_text(LISTENS)
     script = tmp_path / "start.py"
     script.write_text(
         "import os, time\nimport placement_checks\n"
@@ -217,7 +239,12 @@ def test_tasks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         "    if forked:\n        print(forked, *cluster.pids.values(), flush=True)\n"
         "    time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as process:
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    with subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:
         assert process.stdout is not None
         forked, *tasks = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
         all_of_them = [*tasks, tasks[0].parent()]
@@ -255,15 +282,12 @@ def test_machines_that_are_not_started(machine: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_program_that_says_no_step(capfd: pytest.CaptureFixture[str]) -> None:
+def test_program_that_says_no_step(cluster: LocalCluster) -> None:
     def nothing() -> None:
         with tf.device("/job:ps/task:0"):
             tf1.get_variable("v", [2])
 
-    with (
-        local_cluster("ps*1") as cluster,
-        pytest.raises(InputError, match="does not say which op is one step; return"),
-    ):
+    with pytest.raises(InputError, match="does not say which op is one step; return"):
         cluster.train(nothing)
 
 
