@@ -1,8 +1,14 @@
-"""A project with one test module, as a user would write it."""
+"""A project with one test module, as a user would write it.
+
+It is run in this process, which has TensorFlow and a placer; once in processes of its own.
+"""
 
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
+
+from placement_checks import assert_placeable, place
 
 SOUND = """
 import tensorflow as tf
@@ -57,6 +63,12 @@ def test_shared(place):
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> None:
+    """Import all that these runs do: what they import anew is forgotten after each."""
+    assert_placeable(place(lambda: tf.constant(1.0)))
+
+
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makeini("[pytest]\npythonpath = .")
@@ -67,14 +79,10 @@ def write(project: pytest.Pytester, program: str, tests: str = TESTS) -> None:
     project.makepyfile(train=program, test_towers=tests)
 
 
-WORKERS = pytest.mark.parametrize("workers", [0, 2])
-
-
-@WORKERS
-def test_a_sound_program_passes(project: pytest.Pytester, workers: int) -> None:
+def test_a_sound_program_passes(project: pytest.Pytester) -> None:
     write(project, SOUND)
 
-    result = project.runpytest_subprocess("-n", str(workers), "--junit-xml=report.xml")
+    result = project.runpytest_inprocess("--junit-xml=report.xml")
 
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
@@ -83,35 +91,54 @@ def test_a_sound_program_passes(project: pytest.Pytester, workers: int) -> None:
     assert (project.path / "report.xml").read_text().count('<property name="placement"') == 2
 
 
-@WORKERS
-def test_a_defective_program_fails_and_names_variable_and_line(
-    project: pytest.Pytester, workers: int
-) -> None:
-    write(project, DEFECTIVE)
+def defects(file: str) -> list[str]:
+    """What is said of the defective program in a file of that name, in any order."""
     lines = DEFECTIVE.strip().splitlines()
     line = next(i for i, text in enumerate(lines, 1) if "get_variable(" in text)
+    return [
+        "E *AssertionError: variables-on-host is broken by build_towers on gpu?2: 2 findings",
+        f"E *{file}:{line}: variable w_0 sits on /device:GPU:0, not on /device:CPU:0; "
+        "it asks for /device:GPU:0",
+        f"E *{file}:{line}: variable w_1 sits on /device:GPU:1, not on /device:CPU:0; *",
+        "E *AssertionError: variables-shared is broken by build_towers on gpu?2: 1 finding",
+        f"E *{file}:{line}: the tower on /device:GPU:1 reads w_1 where the tower on "
+        "/device:GPU:0 reads w_0: they are trained separately",
+    ]
 
-    result = project.runpytest_subprocess("-n", str(workers))
+
+def test_a_defective_program_fails_and_names_variable_and_line(project: pytest.Pytester) -> None:
+    write(project, DEFECTIVE)
+
+    result = project.runpytest_inprocess()
 
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines_random(
+        [*defects("train.py"), "rules: 0 kept, 2 broken, 0 not checked, on gpu?2 (phantom)"]
+    )
+
+
+def test_what_the_workers_of_xdist_find_comes_together(project: pytest.Pytester) -> None:
+    write(project, SOUND)
+    project.makepyfile(
+        defective=DEFECTIVE, test_defective=TESTS.replace("from train", "from defective")
+    )
+
+    result = project.runpytest_subprocess("-n", "2", "--junit-xml=report.xml")
+
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines_random(
         [
-            "E *AssertionError: variables-on-host is broken by build_towers on gpu?2: 2 findings",
-            f"E *train.py:{line}: variable w_0 sits on /device:GPU:0, not on /device:CPU:0; "
-            "it asks for /device:GPU:0",
-            f"E *train.py:{line}: variable w_1 sits on /device:GPU:1, not on /device:CPU:0; *",
-            "E *AssertionError: variables-shared is broken by build_towers on gpu?2: 1 finding",
-            f"E *train.py:{line}: the tower on /device:GPU:1 reads w_1 where the tower on "
-            "/device:GPU:0 reads w_0: they are trained separately",
-            "rules: 0 kept, 2 broken, 0 not checked, on gpu?2 (phantom)",
+            *defects("defective.py"),
+            "rules: 2 kept, 2 broken, 0 not checked, on gpu?2 (phantom)",
         ]
     )
+    assert (project.path / "report.xml").read_text().count('<property name="placement"') == 4
 
 
 def test_it_can_be_switched_off(project: pytest.Pytester) -> None:
     write(project, SOUND)
 
-    result = project.runpytest_subprocess("-p", "no:placement")
+    result = project.runpytest_inprocess("-p", "no:placement")
 
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(["*fixture 'place' not found*"])
@@ -148,7 +175,7 @@ def test_not_checked(place):
 """,
     )
 
-    result = project.runpytest_subprocess()
+    result = project.runpytest_inprocess()
 
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines_random(
@@ -185,7 +212,7 @@ def test_configured(place):
 """,
     )
 
-    project.runpytest_subprocess().assert_outcomes(passed=1)
+    project.runpytest_inprocess().assert_outcomes(passed=1)
 
 
 def test_what_is_compared_between_towers_need_not_be_where_a_mark_asks_for_one(
@@ -220,7 +247,7 @@ def test_of_two(place):
 """,
     )
 
-    result = project.runpytest_subprocess()
+    result = project.runpytest_inprocess()
 
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines_random(
@@ -275,7 +302,7 @@ def test_code_that_exits(place):
 """,
     )
 
-    result = project.runpytest_subprocess()
+    result = project.runpytest_inprocess()
 
     result.assert_outcomes(passed=12, failed=1)
     result.stdout.fnmatch_lines(
