@@ -19,8 +19,7 @@ def at_root(fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(fixtures.parent)
 
 
-@pytest.mark.parametrize("gpus", [2, 4])
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(("gpus", "form"), [(2, "text"), (4, "json")])
 @pytest.mark.usefixtures("at_root")
 def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> None:
     reference = ("--reference", "fixtures/mnist.py:build_single")
@@ -42,12 +41,24 @@ def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> Non
         assert ran.out.endswith("1 program, rules: 19 kept, 0 broken, 4 not checked.\n")
 
 
-@pytest.mark.usefixtures("at_root")
-def test_the_programs_of_the_configuration_hold(run: Run) -> None:
+def test_the_programs_of_the_configuration_are_verified(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.py").write_text(
+        "import tensorflow as tf\n\ndef build():\n    with tf.device('/gpu:0'):\n"
+        "        tf.sqrt(tf.compat.v1.placeholder(tf.float32))\n"
+    )
+    Path("pyproject.toml").write_text(
+        "[tool.placement_checks]\nprograms = [\n"
+        "  { target = 'small.py:build', gpus = 1 },\n"
+        "  { target = 'small.py:build', policy.no-idle-device.allow = ['/gpu:1'] },\n]\n"
+    )
+
     ran = run("verify")
 
     assert ran.status == 0
-    assert re.search(r"^14 programs, rules: \d+ kept, 0 broken", ran.out, re.MULTILINE)
+    assert re.search(r"^2 programs, rules: \d+ kept, 0 broken", ran.out, re.MULTILINE)
 
 
 def test_a_copy_with_one_variable_on_the_gpu_is_named_with_its_line(
