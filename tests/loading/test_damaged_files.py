@@ -45,11 +45,20 @@ def judge(data: bytes, suffix: str, *, placed: bool = False) -> None:
 
 
 @KINDS
+@pytest.mark.usefixtures("no_shapes")
 def test_what_is_whole_is_judged(suffix: str, tmp_path: Path) -> None:
-    path = tmp_path / (f"graph{suffix}" if suffix else "saved_model.pb")
+    whole_is_judged(suffix, tmp_path)
+
+
+def test_what_is_whole_is_judged_with_its_shapes(tmp_path: Path) -> None:
+    whole_is_judged(".pb", tmp_path)
+
+
+def whole_is_judged(suffix: str, folder: Path) -> None:
+    path = folder / (f"graph{suffix}" if suffix else "saved_model.pb")
     path.write_bytes(content(of_kind(META, suffix), suffix))
 
-    evidence = place(path if suffix else tmp_path)
+    evidence = place(path if suffix else folder)
 
     assert not evidence.placement.refusals
     assert len(evidence.variables) == 5
