@@ -112,8 +112,16 @@ def said(program: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if not line.startswith("INFO:")]
 
 
-def test_what_names_gpus_runs_on_logical_cpus_and_all_is_as_before_afterwards() -> None:
-    assert said(EAGER) == [
+@pytest.fixture(scope="module")
+def simulated() -> list[str]:
+    """What eager code and strategies do on two simulated GPUs, in one process."""
+    return said(EAGER + STRATEGIES)
+
+
+def test_what_names_gpus_runs_on_logical_cpus_and_all_is_as_before_afterwards(
+    simulated: list[str],
+) -> None:
+    assert simulated[:-1] == [
         "GPU 7 is none",
         "CPU:2 ['CPU:1', 'CPU:2'] /device:CPU:2",
         "CPU:0 True",
@@ -121,9 +129,8 @@ def test_what_names_gpus_runs_on_logical_cpus_and_all_is_as_before_afterwards() 
 
 
 @pytest.fixture(scope="module")
-def strategies() -> Mapping[str, Any]:
-    """What strategies do on two simulated GPUs, in one process."""
-    found: Mapping[str, Any] = json.loads(said(STRATEGIES)[-1])
+def strategies(simulated: list[str]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(simulated[-1])
     return found
 
 

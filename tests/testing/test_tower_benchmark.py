@@ -118,7 +118,7 @@ def test_without_pytest_benchmark_it_says_what_to_install(project: pytest.Pytest
 
 
 def test_under_xdist_it_says_that_it_is_off(project: pytest.Pytester) -> None:
-    write(project)
+    project.makepyfile("def test_towers(tower_benchmark): raise AssertionError")
 
     result = project.runpytest("-n", "1", "-rs", "--benchmark-disable")
 
