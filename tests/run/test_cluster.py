@@ -26,6 +26,7 @@ from placement_checks.run.cluster.local import reserved_port
 from placement_checks.util import child
 
 tf1 = tf.compat.v1
+ONE_VERSION = pytest.mark.one_version
 ROOT = Path(__file__).parents[2]
 SMALL = "ps*1; worker*2: gpu*1"
 
@@ -66,7 +67,14 @@ def test_devices_are_named_for_the_gpus_that_cpus_stand_in_for(cluster: LocalClu
     assert [len(losses) for losses in trained.losses] == [2, 2]
 
 
-@pytest.mark.parametrize("task", [("worker", 1), ("worker", 0), ("ps", 0)])
+@pytest.mark.parametrize(
+    "task",
+    [
+        ("worker", 1),
+        pytest.param(("worker", 0), marks=ONE_VERSION),
+        pytest.param(("ps", 0), marks=ONE_VERSION),
+    ],
+)
 def test_task_that_is_killed_is_named(task: tuple[str, int]) -> None:
     job, index = task
     begin = time.monotonic()
@@ -291,6 +299,7 @@ def test_program_that_says_no_step(cluster: LocalCluster) -> None:
         cluster.train(nothing)
 
 
+@ONE_VERSION
 @pytest.mark.parametrize("strategy", ["parameter_server", "mirrored"])
 def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> None:
     """What TensorFlow 2's strategies do on processes comes to what one process computes."""
