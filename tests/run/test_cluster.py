@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -9,19 +10,20 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
 
 from placement_checks import Cluster, LocalCluster, Machine, local_cluster
 from placement_checks.core.errors import InputError, PlacerError, UsageError
+from placement_checks.run.cluster import training
 from placement_checks.run.cluster.local import reserved_port
 from placement_checks.util import child
 
@@ -29,6 +31,12 @@ tf1 = tf.compat.v1
 ONE_VERSION = pytest.mark.one_version
 ROOT = Path(__file__).parents[2]
 SMALL = "ps*1; worker*2: gpu*1"
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a task is gone, a session is waited for in vain, two seconds else."""
+    monkeypatch.setattr(training, "_GRACE", 0.2)
 
 
 def build(num_gpus: int = 1) -> dict[str, Any]:
@@ -47,10 +55,16 @@ def build(num_gpus: int = 1) -> dict[str, Any]:
     return {"train_op": train_op, "loss": losses, "inputs": inputs}
 
 
-def soon(call: Callable[[], object]) -> threading.Timer:
-    timer = threading.Timer(0.5, call)
-    timer.start()
-    return timer
+def amid_training(call: Callable[[], object]) -> Callable[[np.random.Generator, int], Any]:
+    """Rows for `build`, with the tenth of which something happens."""
+    batches = itertools.count(1)
+
+    def batch(rng: np.random.Generator, n: int) -> dict[str, Any]:
+        if next(batches) == 10:
+            call()
+        return {"x": rng.normal(size=(n, 2))}
+
+    return batch
 
 
 def test_devices_are_named_for_the_gpus_that_cpus_stand_in_for(cluster: LocalCluster) -> None:
@@ -80,9 +94,9 @@ def test_task_that_is_killed_is_named(task: tuple[str, int]) -> None:
     begin = time.monotonic()
     with local_cluster(SMALL) as cluster:
         started = time.monotonic()
-        soon(lambda: cluster.kill(job, index))
+        killing = amid_training(lambda: cluster.kill(job, index))
         with pytest.raises(InputError) as caught:
-            cluster.train(build, steps=1_000_000)
+            cluster.train(build, batch=killing, steps=1_000_000)
         told = time.monotonic()
         with pytest.raises(InputError, match="its process was ended by SIGKILL;"):
             cluster.train(build)
@@ -101,17 +115,17 @@ def test_task_that_is_killed_is_named(task: tuple[str, int]) -> None:
 def test_task_that_hangs_is_no_hang() -> None:
     with local_cluster(SMALL) as cluster:
         cluster.train(build)
-        soon(lambda: os.kill(cluster.pids["worker", 1], signal.SIGSTOP))
+        stopping = amid_training(lambda: os.kill(cluster.pids["worker", 1], signal.SIGSTOP))
         with pytest.raises(InputError, match="do all tasks"):
-            cluster.train(build, steps=1_000_000, seconds=2)
+            cluster.train(build, batch=stopping, steps=1_000_000, seconds=2)
 
 
 def test_task_of_a_running_cluster_that_goes_away_is_named() -> None:
     with local_cluster(SMALL) as cluster:
         theirs = Cluster(cluster.spec, cluster.machine, simulated=True)
-        soon(lambda: cluster.kill("worker", 1))
+        killing = amid_training(lambda: cluster.kill("worker", 1))
         with pytest.raises(InputError) as caught:
-            theirs.train(build, steps=1_000_000)
+            theirs.train(build, batch=killing, steps=1_000_000)
 
     address = cluster.spec["worker"][1]
     assert caught.value.object == "/job:worker/task:1"
