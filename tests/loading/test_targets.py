@@ -63,12 +63,13 @@ def test_a_module_of_the_tests_does_not_hide_a_neighbour(
     (tmp_path / "model.py").write_text("NAME = 'another'")
     monkeypatch.syspath_prepend(tmp_path)
     model = import_module("model")
+    del sys.modules["model"]  # so that it is gone again after the test
+    monkeypatch.setitem(sys.modules, "model", model)
 
     evidence = place(f"{folders[0]}/train.py:build")
 
     assert "model_a_late_a_2" in evidence.ops
     assert sys.modules["model"] is model
-    monkeypatch.delitem(sys.modules, "model")
 
 
 def test_the_command_line_is_the_files_own(folders: list[Path]) -> None:
@@ -97,8 +98,8 @@ def test_a_module_is_imported_from_the_current_folder(
     evidence = place("package_of_this_test.towers:build")
 
     assert evidence.placement.where("x") == "package_of_this_test/towers.py:4"
-    monkeypatch.delitem(sys.modules, "package_of_this_test.towers")
-    monkeypatch.delitem(sys.modules, "package_of_this_test")
+    del sys.modules["package_of_this_test.towers"]
+    del sys.modules["package_of_this_test"]
 
 
 def test_flags_that_were_never_parsed_have_their_defaults(tmp_path: Path) -> None:
