@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
     from placement_checks import LocalCluster
 
 pytest_plugins = ["pytester"]
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("placement_checks", deadline=None)
+hypothesis.settings.load_profile("placement_checks")
 
 
 @pytest.fixture(scope="session", autouse=True)
