@@ -1,16 +1,39 @@
-"""Ways to take a step, timed in turn: a busy machine slows all of them alike."""
+"""What is measured in turn: a busy machine slows all of it alike."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from placement_checks.core.timing import Spread
 
 _WARM_UP = 5  # steps of each way that are not timed
+
+T = TypeVar("T")
+
+
+def timed(call: Callable[[], T]) -> tuple[float, T]:
+    """How many seconds a call takes, and what it gives."""
+    gc.collect()
+    begin = time.perf_counter()
+    result = call()
+    return time.perf_counter() - begin, result
+
+
+def in_pairs(
+    benchmark: Any, one: Callable[[], T], other: Callable[[], T], *, rounds: int
+) -> list[tuple[T, T]]:
+    """What two calls give that are made in turn; the figures of `benchmark` are of the first."""
+    ones: list[T] = []
+    others: list[T] = []
+    benchmark.pedantic(
+        lambda: ones.append(one()), setup=lambda: others.append(other()), rounds=rounds
+    )
+    return list(zip(ones, others, strict=True))
 
 
 def one_core_each(config: Any, devices: int) -> Any:

@@ -1,0 +1,92 @@
+"""The figures that the project is to reach, and what a run of the benchmarks says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from placement_checks.core.timing import Spread
+from placement_checks.util.text import plural
+
+
+class Goal(NamedTuple):
+    """The most that a figure may be; without a unit it is a ratio, the same on any machine."""
+
+    most: float
+    unit: str = ""
+
+
+PLACING = "place and judge / build, {:,} ops"
+START = "placer's process, started"
+PEAK = "placer's process, peak at 1.04 M ops"
+HELD = "placer's process, after 1.04 M ops"
+STATIC = "verify mnist.py, static"
+NUMERIC = "verify mnist.py, with numbers"
+EQUAL = "numbers, 4.2 M parameters, equal: above TensorFlow"
+DIFFERENT = "numbers, 4.2 M parameters, different: above TensorFlow"
+LOG = "log of 600k lines / re.finditer, {}"
+PLUGIN = "plugin / bare pytest: added"
+CLUSTER = "placing 64 workers of 8 GPUs"
+
+_PARAMETERS = 4.2e-3  # billions
+GOALS: Mapping[str, Goal] = {
+    **{PLACING.format(ops): Goal(0.1) for ops in (1_000, 10_000, 78_000)},
+    START: Goal(0.7, "CPU s"),
+    PEAK: Goal(6, "GB"),
+    HELD: Goal(1, "GB"),
+    STATIC: Goal(4.5, "CPU s"),
+    NUMERIC: Goal(6.5, "CPU s"),
+    EQUAL: Goal(0.3, "GB"),
+    DIFFERENT: Goal(128 * _PARAMETERS, "GB"),
+    LOG.format("252k placements, torn records"): Goal(0.2),
+    LOG.format("21k placements, torn records"): Goal(0.1),
+    LOG.format("21k placements"): Goal(0.1),
+    PLUGIN: Goal(20, "CPU ms"),
+    CLUSTER: Goal(2, "s"),
+}
+
+Figures = Mapping[str, Sequence[float]]  # what was measured of each, once or several times
+Record = Callable[[str, Sequence[float]], None]  # the fixture `record` keeps one
+
+
+def lines(now: Figures, before: Figures, *, same_machine: bool) -> Iterator[str]:
+    """A table of all figures, and those that fall short.
+
+    Args:
+        now: what was measured.
+        before: the same of an earlier run; empty for none.
+        same_machine: whether that was on this machine; else only ratios are compared.
+    """
+    rows = [("figure", "measured", "goal", "", "over the run before")]
+    for name, goal in GOALS.items():
+        comparable = name in before and (same_machine or not goal.unit)
+        rows.append(_row(name, goal, now.get(name, ()), before[name] if comparable else ()))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+    short = [name for name in GOALS if name in now and _over(GOALS[name], now[name]) > 1]
+    reached = plural(len(now) - len(short), "figure")
+    yield f"{reached} of {len(now)} reached; short of the goal: {'; '.join(short) or 'none'}"
+
+
+def _row(
+    name: str, goal: Goal, now: Sequence[float], before: Sequence[float]
+) -> tuple[str, str, str, str, str]:
+    most = f"<= {goal.most:.3g} {goal.unit}".rstrip()
+    if not now:
+        return name, "not measured", most, "", ""
+    over = _over(goal, now)
+    verdict = "reached" if over <= 1 else f"missed by {over:.2f}"
+    since = f"{Spread.of(now).median / Spread.of(before).median:.2f}" if before else ""
+    return name, _measured(now), most, verdict, since
+
+
+def _over(goal: Goal, values: Sequence[float]) -> float:
+    return Spread.of(values).median / goal.most
+
+
+def _measured(values: Sequence[float]) -> str:
+    """The median, and the quartiles where there are some."""
+    median, low, high = (f"{value:.3g}" for value in Spread.of(values))
+    return median if len(values) == 1 else f"{median} ({low} to {high})"

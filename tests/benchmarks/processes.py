@@ -1,0 +1,71 @@
+"""What a command takes, with all processes that it waits for.
+
+As a script, ``python processes.py COMMAND…``, it runs the command and prints its cost as JSON: the
+peak of a process is at least that of the one that it was forked from, which must be small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+# An installation has bytecode; the first of several runs may write it.
+WITH_BYTECODE = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+
+
+class Cost(NamedTuple):
+    """What a command took.
+
+    Attributes:
+        wall: seconds.
+        cpu: seconds of processors, in user and system mode, of all its processes.
+        peak: the memory of the largest of these processes, in GB.
+        status: its exit status.
+    """
+
+    wall: float
+    cpu: float
+    peak: float
+    status: int
+
+
+def cost(
+    *command: str | Path,
+    statuses: Sequence[int] = (0,),
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Cost:
+    """Run a command, whose output is dropped, and check its exit status."""
+    ran = subprocess.run(
+        [sys.executable, "-S", __file__, *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=cwd,
+        env={**WITH_BYTECODE, **(environment or {})},
+    )
+    took = Cost(**json.loads(ran.stdout))
+    assert took.status in statuses, command
+    return took
+
+
+def _run(command: Sequence[str]) -> Cost:
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    return Cost(
+        time.perf_counter() - began,
+        used.ru_utime + used.ru_stime,
+        used.ru_maxrss * 1024 / 1e9,
+        os.waitstatus_to_exitcode(status),
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(sys.argv[1:])._asdict()))

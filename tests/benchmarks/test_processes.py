@@ -1,0 +1,32 @@
+"""What a command took is that of all its processes, and of no other."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from benchmarks.processes import cost
+
+BUSY = """
+import time
+held = bytearray(200_000_000)
+while time.process_time() < 0.3:
+    pass
+"""
+IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"
+
+
+@pytest.mark.parametrize("code", [BUSY, IN_A_CHILD])
+def test_all_processes_of_a_command_count(code: str) -> None:
+    held = bytearray(400_000_000)  # by this process: that of the command does not have it
+
+    took = cost(sys.executable, "-c", code)
+
+    assert 0.2 < took.peak < len(held) / 1e9
+    assert 0.3 <= took.cpu < 3
+
+
+def test_another_status_than_those_expected_is_no_measurement() -> None:
+    assert cost(sys.executable, "-c", "raise SystemExit(1)", statuses=[1]).status == 1
+    with pytest.raises(AssertionError):
+        cost(sys.executable, "-c", "raise SystemExit(1)")
