@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.gpus import Devices
 from placement_checks.core.placement import NOT_ASKED, Placement
 from placement_checks.core.results import Report, Verdict
 from placement_checks.report.finding_lines import finding_lines
+from placement_checks.testing import running_test
 from placement_checks.util.printable import printable
 from placement_checks.util.text import file_size, plural
 from placement_checks.verification.judging import verify
-
-# Called with every verdict; the pytest plugin adds one, for its summary.
-observers: list[Callable[[Evidence, Verdict], None]] = []
-# Where programs are run whose numbers are compared; the plugin sets what its option says.
-devices: Devices = "auto"
 
 
 def assert_rules(
@@ -84,7 +79,7 @@ def _verdicts(report: Report) -> Sequence[Verdict]:
     """
     __tracebackhide__ = True
     for verdict in report.verdicts:
-        for observer in observers:
+        for observer in running_test.observers:
             observer(report.evidence, verdict)
     if not report.errors:
         return report.verdicts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from placement_checks.core.gpus import checked_gpus, local_gpus
-from placement_checks.testing import fixtures, isolation, marks, summary
+from placement_checks.testing import fixtures, isolation, marks, running_test, summary
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
@@ -107,20 +107,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Record the verdicts of a test, and undo what it does to TensorFlow."""
-    from placement_checks.testing import checking
 
     def record(evidence: Evidence, verdict: Verdict) -> None:
         item.user_properties.append(summary.recorded(evidence, verdict))
 
-    checking.observers.append(record)
-    checking.devices = marks.devices_of(item.config)
+    running_test.observers.append(record)
+    running_test.devices = marks.devices_of(item.config)
     before = isolation.before_test()
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
     try:
         with caught or contextlib.nullcontext():
             return (yield)
     finally:
-        checking.observers.remove(record)
+        running_test.observers.remove(record)
         for leak in isolation.restored(before):
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from placement_checks.testing import checking
+from placement_checks.testing import checking, running_test
 from placement_checks.verification import configuration
 from placement_checks.verification.gathering import requested, with_numbers
 from placement_checks.verification.policy import Policy
@@ -82,7 +82,7 @@ def _check(towers: Target, single: Target, batch: Batch, gpus: int, policy: Poli
         requested(towers, gpus=gpus),
         single,
         batch,
-        devices=checking.devices,
+        devices=running_test.devices,
         policies=[policy],
         only=list(policy),
     )

@@ -21,7 +21,7 @@ from placement_checks.core.errors import ConfigError, PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Refusal
-from placement_checks.testing import checking
+from placement_checks.testing import running_test
 
 ALL = [
     assert_placeable,
@@ -223,7 +223,7 @@ def test_observers_are_told_of_every_verdict(
     told = []
     asserted = request.getfixturevalue(case)
     with monkeypatch.context() as patch:
-        patch.setattr(checking, "observers", [lambda *call: told.append(call)])
+        patch.setattr(running_test, "observers", [lambda *call: told.append(call)])
         with nullcontext() if case == "sound" else pytest.raises(AssertionError):
             assertion(asserted)
     assert [(evidence, verdict.rule) for evidence, verdict in told] == [

@@ -32,9 +32,10 @@ def test_loading_takes_less_than_20_ms_and_no_tensorflow() -> None:
     assert seconds < LIMIT
 
 
-def test_a_run_without_placements_loads_no_tensorflow(tmp_path: Path) -> None:
+def test_a_run_without_placements_loads_no_tensorflow_and_no_rules(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
-        "import sys\n\ndef test_it():\n    assert 'tensorflow' not in sys.modules\n"
+        "import sys\n\ndef test_it():\n"
+        "    assert not {'tensorflow', 'placement_checks.rules.base'} & sys.modules.keys()\n"
         "    assert 'placement_checks.testing.pytest_plugin' in sys.modules\n"
     )
 
