@@ -146,8 +146,17 @@ def trajectory(
             for steps_of in (expected[name], found.get(name, expected[name]))
         ]
         of = trained_variable_of(name, trained) or ""
-        ways = [(way[number], way[number + 1]) for way in values]
-        return variable_step(values[0][0], ways[0], ways[1], noise, trained.get(of))
+        return variable_step(
+            values[0][0],
+            values[0][number + 1],
+            values[1][number + 1],
+            moved=(
+                values[0][number + 1] - values[0][number],
+                values[1][number + 1] - values[1][number],
+            ),
+            noise=noise,
+            uncertain=trained.get(of),
+        )
 
     return Trajectory(
         [{name: taken(name, number) for name in expected} for number in steps],
@@ -160,9 +169,14 @@ def displaced(taken: Trajectory, **by: float) -> Trajectory:
     """The same steps, with some variables that are larger by so much in all of them."""
 
     def shifted(step: VariableStep, by: float) -> VariableStep:
-        before, after = ((way[0] + by, way[1] + by) for way in (step.expected, step.found))
-        uncertain = None if step.certain is None else ~step.certain
-        return variable_step(step.start + by, before, after, step.noise, uncertain)
+        return variable_step(
+            step.start + by,
+            step.expected + by,
+            step.found + by,
+            moved=step.moved,
+            noise=step.noise,
+            uncertain=None if step.certain is None else ~step.certain,
+        )
 
     return replace(
         taken,

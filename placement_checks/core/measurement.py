@@ -68,15 +68,16 @@ class Trial:
 
 
 class VariableStep(NamedTuple):
-    """One variable before and after one step of both programs.
+    """One variable after one step of both programs.
 
     Of a large one some elements are kept: the largest, those that change or differ most, and
     others at random.
 
     Attributes:
         start: its values before all steps.
-        expected: those of the reference, before this step and after it.
+        expected: those of the reference after this step.
         found: those of the program.
+        moved: the changes of both in this step; of a large variable, of elements at random.
         noise: how far those of the reference move if the rows are put in another order.
         certain: the elements whose gradient is never so near to zero that its sign may be noise;
             None where that is not known.
@@ -85,8 +86,9 @@ class VariableStep(NamedTuple):
     """
 
     start: Array
-    expected: tuple[Array, Array]
-    found: tuple[Array, Array]
+    expected: Array
+    found: Array
+    moved: tuple[Array, Array]
     noise: float
     certain: npt.NDArray[np.bool_] | None
     ratio: float | None

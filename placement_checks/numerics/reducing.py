@@ -24,7 +24,7 @@ _PEAKS = 32  # elements of each kind that decide
 _OF_GRADIENT = 4096  # elements; a fit of gradients has at most 128 unknowns
 _OF_ALL_GRADIENTS = 1 << 18
 _FEWEST_OF_GRADIENT = 512
-_OF_STEP = 256
+_OF_STEP = 512
 
 
 def taken(values: Values, elements: Elements) -> Array:
@@ -112,10 +112,19 @@ def _filled_up(deciding: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> 
     return np.union1d(found, rng.choice(is_zero.size, number, replace=False))
 
 
+def step_elements(size: int) -> Elements:
+    """By which elements of so many a change in one step is told, at random; None for all."""
+    if size <= _OF_STEP:
+        return None
+    return np.random.default_rng(0).choice(size, _OF_STEP, replace=False)
+
+
 def variable_step(
     start: Values,
-    expected: tuple[Values, Values],
-    found: tuple[Values, Values],
+    expected: Values,
+    found: Values,
+    *,
+    moved: tuple[Array, Array],
     noise: float,
     uncertain: npt.NDArray[np.bool_] | None,
 ) -> VariableStep:
@@ -123,8 +132,9 @@ def variable_step(
 
     Args:
         start: its values before all steps.
-        expected: those of the reference before this step, and after it.
+        expected: those of the reference after this step.
         found: those of the program.
+        moved: the changes of both in this step, of the elements that `step_elements` names.
         noise: how far those of the reference move if the rows are put in another order.
         uncertain: the elements whose direction is rounding; it tells nothing of a slot that has
             another shape.
@@ -132,18 +142,18 @@ def variable_step(
     certain = None
     if uncertain is not None and uncertain.shape == start.shape:
         certain = ~uncertain
-    elements = None
-    if start.size > _OF_STEP:
-        deciding = peaks(_step_sizes(start, expected[1], found[1], certain), _PEAKS)
-        rng = np.random.default_rng(0)
-        elements = np.union1d(deciding, rng.choice(start.size, _OF_STEP, replace=False))
+    elements = step_elements(start.size)
+    if elements is not None:
+        deciding = peaks(_step_sizes(start, expected, found, certain), _PEAKS)
+        elements = np.union1d(elements, deciding)
     return VariableStep(
         start=taken(start, elements),
-        expected=(taken(expected[0], elements), taken(expected[1], elements)),
-        found=(taken(found[0], elements), taken(found[1], elements)),
+        expected=taken(expected, elements),
+        found=taken(found, elements),
+        moved=moved,
         noise=noise,
         certain=None if certain is None else taken(certain, elements) != 0,
-        ratio=least_squares_ratio(expected[1], found[1], certain),
+        ratio=least_squares_ratio(expected, found, certain),
     )
 
 

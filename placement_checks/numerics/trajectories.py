@@ -102,7 +102,7 @@ def _difference_after(
     factors: Collection[float],
 ) -> Difference:
     """The difference of one variable after a step, from the nearest multiple that it may be."""
-    expected, found = step.expected[1], step.found[1]
+    expected, found = step.expected, step.found
     dtype = measured.dtypes[name]
     allowed = 0.0
     if dtype in EPS:
@@ -184,11 +184,11 @@ def trained_variable_of(name: str, trained: Collection[str]) -> str | None:
 
 def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Divergence:
     step, last = (trajectory.steps[at][first.variable] for at in (number, -1))
-    moved = _multiple(*(after - before for before, after in (step.expected, step.found)))
+    moved = _multiple(*step.moved)
     if step.start.size == 1 and number and moved:
         moved = None  # any change of one number is a multiple of another
-    size = largest(last.expected[1] - last.start)
-    error = largest(last.found[1] - last.expected[1])
+    size = largest(last.expected - last.start)
+    error = largest(last.found - last.expected)
     return Divergence(first, number + 1, moved, error / size if size else np.inf)
 
 

@@ -12,7 +12,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Trajectory, Trial, VariableStep
 from placement_checks.core.missing import Missing
 from placement_checks.numerics.noise import add_noise, uncertain_elements
-from placement_checks.numerics.reducing import variable_step
+from placement_checks.numerics.reducing import step_elements, taken, variable_step
 from placement_checks.numerics.trajectories import is_proportional, trained_variable_of
 from placement_checks.run.feeding import Batch
 from placement_checks.run.paired_sessions import PairedSessions
@@ -126,8 +126,10 @@ def _of_towers(
     towers = sessions.towers
     trained = sessions.reference.program.gradient_tensors.gradients
     towers.begin(sessions.start)
-    start = before = _with_copies(sessions, sessions.start)
-    found = dict(start)
+    start = _with_copies(sessions, sessions.start)
+    compared = _with_copies(sessions, reference.values[0])
+    moving = {name: step_elements(value.size) for name, value in compared.items()}
+    before = {name: (taken(start[name], moving[name]),) * 2 for name in compared}
     for number, batch in enumerate(batches):
         towers.step(sessions.feeding.to_towers(batch))
         expected = _with_copies(sessions, reference.values[number])
@@ -136,16 +138,19 @@ def _of_towers(
         for part in towers.read():
             for name, value in _numbers(towers, part).items():
                 if name in expected:
+                    now = taken(expected[name], moving[name]), taken(value, moving[name])
                     after[name] = variable_step(
                         start[name],
-                        (before[name], expected[name]),
-                        (found[name], value),
-                        noise[name],
-                        reference.uncertain.get(trained_variable_of(name, trained) or ""),
+                        expected[name],
+                        value,
+                        moved=(now[0] - before[name][0], now[1] - before[name][1]),
+                        noise=noise[name],
+                        uncertain=reference.uncertain.get(
+                            trained_variable_of(name, trained) or ""
+                        ),
                     )
-                    found[name] = value
+                    before[name] = now
         yield {name: after[name] for name in expected if name in after}
-        before = expected
 
 
 def _numbers(session: ProgramSession, values: Values) -> Values:

@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 from measurements import measurement, problem, runs, spread
 
-from placement_checks.core.measurement import Sample, Trial, VariableStep
+from placement_checks.core.measurement import Sample, Trial
 from placement_checks.numerics.comparing import differing, divided, gradients
 from placement_checks.numerics.diagnosis import diagnoses
-from placement_checks.numerics.reducing import taken_of, trial_of, variable_step
+from placement_checks.numerics.reducing import (
+    step_elements,
+    taken_of,
+    trial_of,
+    variable_step,
+)
 from placement_checks.numerics.row_weights import Diagnosis
 
 SHAPES = {"a": (40, 300), "b": (40, 300), "c": (7,), "d": (200, 90)}
@@ -166,48 +171,50 @@ def test_all_is_divided_where_the_rate_makes_up_for_a_factor() -> None:
     assert [half.ratio for half in halves] == pytest.approx([1] * 4)
 
 
-def step(size: int, seed: int = 0, uncertain: Any = None) -> tuple[VariableStep, list[Any]]:
-    rng = np.random.default_rng(seed)
-    start, before, after = (rng.normal(size=size).astype(np.float32) for _ in range(3))
-    found_before, found = (
-        (values + rng.normal(0, 1e-3, size)).astype(np.float32) for values in (before, after)
-    )
-    taken = variable_step(start, (before, after), (found_before, found), 0.0, uncertain)
-    wide = [values.astype(np.float64) for values in (start, before, after, found_before, found)]
-    return taken, wide
-
-
-@pytest.mark.parametrize("size", [1, 256, 257, 5000, 40000])
+@pytest.mark.parametrize("size", [1, 512, 513, 5000, 40000])
 @pytest.mark.parametrize("half", [False, True])
 def test_what_is_kept_of_a_step_has_the_largest_of_all(size: int, half: bool) -> None:
-    uncertain = np.arange(size) % 2 == 1 if half else None
-    taken, (start, before, after, found_before, found) = step(size, size, uncertain)
-    is_certain = np.ones(size, np.bool_) if uncertain is None else ~uncertain
+    rng = np.random.default_rng(size)
+    start, expected = rng.normal(size=(2, size)).astype(np.float32)
+    found = (expected + rng.normal(0, 1e-3, size)).astype(np.float32)
+    is_certain = np.arange(size) % 2 == 0 if half else np.ones(size, np.bool_)
+    taken = variable_step(
+        start,
+        expected,
+        found,
+        moved=(np.zeros(1), np.zeros(1)),
+        noise=0.0,
+        uncertain=~is_certain if half else None,
+    )
     kept = np.ones(taken.start.size, np.bool_) if taken.certain is None else taken.certain
+    start, expected, found = (values.astype(np.float64) for values in (start, expected, found))
 
-    assert (taken.start.size == size) == (size <= 256)
-    assert taken.start.size <= 256 + 5 * 32
+    assert (taken.start.size == size) == (size <= 512)
+    assert taken.start.size <= 512 + 5 * 32
     for one, other in (
-        (taken.expected[1] - taken.start, after - start),
-        (taken.found[1] - taken.expected[1], found - after),
-        (taken.expected[1][kept], after[is_certain]),
-        ((taken.found[1] - taken.expected[1])[kept], (found - after)[is_certain]),
+        (taken.expected - taken.start, expected - start),
+        (taken.found - taken.expected, found - expected),
+        (taken.expected[kept], expected[is_certain]),
+        ((taken.found - taken.expected)[kept], (found - expected)[is_certain]),
     ):
         assert np.max(np.abs(one)) == np.max(np.abs(other))
-    ratio = np.vdot(after[is_certain], found[is_certain]) / np.vdot(
-        after[is_certain], after[is_certain]
-    )
-    assert taken.ratio == pytest.approx(ratio)
-    places = {value: place for place, value in enumerate(start)}
-    at = [places[value] for value in taken.start]
-    assert np.array_equal(taken.expected[0], before[at])
-    assert np.array_equal(taken.found[0], found_before[at])
+    square = np.vdot(expected[is_certain], expected[is_certain])
+    assert taken.ratio == pytest.approx(np.vdot(expected[is_certain], found[is_certain]) / square)
+
+
+def test_a_change_is_told_by_the_same_elements_in_every_step() -> None:
+    assert step_elements(512) is None
+    some, again = (step_elements(100_000) for _ in range(2))
+    assert some is not None
+    assert again is not None
+    assert len(set(some.tolist())) == 512
+    assert some.tolist() == again.tolist()
 
 
 def test_no_copy_of_a_whole_array_is_made() -> None:
     """Of a step, and of gradients beside a mask of their zeros and its numbers."""
     size = 2_000_000
-    arrays = [np.full(size, value, np.float32) for value in (1, 2, 3, 2, 3)]
+    start, expected, found = (np.full(size, value, np.float32) for value in (1, 2, 3))
     names = dict.fromkeys("w", 0.0)
 
     def peak_of(reduce: Any) -> float:
@@ -217,7 +224,11 @@ def test_no_copy_of_a_whole_array_is_made() -> None:
         tracemalloc.stop()
         return peak / size
 
-    start, *others = arrays
-    expected, found = (others[0], others[1]), (others[2], others[3])
-    assert peak_of(lambda: variable_step(start, expected, found, 0.0, None)) < 1.5
-    assert peak_of(lambda: trial_of(4, (), {"w": start}, {"w": others[0]}, names)) < 12
+    moved = np.zeros(1), np.zeros(1)
+    assert (
+        peak_of(
+            lambda: variable_step(start, expected, found, moved=moved, noise=0.0, uncertain=None)
+        )
+        < 1.5
+    )
+    assert peak_of(lambda: trial_of(4, (), {"w": expected}, {"w": found}, names)) < 12

@@ -45,7 +45,7 @@ def trajectory_of(measured: Measurement) -> Trajectory:
 def found_in(measured: Measurement) -> list[dict[str, list[float]]]:
     """The values of the program after each step."""
     return [
-        {name: step.found[1].tolist() for name, step in variables.items()}
+        {name: step.found.tolist() for name, step in variables.items()}
         for variables in trajectory_of(measured).steps
     ]
 
@@ -69,10 +69,12 @@ def test_sound_towers_have_the_gradients_and_weights_of_one_gpu(gpus: int) -> No
     assert [len(rows) for rows in measured.trials[0].split] == (
         [] if gpus == 1 else [measured.trials[0].rows // gpus] * gpus
     )
-    steps = [step["w"].found for step in trajectory_of(measured).steps]
+    steps = [step["w"] for step in trajectory_of(measured).steps]
     assert len(steps) == 3
-    assert all(np.array_equal(one[1], other[0]) for one, other in pairwise(steps))
-    assert not np.array_equal(steps[0][1], steps[2][1])
+    for before, after in pairwise(steps):
+        assert np.array_equal(after.moved[0], after.expected - before.expected)
+        assert np.array_equal(after.moved[1], after.found - before.found)
+        assert not np.array_equal(after.found, before.found)
 
 
 @pytest.mark.parametrize(

@@ -232,8 +232,7 @@ def _is_count(measured: Measurement, name: str) -> bool:
 
 def _of_count(trajectory: Trajectory, name: str, number: int) -> tuple[str, str]:
     """What is likely wrong with the updates of a counter, and the fix."""
-    step = trajectory.steps[number - 1][name]
-    ours, theirs = (after - before for before, after in (step.found, step.expected))
+    theirs, ours = trajectory.steps[number - 1][name].moved
     return (
         f"a step changes it by {ours.flat[0]:g}, and in the reference by {theirs.flat[0]:g}"
         if ours.size == 1
@@ -270,4 +269,4 @@ def _of_change(moved: float | None, *, is_trained: bool) -> tuple[str, str]:
 def _is_moved(trajectory: Trajectory, name: str) -> bool:
     """Whether the steps of the reference change a variable; equal constants show nothing."""
     last = trajectory.steps[-1][name]
-    return bool((last.expected[1] != last.start).any())
+    return bool((last.expected != last.start).any())
