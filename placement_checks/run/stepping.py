@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -123,34 +123,48 @@ def _of_towers(
     sessions: PairedSessions, batches: Sequence[Batch], reference: _Steps
 ) -> Iterator[dict[str, VariableStep]]:
     """A step on each batch, compared with that of the reference as it comes."""
-    towers = sessions.towers
-    trained = sessions.reference.program.gradient_tensors.gradients
+    towers, beside = sessions.towers, _Beside(sessions, reference)
     towers.begin(sessions.start)
-    start = _with_copies(sessions, sessions.start)
-    compared = _with_copies(sessions, reference.values[0])
-    moving = {name: step_elements(value.size) for name, value in compared.items()}
-    before = {name: (taken(start[name], moving[name]),) * 2 for name in compared}
     for number, batch in enumerate(batches):
         towers.step(sessions.feeding.to_towers(batch))
-        expected = _with_copies(sessions, reference.values[number])
-        noise = _with_copies(sessions, reference.noise[number])
-        after: dict[str, VariableStep] = {}
-        for part in towers.read():
-            for name, value in _numbers(towers, part).items():
-                if name in expected:
-                    now = taken(expected[name], moving[name]), taken(value, moving[name])
-                    after[name] = variable_step(
-                        start[name],
-                        expected[name],
-                        value,
-                        moved=(now[0] - before[name][0], now[1] - before[name][1]),
-                        noise=noise[name],
-                        uncertain=reference.uncertain.get(
-                            trained_variable_of(name, trained) or ""
-                        ),
-                    )
-                    before[name] = now
-        yield {name: after[name] for name in expected if name in after}
+        after = {
+            name: beside.compared(number, name, value)
+            for part in towers.read()
+            for name, value in _numbers(towers, part).items()
+            if name in beside.names
+        }
+        yield {name: after[name] for name in beside.names if name in after}
+
+
+class _Beside:
+    """What the variables of the program are compared with, step after step."""
+
+    def __init__(self, sessions: PairedSessions, reference: _Steps) -> None:
+        self._start = _with_copies(sessions, sessions.start)
+        self._values = [_with_copies(sessions, values) for values in reference.values]
+        self._noise = [_with_copies(sessions, noise) for noise in reference.noise]
+        self._uncertain = reference.uncertain
+        self._trained = sessions.reference.program.gradient_tensors.gradients
+        self.names = self._values[0].keys()
+        self._moving = {name: step_elements(self._start[name].size) for name in self.names}
+        self._before = {
+            name: (taken(self._start[name], self._moving[name]),) * 2 for name in self.names
+        }
+
+    def compared(self, number: int, name: str, found: npt.NDArray[Any]) -> VariableStep:
+        """One variable of the program after a step."""
+        expected = self._values[number][name]
+        before = self._before[name]
+        after = tuple(taken(values, self._moving[name]) for values in (expected, found))
+        self._before[name] = after[0], after[1]
+        return variable_step(
+            self._start[name],
+            expected,
+            found,
+            moved=(after[0] - before[0], after[1] - before[1]),
+            noise=self._noise[number][name],
+            uncertain=self._uncertain.get(trained_variable_of(name, self._trained) or ""),
+        )
 
 
 def _numbers(session: ProgramSession, values: Values) -> Values:
