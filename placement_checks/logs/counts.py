@@ -81,7 +81,9 @@ class Copies(dict[Record, complex]):
     def placements(self) -> dict[Record, int]:
         """How often each record was made, of which either stream may lack copies."""
         times = {number: int(max(number.real, number.imag)) for number in set(self.values())}
-        counts = dict(zip(self, map(times.__getitem__, self.values()), strict=True))
+        counts = dict.fromkeys(dict(self), 1)  # of a dict, so that no record is hashed again
+        for record in self.where(lambda number: times[number] != 1):
+            counts[record] = times[self[record]]
         if len({bool(number.imag) for number in times}) > 1:
             last = self.without_logged()
             counts.update([(record, counts.pop(record)) for record in last])

@@ -63,7 +63,7 @@ class Log:
     @cached_property
     def moved(self) -> Mapping[str, Sequence[Record]]:
         """The nodes that were put on more than one device, with their records."""
-        nodes = list(map(itemgetter(0), self.counts))
+        nodes = [node for node in map(itemgetter(0), self.counts) if node is not None]
         if len(set(nodes)) == len(nodes):  # as in most logs, which may be long
             return {}
         several = {node for node, times in Counter(nodes).items() if times > 1}
