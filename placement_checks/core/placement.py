@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast, final
 
@@ -106,10 +106,16 @@ class Tensor(NamedTuple):
     @property
     def bytes(self) -> int | None:
         """Its size in bytes; None where a dimension is unknown, or the length of its strings."""
-        bits = 8 if self.dtype == "bool" else int((re.findall(r"\d+", self.dtype) or [0])[0])
+        bits = _bits(self.dtype)
         if not bits or self.shape is None or None in self.shape:
             return None
         return math.ceil(math.prod(dim or 0 for dim in self.shape) * bits / 8)
+
+
+@cache
+def _bits(dtype: str) -> int:
+    """The size of one value; 0 where values differ in size."""
+    return 8 if dtype == "bool" else int((re.findall(r"\d+", dtype) or [0])[0])
 
 
 class Body(NamedTuple):
