@@ -115,26 +115,26 @@ class Phantom:
             cluster.setdefault(job, {})[index] = workers[_devices(devices)].address
         request = grpc_messages.CreateSessionRequest(
             graph_def=graph, config=_config(cluster, soft), target=f"grpc://{self._master}"
-        ).SerializeToString()
+        )
         is_large = len(graph) > _LARGE
-        del graph  # the request has it
+        messages = iter([request.SerializeToString()])
+        del graph, request  # which may be large
         with unnamed_file() as log:
             with redirected(1, log):
-                session = self._session(request, limit)
-            del request
+                session = self._session(messages, limit)
             try:
                 log.seek(0)
                 yield log.read()
             finally:
                 close = grpc_messages.CloseSessionRequest(session_handle=session)
-                self._call("CloseSession", close.SerializeToString(), limit)
+                self._call("CloseSession", iter([close.SerializeToString()]), limit)
                 if is_large:  # or each would leave more behind
                     ctypes.CDLL(None).malloc_trim(0)
 
-    def _session(self, request: bytes, limit: float) -> str:
-        """The handle of a new session of the master."""
+    def _session(self, messages: Iterator[bytes], limit: float) -> str:
+        """The handle of the session that a request makes."""
         try:
-            answer = self._call("CreateSession", request, limit)
+            answer = self._call("CreateSession", messages, limit)
         except grpc.RpcError as error:
             _raise(error)
         return cast(str, grpc_messages.CreateSessionResponse.FromString(answer).session_handle)
@@ -147,9 +147,13 @@ class Phantom:
             self._workers[devices] = _Worker(devices)
         return self._workers
 
-    def _call(self, method: str, message: bytes, limit: float) -> bytes:
-        call = self._channel.unary_unary(f"/tensorflow.MasterService/{method}")
-        return cast(bytes, call(message, timeout=limit))
+    def _call(self, method: str, messages: Iterator[bytes], limit: float) -> bytes:
+        """Call the master with one message, as a stream, of which nothing is kept once it is sent.
+
+        On the wire that is the same; a message alone would be kept until the answer comes.
+        """
+        call = self._channel.stream_unary(f"/tensorflow.MasterService/{method}")
+        return cast(bytes, call(messages, timeout=limit))
 
 
 class _Worker(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
