@@ -45,11 +45,11 @@ class Copies(dict[Record, complex]):
     def take(self, more: Copies) -> None:
         """Add those of another part, which comes behind this one; ``more`` is used up."""
         known = list(filter(self.__contains__, more)) if self else []
-        for record in known:
-            before = self[record]
-            if more[record].imag and not before.imag:
+        numbers = zip(map(self.__getitem__, known), map(more.__getitem__, known), strict=True)
+        for record, (before, number) in zip(known, numbers, strict=True):
+            if number.imag and not before.imag:
                 del self[record]  # its place is that of its copy on stderr
-            more[record] += before
+            more[record] = before + number
         self.update(more)
 
     def plain(self, record: Record) -> int:
