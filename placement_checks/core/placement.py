@@ -233,7 +233,7 @@ class Placement:
     def with_assigned(self, ops: Mapping[str, Op]) -> Placement:
         """The same requests, with assigned devices; what is `cached` of them is kept."""
         placed = replace(self, ops=ops, assigned=True)
-        placed._cache.update(self._cache)
+        vars(placed)["_cache"] = self._cache
         return placed
 
     def cached(self, make: Callable[[Placement], _T]) -> _T:

@@ -19,7 +19,7 @@ from placement_checks.util.memory import available_memory
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 PLACE_LIMIT = 60.0  # seconds, and
 PLACE_LIMIT_PER_OP = 0.002  # more for each op: fifty times what a placement was measured to take
-_MEMORY_PER_OP = 5_000  # bytes at the least; 5,750 were measured on a graph of a million ops
+_MEMORY_PER_OP = 4_000  # bytes at the least; 5,100 were measured on a graph of a million ops
 _LITTLE_MEMORY = 1_000_000_000  # bytes, for which nothing is refused
 _PIPE_LIMIT = 10.0  # seconds beside what the placer may take
 _PATIENCE = 1.0  # seconds in which a process ends that is no longer needed
@@ -132,8 +132,8 @@ class PlacerProcess:
         if free is not None and max(free, _LITTLE_MEMORY) < needed:
             raise PlacerError(
                 f"the {self._kind} placer",
-                f"needs about {needed / 1e9:.1f} GB for {ops:,} ops, and {free / 1e9:.1f} GB of "
-                "memory are free",
+                f"needs at least {needed / 1e9:.1f} GB of memory for {ops:,} ops, and "
+                f"{free / 1e9:.1f} GB are free",
                 "place it where there is more, or with fewer GPUs",
             )
 
@@ -222,6 +222,7 @@ phantom = PlacerProcess(
     "phantom",
     {
         "CUDA_VISIBLE_DEVICES": "-1",
+        "MALLOC_ARENA_MAX": "1",  # of several, each would keep what it once took: 12 % of the peak
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_XLA_FLAGS": "",  # clustering would hide ops from the placer
         "no_grpc_proxy": "127.0.0.1,localhost",  # gRPC takes a proxy even for loopback
