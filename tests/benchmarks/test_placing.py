@@ -34,7 +34,7 @@ OPS_A_LAYER = 75
 PAIRS = {1_000: 15, 10_000: 5, 75_000: 3}  # by the ops that are asked for
 COUNTED = {1_000: 1_000, 10_000: 10_000, 75_000: 78_000}  # the ops that there are
 COPIES = 100  # of a graph of 10,417 ops
-NEEDED = 16e9  # bytes that are to be free where a million ops are placed
+NEEDED = 10e9  # bytes that are to be free where a million ops are placed
 
 
 def towers(ops: int) -> Callable[..., object]:
