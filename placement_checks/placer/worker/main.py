@@ -43,7 +43,7 @@ def main() -> None:
         try:
             header, blobs = messages.read(requests)
         except EOFError:
-            return
+            os._exit(0)  # at once: to take TensorFlow down takes a tenth of a second
         number = {"number": header["number"]}
         # The kernel ends a process that hangs in C++, where no thread of Python's could.
         signal.alarm(int(header["limit"]) + _GRACE)
