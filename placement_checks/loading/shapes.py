@@ -16,6 +16,7 @@ from typing import Any
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.core.placement import Tensor
+from placement_checks.loading import light_tensorflow
 from placement_checks.util.child import Child, Ended, answer_stream, end_with_parent
 
 _LIMIT = 300.0  # seconds; 200,000 ops take 30
@@ -61,13 +62,17 @@ def main() -> None:
 
 
 def _imported(data: bytes) -> dict[str, list[tuple[str, list[int | None] | None]]]:
-    import tensorflow as tf
+    light_tensorflow.load()
+    from tensorflow.core.framework import graph_pb2
 
-    with tf.Graph().as_default() as graph:
-        try:
-            tf.graph_util.import_graph_def(tf.compat.v1.GraphDef.FromString(data), name="")
-        except Exception:  # ops of a library of one's own; or whatever a damaged graph raises
-            return {}
+    from placement_checks.loading.graph_def import op_types
+
+    try:
+        graph_def = graph_pb2.GraphDef.FromString(data)
+        light_tensorflow.provide_kernels(op_types(graph_def))
+        graph = light_tensorflow.import_graph(graph_def)
+    except Exception:  # ops of a library of one's own; or whatever a damaged graph raises
+        return {}
     return {
         op.name: [
             (

@@ -28,7 +28,7 @@ PACKAGE = Path(placement_checks.__file__).parent
 # The others are of the placer process, which loads the C library alone and speaks its protocol.
 KNOWS_NAMES = (
     "loading/tf_internals.py",
-    "placer/worker/light_tensorflow.py",
+    "loading/light_tensorflow.py",
     "placer/worker/phantom.py",
 )
 KERAS_2 = not hasattr(tf.keras.optimizers.Optimizer, "apply")

@@ -48,9 +48,9 @@ def started(script: str, tmp_path: Path, tensorflow: str = "") -> tuple[int, int
 
 def stand_in(folder: Path, code: str) -> None:
     """A package that runs ``code`` as soon as anything of TensorFlow is loaded."""
-    for module in ("tensorflow", "tensorflow/python/platform/build_info"):
-        (folder / module).mkdir(parents=True)
-        (folder / module / "__init__.py").write_text(code)
+    for module in ("", "core/framework/graph_pb2", "python/platform/build_info"):
+        (folder / "tensorflow" / module).mkdir(parents=True)
+        (folder / "tensorflow" / module / "__init__.py").write_text(code)
 
 
 def eventually(holds: Callable[[], bool]) -> bool:

@@ -13,7 +13,8 @@ import signal
 import sys
 from typing import Any
 
-from placement_checks.placer.worker import light_tensorflow, messages, network
+from placement_checks.loading import light_tensorflow
+from placement_checks.placer.worker import messages, network
 from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.util.child import answer_stream, end_with_parent
 

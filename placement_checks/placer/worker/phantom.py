@@ -20,7 +20,8 @@ from tensorflow.core.framework import device_attributes_pb2
 from tensorflow.core.protobuf import config_pb2, tensorflow_server_pb2
 from tensorflow.python.client import pywrap_tf_session
 
-from placement_checks.placer.worker import grpc_messages, light_tensorflow
+from placement_checks.loading import light_tensorflow
+from placement_checks.placer.worker import grpc_messages
 from placement_checks.placer.worker.refused import Failed, GraphRefused
 from placement_checks.util import loopback
 from placement_checks.util.streams import redirected, unnamed_file

@@ -1,9 +1,9 @@
 """TensorFlow's C library without its Python API, which takes five times as long to load.
 
-For the placer process, which needs a server, some protocol buffers and the kernels that are
-registered. They are all in the library, but for those that a Python module of TensorFlow loads a
-library of their own for; where an op may be one of those, `provide_kernels` runs
-``tensorflow/__init__.py`` after all.
+For processes of ours that need no more: the placer's a server, that of shapes the import of a
+graph. All ops and kernels are registered by the library, but for those that a Python module of
+TensorFlow loads a library of their own for; where an op may be one of those, `provide_kernels`
+runs ``tensorflow/__init__.py`` after all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 from placement_checks.core.op_types import REWRITTEN
 
@@ -46,6 +47,19 @@ def is_cuda_build() -> bool:
     from tensorflow.python.platform import build_info
 
     return bool(build_info.build_info["is_cuda_build"])
+
+
+def import_graph(graph_def: Any) -> Any:
+    """The `tf.Graph` of a GraphDef, with the shapes that TensorFlow infers.
+
+    Raises:
+        Exception: whatever a damaged graph leads to.
+    """
+    from tensorflow.python.framework import importer, ops
+
+    with ops.Graph().as_default() as graph:
+        importer.import_graph_def(graph_def, name="")
+    return graph
 
 
 def provide_kernels(types: Iterable[str]) -> None:

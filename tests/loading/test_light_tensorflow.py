@@ -18,7 +18,7 @@ from placement_checks.placer.worker.client import PlacerProcess, phantom
 
 REGISTERED = """
 import json
-from placement_checks.placer.worker import light_tensorflow
+from placement_checks.loading import light_tensorflow
 
 light_tensorflow.load()
 from tensorflow.core.framework import kernel_def_pb2, op_def_pb2
