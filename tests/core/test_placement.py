@@ -7,7 +7,7 @@ from graphs import op, placement
 
 from placement_checks import Device
 from placement_checks.core.devices import LOCALHOST
-from placement_checks.core.placement import Tensor, producer_of
+from placement_checks.core.placement import Placement, Tensor, producer_of
 
 
 @pytest.mark.parametrize("source", ["scope/conv", "scope/conv:1", "^scope/conv"])
@@ -51,6 +51,24 @@ def test_kinds_count_the_ops_of_one_type_and_devices() -> None:
         ("Relu", gpu, first): 1,
         ("Relu", gpu, None): 1,
     }
+
+
+def test_what_is_known_of_requests_is_kept_when_devices_are_assigned() -> None:
+    asked: list[Placement] = []
+
+    def make(placement: Placement) -> int:
+        asked.append(placement)
+        return len(placement.ops)
+
+    requested = placement(op("a", "Const"))
+    requested.cached(make)
+
+    placed = requested.with_assigned({"a": op("a", "Const", "", "/cpu:0")})
+
+    assert placed.cached(make) == 1
+    assert asked == [requested]
+    assert placed.assigned is True
+    assert [each.assigned for each in placed.by_number] == [Device.parse("/cpu:0").over(LOCALHOST)]
 
 
 def test_where_is_the_outermost_line() -> None:

@@ -149,6 +149,37 @@ def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
         assert process.wait(timeout=PATIENCE) == -signal.SIGALRM
 
 
+def test_the_time_that_an_answer_waits_for_the_parent_does_not_count() -> None:
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import contextlib, sys\n"
+            "from placement_checks.placer.worker import main\n"
+            "class Places:\n"
+            "    @contextlib.contextmanager\n"
+            "    def placed(self, graph, *_): yield graph\n"
+            "main._placer, main._GRACE = lambda _kind: Places(), 1\n"
+            f"sys.argv = ['child', 'phantom', '{os.getpid()}']\n"
+            "main.main()\n",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin as requests, process.stdout as replies:
+        messages.read(cast(BinaryIO, replies))
+        header = {"types": [], "tasks": [], "soft": False, "limit": 0.0}
+        log = b"log" * 100_000  # more than a pipe holds
+        messages.write(cast(BinaryIO, requests), {"number": 1, **header}, log)
+        time.sleep(2)
+
+        assert messages.read(cast(BinaryIO, replies)) == ({"number": 1}, [log])
+    assert process.wait(timeout=PATIENCE) == 0
+
+
 def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) -> None:
     stand_in(tmp_path, "raise ImportError('libcudart.so.9: no such file')")
     placer = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{ROOT}"})

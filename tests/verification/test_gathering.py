@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from placement_checks import place, verify, with_numbers
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
+from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.run import measuring, tracing
 from placement_checks.verification.gathering import requested
 
@@ -59,6 +61,29 @@ def test_towers_are_built_for_two_numbers_of_gpus_and_the_reference_once(
     assert evidence.measurement
     assert evidence.trace
     assert calls == {"towers 2": 1, "towers 1": 1, "single": 1}
+
+
+def test_it_is_built_for_one_gpu_while_the_placer_works(
+    towers: Build, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = PlacerProcess.asked
+    built: list[list[str]] = []
+
+    @contextlib.contextmanager
+    def noted(process: PlacerProcess, request: Request) -> Iterator[Callable[[], Any]]:
+        with asked(process, request) as answer:
+            built.append(sorted(calls))
+
+            def noted_answer() -> Any:
+                built.append(sorted(calls))
+                return answer()
+
+            yield noted_answer
+
+    monkeypatch.setattr(PlacerProcess, "asked", noted)
+    place(towers)
+
+    assert built == [["towers 2"], ["towers 1", "towers 2"]]
 
 
 def test_a_reference_that_is_the_same_function_is_not_built_again(
