@@ -14,7 +14,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Op, producer_of
 
-MAX_NESTED = 2_000_000  # ops; large programs have one million, and a million takes 8 GB to place
+MAX_NESTED = 2_000_000  # ops; large programs have one million, and a million takes 5 GB to place
 MAX_DEPTH = 100  # calls within calls; loops in branches in functions of programs go ten deep
 
 _CALLS: Mapping[str, Mapping[str, str]] = {

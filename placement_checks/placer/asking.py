@@ -49,20 +49,22 @@ class Asking:
             PlacerError: the process died or hung.
             InputError: the answer cannot be right.
         """
-        request = Request(
-            self.graph_def.SerializeToString(),
-            len(self.placement.ops),
-            op_types(self.graph_def),
-            self._order.tasks(),
-            soft,
-        )
-        with self.process.asked(request) as answer:
+        with self.process.asked(self._request(soft)) as answer:
             yield partial(self._checked, answer, soft)
 
     def ask(self, *, soft: bool) -> list[str]:
         """The answer at once; as for `asked`."""
         with self.asked(soft=soft) as answer:
             return answer()
+
+    def _request(self, soft: bool) -> Request:
+        return Request(
+            self.graph_def.SerializeToString(),
+            len(self.placement.ops),
+            op_types(self.graph_def),
+            self._order.tasks(),
+            soft,
+        )
 
     @cached_property
     def _order(self) -> TaskOrder:

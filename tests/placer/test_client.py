@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from placer.asking import answer_of
 
 from placement_checks import PlacementError, place
 from placement_checks.core.evidence import Evidence
@@ -141,7 +142,7 @@ def test_a_process_that_is_unavailable_says_so_every_time_and_is_started_once(
         with pytest.raises(
             PlacerUnavailable, match=r"tensorflow 2\.99 is a build without GPU kernels"
         ):
-            process.place(Request(b"", 1, [], [], soft=False))
+            answer_of(process, Request(b"", 1, [], [], soft=False))
         assert process.pid is None
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from placer.asking import answer_of
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer.worker import client, messages
@@ -68,7 +69,7 @@ def request(graph: str) -> Request:
 
 
 def ask(placer: PlacerProcess, graph: str) -> str:
-    return placer.place(request(graph))["x"]
+    return answer_of(placer, request(graph))["x"]
 
 
 class Interrupted(Exception):
@@ -194,14 +195,14 @@ def test_what_does_not_fit_is_said_before_it_is_tried(
     monkeypatch.setattr(client, "available_memory", lambda: 3_000_000_000)
 
     with pytest.raises(PlacerError) as caught:
-        placer.place(request("/GPU:0")._replace(ops=1_000_000))
+        answer_of(placer, request("/GPU:0")._replace(ops=1_000_000))
 
     assert str(caught.value) == (
         "the phantom placer: needs at least 4.0 GB of memory for 1,000,000 ops, and 3.0 GB are "
         "free; place it where there is more, or with fewer GPUs"
     )
     assert placer.pid is None
-    assert placer.place(request("/GPU:0")._replace(ops=700_000)) == {"x": "/GPU:0"}
+    assert answer_of(placer, request("/GPU:0")._replace(ops=700_000)) == {"x": "/GPU:0"}
 
 
 @pytest.mark.parametrize("free", [10_000_000, None])
@@ -210,7 +211,7 @@ def test_a_small_graph_is_tried_whatever_is_free(
 ) -> None:
     monkeypatch.setattr(client, "available_memory", lambda: free)
 
-    assert placer.place(request("/GPU:0")._replace(ops=100_000)) == {"x": "/GPU:0"}
+    assert answer_of(placer, request("/GPU:0")._replace(ops=100_000)) == {"x": "/GPU:0"}
 
 
 def test_an_answer_that_is_not_taken_ends_its_process(placer: PlacerProcess) -> None:

@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 
 import psutil
 import pytest
+from placer.asking import answer_of
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer.worker import messages
@@ -186,7 +187,7 @@ def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) 
 
     for _ in range(2):
         with pytest.raises(PlacerError, match="the phantom placer: ended with status 1") as caught:
-            placer.place(Request(b"", 1, [], [], soft=False))
+            answer_of(placer, Request(b"", 1, [], [], soft=False))
 
         assert caught.value.details.endswith("ImportError: libcudart.so.9: no such file")
         assert placer.pid is None

@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 import tensorflow as tf
+from placer.asking import answer_of
 
 from placement_checks import place
 from placement_checks.core.errors import PlacerError
@@ -109,7 +110,7 @@ def test_somebody_else_who_was_quicker_is_a_failure_and_no_lack_of_a_placer(
     process = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
 
     with pytest.raises(PlacerError, match="found that another process had connected"):
-        process.place(Request(b"", 1, [], [], soft=False))
+        answer_of(process, Request(b"", 1, [], [], soft=False))
 
 
 def test_the_master_answers_no_connection_before_its_port_is_ours(

@@ -102,12 +102,9 @@ class PlacerProcess:
                 except PlacerUnavailable as reason:
                     self._unavailable = str(reason)
                     raise
-                yield partial(self._answer, child, request.limit, unanswered)
-
-    def place(self, request: Request) -> Mapping[str, str]:
-        """The device of every node that was placed; it raises what `asked` does."""
-        with self.asked(request) as answer:
-            return answer()
+                limit = request.limit
+                del request  # its graph may be large
+                yield partial(self._answer, child, limit, unanswered)
 
     def _answer(
         self, child: _Placer, limit: float, unanswered: contextlib.ExitStack

@@ -21,10 +21,11 @@ def logged_devices(log: str) -> Mapping[str, str]:
     Raises:
         ValueError: a node is said to be on two devices.
     """
-    placed = _PLACED.findall(log)
-    devices = dict(placed)
-    if len(devices) < len(placed):
-        for node, device in placed:
-            if devices[node] != device:
-                raise ValueError(f"placed '{node}' on {device} and on {devices[node]}")
+    devices: dict[str, str] = {}
+    one = devices.setdefault
+    names: dict[str, str] = {}  # one text for all nodes of a device
+    for match in _PLACED.finditer(log):
+        node, device = match.groups()
+        if one(node, names.setdefault(device, device)) != device:
+            raise ValueError(f"placed '{node}' on {devices[node]} and on {device}")
     return devices
