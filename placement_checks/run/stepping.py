@@ -110,6 +110,8 @@ def _no_end(sessions: PairedSessions, values: Sequence[Values]) -> Missing | Non
     for name, value in last.items():
         if not np.all(np.isfinite(value)):
             return Missing(f"after {steps} of the reference {name} is NaN or infinite")
+        if np.iscomplexobj(value):
+            return Missing(f"{name} is {value.dtype.name}, and complex values are not compared")
     if all(np.array_equal(value, sessions.start[name]) for name, value in last.items()):
         raise InputError(
             sessions.reference.program.name,

@@ -58,7 +58,9 @@ class Child(contextlib.AbstractContextManager["Child"]):
             environment: variables beside those of this process.
         """
         home = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+        # Without empty parts, which would be the user's folder again.
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        path = os.pathsep.join([home, *filter(None, given)])
         self._owner = os.getpid()
         self._errors = unnamed_file()
         self._process = subprocess.Popen(
@@ -120,7 +122,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         with contextlib.suppress(OSError):
             self.requests.close()
         if self.is_own:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
                 self._process.wait(patience)
         self.end()
 

@@ -20,6 +20,7 @@ from placer.asking import answer_of
 from placement_checks.core.errors import PlacerError
 from placement_checks.placer.worker import messages
 from placement_checks.placer.worker.client import PlacerProcess, Request
+from placement_checks.placer.worker.refused import GraphRefused
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0  # seconds; the process looks every second, on a machine that may be busy
@@ -191,6 +192,22 @@ def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) 
 
         assert caught.value.details.endswith("ImportError: libcudart.so.9: no such file")
         assert placer.pid is None
+
+
+def test_it_starts_where_the_end_of_children_is_ignored() -> None:
+    """As under some supervisors and shells; what is started inherits it."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    placer = PlacerProcess("phantom", {})
+    try:
+        placer.start()
+        time.sleep(1)  # it looks for a network of its own
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    try:
+        with pytest.raises(GraphRefused):
+            answer_of(placer, Request(b"no graph", 1, [], [], soft=False))
+    finally:
+        placer.stop()
 
 
 def test_what_a_terminal_sends_to_all_of_its_processes_does_not_reach_it() -> None:

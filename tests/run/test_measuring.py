@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pairs
@@ -20,6 +20,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.trajectories import compared
+from placement_checks.run import stepping
 from placement_checks.run.measuring import Conditions, measure
 
 tf1 = tf.compat.v1
@@ -477,6 +478,14 @@ def test_what_is_not_finite_after_some_steps_is_not_compared() -> None:
 
     assert not differing(measured.trials[0], measured.precisions)
     assert measured.trajectory == Missing("after 3 steps of the reference w is NaN or infinite")
+
+
+def test_complex_values_are_not_compared_rather_than_in_part() -> None:
+    values = {"w": np.ones(2, np.float32), "spectrum": np.ones(2, np.complex64)}
+
+    assert stepping._no_end(cast(Any, None), [values]) == Missing(
+        "spectrum is complex64, and complex values are not compared"
+    )
 
 
 def test_texts_of_a_case_are_kept() -> None:

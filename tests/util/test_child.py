@@ -220,3 +220,32 @@ def test_it_ends_with_its_owner_though_a_process_forked_from_that_holds_its_inpu
 )
 def test_ending(code: int, words: str) -> None:
     assert ending(code) == words
+
+
+def test_the_user_s_folder_is_not_searched_for_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an empty part of PYTHONPATH says, where the path ends with a colon."""
+    (tmp_path / "obedient.py").write_text(textwrap.dedent(OBEDIENT))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:")
+    folder = tmp_path / "of_the_user"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    with Child("obedient", environment={}) as child:
+        assert ask(child, "__import__('os').getcwd() in sys.path") == "False"
+
+
+def test_ctrl_c_while_it_is_stopped_ends_it_at_once(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_patience: float | None = None) -> int:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    say(child, "time.sleep(100)")
+    monkeypatch.setattr(child._process, "wait", interrupt)
+
+    child.stop(30.0)
+
+    assert not psutil.pid_exists(child.pid)

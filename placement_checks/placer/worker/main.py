@@ -25,6 +25,7 @@ _GRACE = 30  # seconds beyond a request's limit, at which the parent ought to ha
 
 def main() -> None:
     kind = sys.argv[1]
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as it may be, no child can be awaited
     if kind == "phantom" and SHARED_NETWORK not in os.environ:
         network.leave_shared()  # before any thread starts; where it fails the port is closed later
     end_with_parent()
