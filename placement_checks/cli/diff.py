@@ -9,6 +9,7 @@ import click
 from placement_checks.cli import FAILED
 from placement_checks.cli.options import call_settings, machine_options
 from placement_checks.report.diff import render_json, render_text
+from placement_checks.util.progress import shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
 from placement_checks.verification.comparing import compare
@@ -43,7 +44,7 @@ def command(
     call = call_settings(gpus, machine, soft)
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
     check_targets([old, new])
-    with stdout_for_report():
+    with stdout_for_report(), shown():
         difference = compare(gather(old, settings).placement, gather(new, settings).placement)
     render = render_json if output_format == "json" else render_text
     click.echo(render(difference))

@@ -15,6 +15,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.logs import Record, text_of
 from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.util.printable import printable
+from placement_checks.util.progress import shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
 from placement_checks.verification.targets import gather
@@ -49,7 +50,7 @@ def command(
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
     call = call_settings(gpus, machine, soft)
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
-    with stdout_for_report():
+    with stdout_for_report(), shown():
         placement = gather(target, settings).placement
     if not placement.assigned and not placement.refusals:
         raise InputError(target, str(placement.assigned))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from placement_checks.cli import FAILED
 from placement_checks.cli.files import written
@@ -25,6 +24,7 @@ from placement_checks.report.chrome_trace import chrome_trace
 from placement_checks.report.html import page
 from placement_checks.report.timeline_svg import picture
 from placement_checks.run.threads import set_thread_pools
+from placement_checks.util.progress import counted, doing, shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural
 from placement_checks.verification import configuration, gathering
@@ -92,7 +92,7 @@ def command(
     set_thread_pools()
     check_targets([target, settings.reference], settings.batch)
     with written(output) as stream, _timeline(timeline) as step:
-        with stdout_for_report():
+        with stdout_for_report(), shown():
             gathering.prepare(placer=False)
             timings = _timed(target, settings, rows, rounds)
         step.write(chrome_trace(timings[-1].trace.shortest, target))
@@ -142,40 +142,23 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
         towers = load(target, settings.gpus or 2)
         pair = ProgramPair.of(towers, load_reference(settings.reference, towers), "auto")
         rows_of = batch_of(settings.batch)
-        with _progress() as progress:
-            return [_time_pair(pair, rows_of, size, rounds, progress) for size in rows or [0]]
+        with doing(f"timing {target}"):
+            return [_time_pair(pair, rows_of, size, rounds) for size in rows or [0]]
     except CannotRun as reason:
         raise InputError(target, f"cannot be timed: {reason}") from None
 
 
-def _time_pair(
-    pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds: int, progress: Progress
-) -> Timing:
-    from placement_checks.run.timing import MOST_TRACED, TimedPair
+def _time_pair(pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds: int) -> Timing:
+    from placement_checks.run.timing import TimedPair
 
-    with TimedPair(pair, batch, rows=rows) as timed:
-        task = progress.add_task(plural(timed.rows, "row"), total=rounds + MOST_TRACED)
-        for _ in range(rounds):
+    with TimedPair(pair, batch, rows=rows) as timed, doing(plural(timed.rows, "row")):
+        for _ in counted(range(rounds), "step"):
             timed.others()
             timed.towers()
-            progress.advance(task)
-        for _ in timed.traced():
-            progress.advance(task)
-        progress.update(task, completed=rounds + MOST_TRACED)
+        with doing("tracing"):
+            for _ in timed.traced():
+                pass
         return timed.timing()
-
-
-def _progress() -> Progress:
-    """A bar for each size of batch, where somebody looks."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description:>12}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
 
 
 def _write(

@@ -22,6 +22,7 @@ from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
 from placement_checks.report.html import page
 from placement_checks.report.timeline_svg import picture
+from placement_checks.util.progress import counted, shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
@@ -91,8 +92,8 @@ def command(
     check_targets([graph, reference], batch)
     results = _Results()
     with written(output) as stream:
-        with stdout_for_report():
-            for target, settings in jobs:
+        with stdout_for_report(), shown():
+            for target, settings in counted(jobs, "program"):
                 results.judge(target, settings, graph)
         _write(results, output_format, stream)
     for error in results.errors:

@@ -16,6 +16,8 @@ from placement_checks.loading.building import build
 from placement_checks.loading.graph_reading import GraphSource, from_live_graph, requested
 from placement_checks.loading.initial_state import initial_state
 from placement_checks.loading.targets import resolve
+from placement_checks.util.progress import doing
+from placement_checks.util.text import plural
 
 
 def load(target: Target | tf.Graph, gpus: int) -> BuiltProgram:
@@ -66,7 +68,8 @@ def _resolved(target: Any) -> Any:
 def _load(source: Any, gpus: int) -> BuiltProgram:
     if isinstance(source, Path):
         reason = "a saved graph cannot be built for one GPU"
-        return _without_program(graph_files.load(source), gpus, Missing(reason))
+        with doing(f"reading {source}"):
+            return _without_program(graph_files.load(source), gpus, Missing(reason))
     if isinstance(source, Program):
         return _Builds(source).built(gpus)
     reason = "a graph cannot be built again for one GPU"
@@ -98,7 +101,8 @@ class _Builds:
     def built(self, gpus: int) -> BuiltProgram:
         """The program for so many GPUs, built on first use."""
         if gpus not in self._by_gpus:
-            self._by_gpus[gpus] = self._build(gpus)
+            with doing(f"building {self._program.name} for {plural(gpus, 'GPU')}"):
+                self._by_gpus[gpus] = self._build(gpus)
         return self._by_gpus[gpus]
 
     def _build(self, gpus: int) -> BuiltProgram:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from placement_checks.core.errors import InputError
+from placement_checks.util.progress import doing
 from placement_checks.util.streams import quiet_stderr
 
 
@@ -16,7 +17,7 @@ def import_tensorflow() -> None:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        with quiet_stderr():
+        with doing("importing TensorFlow"), quiet_stderr():
             import tensorflow  # noqa: F401
     except ModuleNotFoundError as error:
         raise InputError(

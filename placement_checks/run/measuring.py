@@ -34,6 +34,7 @@ from placement_checks.run.preconditions import (
     check_towers_ran_apart,
 )
 from placement_checks.run.session import ProgramSession
+from placement_checks.util.progress import doing
 
 # Why no steps are taken.
 _STATISTICS_PER_TOWER = (
@@ -80,6 +81,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
     check_comparable(pair.towers, pair.reference)
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     with (
+        doing(f"running {pair.towers.name}"),
         full_precision(),
         ProgramSession(pair.towers, conditions.seconds) as towers,
         ProgramSession(pair.reference, conditions.seconds) as reference,

@@ -14,6 +14,7 @@ from placement_checks.numerics.noise import mean_over
 from placement_checks.numerics.reducing import taken_of
 from placement_checks.run.feeding import Batch, Feeding
 from placement_checks.run.session import ProgramSession, Values
+from placement_checks.util.progress import counted
 
 _MAX_SINGLE_ROWS = 128  # each is a run
 
@@ -67,7 +68,7 @@ class ReferenceRuns:
     ) -> Iterator[tuple[tuple[int, ...], Values]]:
         """On parts of a batch; those after one that it does not take are left out."""
         with contextlib.suppress(InputError):
-            for rows in parts:
+            for rows in counted(parts, "part"):
                 yield rows, self.gradients(batch, rows)
 
     def shifted(

@@ -18,6 +18,7 @@ from placement_checks.run.feeding import Batch
 from placement_checks.run.paired_sessions import PairedSessions
 from placement_checks.run.preconditions import random_steps
 from placement_checks.run.session import ProgramSession, Values
+from placement_checks.util.progress import counted
 from placement_checks.util.text import plural
 
 _T = TypeVar("_T")
@@ -80,7 +81,7 @@ def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps 
     orders = sessions.orders(sessions.feeding.rows)
     reference.load(sessions.start)
     values, gradients = [], []
-    for batch in batches:
+    for batch in counted(batches, "step"):
         gradients.append({} if is_certain else runs.gradients(batch))
         reference.step(sessions.feeding.to_reference(batch))
         values.append(reference.values())
@@ -89,9 +90,9 @@ def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps 
         return missing
     noise = [dict.fromkeys(after, 0.0) for after in compared]
     of_gradients = [dict.fromkeys(before, 0.0) for before in gradients]
-    for order in orders:
+    for order in counted(orders, "order"):
         reference.load(sessions.start)
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(counted(batches, "step")):
             if not is_certain:
                 add_noise(of_gradients[number], gradients[number], runs.gradients(batch, order))
             reference.step(sessions.feeding.to_reference(batch, order))
@@ -127,7 +128,7 @@ def _of_towers(
     """A step on each batch, compared with that of the reference as it comes."""
     towers, beside = sessions.towers, _Beside(sessions, reference)
     towers.begin(sessions.start)
-    for number, batch in enumerate(batches):
+    for number, batch in enumerate(counted(batches, "step")):
         towers.step(sessions.feeding.to_towers(batch))
         after = {
             name: beside.compared(number, name, value)

@@ -19,6 +19,7 @@ from placement_checks.run.devices import to_requested
 from placement_checks.run.preconditions import check_all_fed, check_step_known
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession, Values
+from placement_checks.util.progress import doing
 
 tf1 = tf.compat.v1
 
@@ -78,9 +79,11 @@ def trace_steps(program: RunnableProgram, feeds: Values, rows: int, seconds: flo
     """
     check_step_known(program)
     check_all_fed(program, feeds)
-    with ProgramSession(
-        program, seconds, threads=program.gpus if program.simulated else 0
-    ) as session:
+    threads = program.gpus if program.simulated else 0
+    with (
+        doing(f"tracing {program.name}"),
+        ProgramSession(program, seconds, threads=threads) as session,
+    ):
         session.begin({})
         tracer = Tracer(session, feeds, rows)
         begin = time.perf_counter()

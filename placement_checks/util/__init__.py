@@ -1,1 +1,1 @@
-"""Processes, streams and text; nothing of this field."""
+"""Processes, streams, progress and text; nothing of this field."""

@@ -24,6 +24,7 @@ from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.towers_overlap import TowersOverlap
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.util.garbage import gc_paused
+from placement_checks.util.progress import doing
 from placement_checks.verification.judging import rules_of
 from placement_checks.verification.policy import Policy
 
@@ -93,7 +94,10 @@ class Request:
         from placement_checks.placer.placing import placing
 
         graph_def = self.built.graph_def
-        with placing(self.requested, graph_def, self.machine, devices) as placed:
+        with (
+            doing(f"placing {self.requested.program}"),
+            placing(self.requested, graph_def, self.machine, devices) as placed,
+        ):
             evidence = self.evidence  # while the placer works
             with gc_paused():
                 self._analyse()

@@ -10,6 +10,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.util.garbage import gc_paused
+from placement_checks.util.progress import doing
 from placement_checks.verification.policy import Policy, policy_errors, rules_for
 
 
@@ -35,7 +36,7 @@ def verify(
     """
     evidence = Evidence.of(evidence)
     rules = rules_of(evidence, policies, only, without)
-    with gc_paused():
+    with doing(f"judging {evidence.placement.program}"), gc_paused():
         return Report(evidence, [_judged(rule, evidence) for rule in rules])
 
 

@@ -11,6 +11,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
 from placement_checks.loading.targets import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.logs import STDIN, read_logs
+from placement_checks.util.progress import doing
 from placement_checks.verification import gathering
 from placement_checks.verification.configuration import Settings
 
@@ -72,7 +73,8 @@ def _of_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:
     machine = _machine(settings)
     if machine is None and settings.gpus is not None:
         machine = Machine.local(settings.gpus)
-    log = read_logs([log_file])
+    with doing(f"reading {log_file}"):
+        log = read_logs([log_file])
     if graph is None:
         return Evidence(log.placement(machine))
     program = gathering.requested(graph, gpus=_gpus(settings))
