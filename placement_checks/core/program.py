@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
+from placement_checks.core.returned import is_in_graph, returned_in
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,10 +53,14 @@ class Step:
 
     @staticmethod
     def of(returned: object, program: str) -> Step:
-        """Read what a builder returned; keys that are not known are ignored.
+        """Read what a builder returned; what is not known is ignored.
+
+        In a tuple or list, the ops that update variables are the step, and scalar tensors of
+        floats the losses; `Returned` says which exactly.
 
         Raises:
-            InputError: it is neither None, an op or tensor, a `Step` nor a mapping.
+            InputError: it is neither None, an op or tensor, a tuple or list with one in it, a
+                `Step` nor a mapping.
         """
         if returned is None:
             return Step()
@@ -64,8 +69,10 @@ class Step:
         elif isinstance(returned, Mapping):
             keys = {entry.name for entry in fields(Step)}
             step = Step(**{key: value for key, value in returned.items() if key in keys})
-        elif hasattr(returned, "graph") and hasattr(returned, "name"):
+        elif is_in_graph(returned):
             step = Step(train_op=returned)
+        elif isinstance(returned, list | tuple) and (parts := returned_in(returned)):
+            step = Step(parts.train_ops or None, parts.losses or None)
         else:
             raise InputError(
                 program,
