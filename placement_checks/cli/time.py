@@ -141,7 +141,7 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
     try:
         towers = load(target, settings.gpus or 2)
         pair = ProgramPair.of(towers, load_reference(settings.reference, towers), "auto")
-        rows_of = batch_of(settings.batch)
+        rows_of = batch_of(settings.batch, towers.gpus)
         with doing(f"timing {target}"):
             return [_time_pair(pair, rows_of, size, rounds) for size in rows or [0]]
     except CannotRun as reason:

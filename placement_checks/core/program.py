@@ -6,12 +6,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
+from placement_checks.core.arguments import NONE, Arguments
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.returned import is_in_graph, returned_in
+from placement_checks.util.text import did_you_mean, joined
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +25,8 @@ BatchFunction: TypeAlias = "Callable[[np.random.Generator, int], Mapping[str, An
 Batch: TypeAlias = "str | Path | BatchFunction | None"
 # A program: its builder, or as the command line names it.
 Target: TypeAlias = "str | Path | Program | Callable[..., object]"
+
+_ANY = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
 
 @dataclass(frozen=True)
@@ -99,16 +104,19 @@ class Program:
         build: the function; it builds into the current default graph.
         folder: where its source lines are looked for; None for "wherever the user's code is".
         function: the user's own function, where ``build`` calls it as its file was loaded.
+        given: the arguments that the target names.
     """
 
     name: str
     build: Callable[..., object]
     folder: Path | None = None
     function: Callable[..., object] | None = None
+    given: Arguments = NONE
 
     def is_same_function(self, other: Program) -> bool:
-        """Whether both are the same function of the user."""
-        return (self.function or self.build) is (other.function or other.build)
+        """Whether both are the same function of the user, with the same arguments."""
+        same = (self.function or self.build) is (other.function or other.build)
+        return same and self.given == other.given
 
     @staticmethod
     def of(build: Callable[..., object]) -> Program:
@@ -133,7 +141,13 @@ class Program:
 
     @property
     def takes_num_gpus(self) -> bool:
-        """Whether its builder can be called with ``num_gpus=…``."""
+        """Whether its builder is told the number of GPUs: by ``{gpus}``, or as ``num_gpus``."""
+        return self.given.uses_gpus or self._is_passed_num_gpus
+
+    @property
+    def _is_passed_num_gpus(self) -> bool:
+        if self.given.uses_gpus or "num_gpus" in self.given.names:
+            return False
         parameters = self._parameters().values()
         return any(
             parameter.kind is parameter.VAR_KEYWORD
@@ -141,33 +155,68 @@ class Program:
             for parameter in parameters
         )
 
-    def arguments(self, num_gpus: int) -> dict[str, int]:
+    def arguments(self, num_gpus: int) -> dict[str, Any]:
         """The arguments for a call of the builder.
 
         Raises:
-            InputError: it requires another argument than num_gpus.
+            InputError: it requires another argument than num_gpus and those of the target.
         """
-        arguments = {"num_gpus": num_gpus} if self.takes_num_gpus else {}
+        arguments = self.given.for_gpus(num_gpus)
+        if self._is_passed_num_gpus:
+            arguments["num_gpus"] = num_gpus
         missing = [
-            parameter.name
+            parameter
             for parameter in self._parameters().values()
             if parameter.default is parameter.empty
             and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-            and parameter.name not in arguments
+            and not (parameter.name in arguments and _by_keyword(parameter))
         ]
         if missing:
-            raise InputError(
-                self.name,
-                f"the builder requires {' and '.join(map(repr, missing))}, which it is not given",
-                "give it a default, or wrap it in a function that takes at most num_gpus",
-            )
+            raise self._requires(missing)
         return arguments
 
-    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+    def _requires(self, missing: Sequence[inspect.Parameter]) -> InputError:
+        names = [parameter.name for parameter in missing]
+        fix = "give it a default, or wrap it in a function that takes at most num_gpus"
+        if self.function is not None and all(map(_by_keyword, missing)):
+            values = ", ".join(f"{name}=…" for name in names)
+            fix = f"give {values} in brackets behind the function's name, or give it a default"
+        return InputError(
+            self.name,
+            f"the builder requires {' and '.join(map(repr, names))}, which it is not given",
+            fix,
+        )
+
+    def check_given(self, by_position: int = 0) -> None:
+        """Check that the function takes what the target gives it.
+
+        Args:
+            by_position: how many arguments it is given besides, by position.
+
+        Raises:
+            InputError: it takes no argument of such a name.
+        """
+        parameters = self._parameters(unknown=_ANY).values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return
+        named = list(filter(_by_keyword, list(parameters)[by_position:]))
+        takes = [parameter.name for parameter in named]
+        for name in self.given.names:
+            if name not in takes:
+                near = did_you_mean(name, takes)
+                raise InputError(
+                    self.name,
+                    f"the function takes no '{name}'",
+                    f"{near and f'{near} '}it takes {joined(takes) or 'none by name'}",
+                )
+
+    def _parameters(
+        self, *, unknown: Mapping[str, inspect.Parameter] = MappingProxyType({})
+    ) -> Mapping[str, inspect.Parameter]:
         try:
             return inspect.signature(self.build).parameters
         except (TypeError, ValueError):  # a builtin without a signature
-            return {}
+            return unknown
 
 
 def _by_keyword(parameter: inspect.Parameter) -> bool:

@@ -125,6 +125,8 @@ class _Builds:
 
     def _for_gpus(self, gpus: int) -> BuiltProgram | Missing:
         if not self._program.takes_num_gpus:
+            if "num_gpus" in self._program.given.names:
+                return Missing("its target sets num_gpus", "write num_gpus={gpus} there")
             return Missing("its builder takes no num_gpus")
         try:
             return self.built(gpus)

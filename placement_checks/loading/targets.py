@@ -1,5 +1,6 @@
 """Targets: ``package.module:function``, ``path/to/file.py:function`` or the path of a graph.
 
+A function may be given keyword arguments: ``train.py:build(depth=50, n={gpus})``.
 A file is loaded as ``python file.py`` would run it: its folder comes first on the path and it is
 alone on the command line, so that it may import its neighbours and read its own flags.
 """
@@ -22,6 +23,7 @@ from typing import Any
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
 from placement_checks.loading.behaviour import own_behaviour
+from placement_checks.loading.calls import arguments_of, parted
 from placement_checks.loading.source_lines import is_users
 from placement_checks.loading.users_code import users_code
 from placement_checks.util.text import close_matches, did_you_mean
@@ -39,13 +41,14 @@ def check(target: str | Path) -> None:
     """Check a target, as far as that needs nothing to be loaded.
 
     Raises:
-        InputError: there is no such file or module, or the file can hold no graph.
+        InputError: there is no such file or module, the file can hold no graph, or the function's
+            arguments cannot be read.
     """
     path = Path(target)
     if isinstance(target, Path) or _is_graph(path):
         graph_file(path)
         return
-    where, colon, _ = target.rpartition(":")
+    where, colon, _ = parted(target)[0].rpartition(":")
     if not colon:
         raise _incomplete(target)
     if where.endswith(".py"):
@@ -53,6 +56,7 @@ def check(target: str | Path) -> None:
             raise InputError(where, reason, _near(Path(where)))
     elif not _is_found(where.partition(".")[0]):
         raise _no_module(where, target)
+    arguments_of(target)
 
 
 def graph_file(path: Path) -> Path:
@@ -84,26 +88,34 @@ def resolve(target: str) -> Program | Path:
     """The program or the graph's path that ``target`` names.
 
     Raises:
-        InputError: there is no such file, module or function, or loading it failed.
+        InputError: there is no such file, module or function, loading it failed, or it takes no
+            such arguments.
     """
     path = Path(target)
     if _is_graph(path):
         return path
     check(target)
-    where, _, name = target.rpartition(":")
+    program = _program(target)
+    program.check_given()
+    return program
+
+
+def _program(target: str) -> Program:
+    given = arguments_of(target)
+    where, _, name = parted(target)[0].rpartition(":")
     if where.endswith(".py"):
         folder = Path(where).resolve().parent
         with as_script(Path(where).resolve()):
             build = _attribute(_load_file(Path(where)), name, target)
         as_file = partial(as_script, Path(where).resolve())
-        return Program(target, _called_within(as_file, build), folder, build)
+        return Program(target, _called_within(as_file, build), folder, build, given)
     as_module = partial(own_behaviour, where, where.partition(".")[0])
     with as_module():
         module = _import(where, target)
     home = getattr(module, "__file__", None)
     build = _attribute(module, name, target)
     of_module = Path(home).resolve().parent if home else None
-    return Program(target, _called_within(as_module, build), of_module, build)
+    return Program(target, _called_within(as_module, build), of_module, build, given)
 
 
 def kind_of(path: str | Path) -> str:
@@ -267,9 +279,12 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
 
 def _incomplete(target: str) -> InputError:
     path = Path(target)
-    if path.suffix == ".py" and kind_of(path) == "file":
+    bare, bracket, arguments = target.partition("(")
+    if bare.endswith(".py") and kind_of(bare) == "file":
         return InputError(
-            target, "names no function", f"write {target}:build, with the builder's name"
+            target,
+            "names no function",
+            f"write {bare}:build{bracket}{arguments}, with the builder's name",
         )
     return InputError(
         target,

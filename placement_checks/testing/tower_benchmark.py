@@ -67,7 +67,7 @@ class TowerBenchmark:
         try:
             built = load(towers, gpus or self._gpus)
             pair = ProgramPair.of(built, load_reference(single, built), self._devices)
-            with TimedPair(pair, batch_of(batch), rows=rows) as timed:
+            with TimedPair(pair, batch_of(batch, built.gpus), rows=rows) as timed:
                 self._benchmark.pedantic(timed.towers, setup=timed.others, rounds=rounds)
                 for _ in timed.traced():
                     if disabled:

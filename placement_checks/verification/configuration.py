@@ -31,6 +31,7 @@ from typing import Annotated, Any
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.machines import Machine
+from placement_checks.loading.calls import parted
 from placement_checks.util.text import close_matches
 from placement_checks.verification.fields import collecting, converted
 from placement_checks.verification.policy import policy_errors, rule_named
@@ -175,7 +176,8 @@ def _fields(
 
 def _from_file(target: str, file: Path) -> str:
     """Paths in targets are relative to the file of the configuration."""
-    path, colon, function = target.rpartition(":")
+    bare, arguments = parted(target)
+    path, colon, function = bare.rpartition(":")
     if not colon:
         path, function = target, ""
     if colon and not path.endswith(".py"):
@@ -183,4 +185,4 @@ def _from_file(target: str, file: Path) -> str:
     absolute = file.parent / path
     here = Path.cwd()
     shown = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
-    return f"{shown}{colon}{function}"
+    return f"{shown}{colon}{function}{arguments}"

@@ -266,7 +266,7 @@ def with_numbers(
     selected = set(only or rules) - set(without)
     if selected.isdisjoint({GradientsEqual.name, WeightsEqual.name, TowersOverlap.name}):
         return evidence
-    rows = batch_of(batch)
+    rows = batch_of(batch, towers.gpus if towers else 1)
     if not towers:
         raise InputError(
             evidence.placement.program,

@@ -14,6 +14,7 @@ NO_TENSORFLOW = "raise SystemExit('TensorFlow is loaded')\n"
 
 FILE = "nosuch.py: there is no such file"
 CASE = "nosuch.npz: is not a saved case: there is no such file; name a file that a run has saved"
+NAMELESS = "its argument 50 has no name; write build(NAME=VALUE), with the parameter's name"
 CALLS = {
     "verify nosuch.py:build": FILE,
     "verify nosuch.py:build elsewhere.py:build": "elsewhere.py: there is no such file",
@@ -25,6 +26,13 @@ CALLS = {
     "it from the project's root, or give the path: path/to/file.py:function",
     "verify train.py": "train.py: names no function; write train.py:build, with the builder's "
     "name",
+    "verify train.py(depth=50)": "train.py(depth=50): names no function; write "
+    "train.py:build(depth=50), with the builder's name",
+    "verify train.py:build(50)": f"train.py:build(50): {NAMELESS}",
+    "verify train.py:build --reference train.py:build(50)": f"train.py:build(50): {NAMELESS}",
+    "verify train.py:build --reference train.py:build --batch train.py:build(50)": "train.py:"
+    f"build(50): {NAMELESS}",
+    "place train.py:build(50)": f"train.py:build(50): {NAMELESS}",
     "verify folder": "folder: is a folder without a saved_model.pb; name a SavedModel",
     "verify pipe.pb": "pipe.pb: is a pipe or device, not a file; check the path",
     "place nosuch.pb": "nosuch.pb: there is no such file; check the path",

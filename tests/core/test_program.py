@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from placement_checks import Program, Step
+from placement_checks.core.arguments import Arguments
 from placement_checks.core.errors import InputError
 
 
@@ -137,3 +138,70 @@ def test_builder_that_wants_more_is_refused(build: Callable[..., Any], wanted: s
         f"train.py:build: the builder requires {wanted}, which it is not given; "
         "give it a default, or wrap it in a function that takes at most num_gpus"
     )
+
+
+@pytest.mark.parametrize(
+    ("build", "given", "arguments"),
+    [
+        (lambda depth: None, {"depth": "50"}, {"depth": 50}),
+        (lambda depth, num_gpus=2: None, {"depth": "50"}, {"depth": 50, "num_gpus": 4}),
+        (lambda n, num_gpus=2: None, {"n": "{gpus}"}, {"n": 4}),
+        (lambda num_gpus: None, {"num_gpus": "{gpus}"}, {"num_gpus": 4}),
+        (lambda num_gpus: None, {"num_gpus": "3"}, {"num_gpus": 3}),
+        (lambda **options: None, {"n": "{gpus}"}, {"n": 4}),
+    ],
+)
+def test_num_gpus_is_passed_where_the_target_does_not_say_it(
+    build: Callable[..., Any], given: Mapping[str, str], arguments: Mapping[str, Any]
+) -> None:
+    program = Program("p", build, given=Arguments(tuple(given.items())))
+    assert program.arguments(4) == arguments
+    assert program.takes_num_gpus == (4 in arguments.values())
+
+
+def test_what_is_given_is_part_of_what_a_program_is() -> None:
+    program, other, alike = (
+        Program("p", build_towers, given=Arguments((("deep", text),)))
+        for text in ("1", "True", "1")
+    )
+    assert program.is_same_function(alike)
+    assert not program.is_same_function(other)
+
+
+def test_builder_of_a_target_that_wants_more_is_told_how_to_get_it() -> None:
+    def build(depth: int, rate: float, num_gpus: int) -> None:
+        pass
+
+    given = Arguments((("rate", "0.1"),))
+    with pytest.raises(InputError) as caught:
+        Program("train.py:build(rate=0.1)", build, function=build, given=given).arguments(2)
+    assert str(caught.value) == (
+        "train.py:build(rate=0.1): the builder requires 'depth', which it is not given; "
+        "give depth=… in brackets behind the function's name, or give it a default"
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "name", "fix"),
+    [
+        (
+            lambda depth, num_gpus: None,
+            "deph",
+            "did you mean 'depth'? it takes depth and num_gpus",
+        ),
+        (lambda depth, /, rate: None, "depth", "it takes rate"),
+        (lambda *depth: None, "depth", "it takes none by name"),
+    ],
+)
+def test_argument_that_the_function_does_not_take(
+    build: Callable[..., Any], name: str, fix: str
+) -> None:
+    program = Program("train.py:build", build, given=Arguments(((name, "1"),)))
+    with pytest.raises(InputError) as caught:
+        program.check_given()
+    assert str(caught.value) == f"train.py:build: the function takes no '{name}'; {fix}"
+
+
+@pytest.mark.parametrize("build", [lambda a=1: None, lambda **options: None, partial(dict, a=2)])
+def test_argument_that_the_function_takes(build: Callable[..., Any]) -> None:
+    Program("p", build, given=Arguments((("a", "1"),))).check_given()

@@ -96,6 +96,18 @@ def test_nearest_file_above_counts_and_paths_are_meant_from_it(
     ]
 
 
+def test_paths_of_targets_with_arguments_are_relative_to_the_file(
+    project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project("programs = ['a/train.py:build(data=\"x.py:y\", n={gpus})', 'net:f(n=1)']")
+    (folder / "a").mkdir()
+    monkeypatch.chdir(folder / "a")
+    assert [target for target, _ in load(folder).programs] == [
+        'train.py:build(data="x.py:y", n={gpus})',
+        "net:f(n=1)",
+    ]
+
+
 def test_nearest_file_hides_those_above(project: Callable[..., Path]) -> None:
     folder = project("gpus = 3")
     (folder / "inner").mkdir()

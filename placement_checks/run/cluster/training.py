@@ -183,7 +183,7 @@ class Cluster:
             )
             check_step_known(runnable_program)
             feeding = (
-                Feeding(runnable_program, None, batch_of(batch), rows=rows)
+                Feeding(runnable_program, None, batch_of(batch, program.gpus), rows=rows)
                 if runnable_program.inputs
                 else None
             )
