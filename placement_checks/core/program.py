@@ -101,7 +101,7 @@ class Program:
 
     Attributes:
         name: what it is called in reports.
-        build: the function; it builds into the current default graph.
+        build: the function; it builds into the current default graph or one of its own.
         folder: where its source lines are looked for; None for "wherever the user's code is".
         function: the user's own function, where ``build`` calls it as its file was loaded.
         given: the arguments that the target names.

@@ -1,4 +1,4 @@
-"""Runs a builder in a graph of its own, and restores the global state of TensorFlow."""
+"""Runs a builder in a new default graph, and restores the global state of TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from placement_checks.loading.applied_gradients import record_applied
 from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.gradient_notes import record_gradients
 from placement_checks.loading.graph_reading import GraphSource, from_live_graph
+from placement_checks.loading.own_graphs import built_graph, is_whole, record_graphs
 from placement_checks.loading.steps import step_ops
 from placement_checks.loading.tf_internals import names_of_keras
 from placement_checks.loading.users_code import users_code
@@ -36,25 +37,33 @@ def build(program: Program, num_gpus: int) -> Built:
             or its graph is larger than 2 GB.
     """
     arguments = program.arguments(num_gpus)
-    graph = tf.Graph()
+    default = tf.Graph()
     with (
         _undisturbed(),
-        graph.as_default(),
-        record_gradients(graph) as gradients,
+        default.as_default(),
+        record_graphs() as made,
+        record_gradients() as gradients,
         record_applied() as applied,
     ):
         with users_code(program.name, "the builder", program.folder):
             returned = program.build(**arguments)
-            step = Step.of(returned, program.name)  # a mapping of the user's own
+            graph = built_graph(default, made, returned)  # a mapping of the user's own
+            step = Step() if returned is graph else Step.of(returned, program.name)
     if not graph.get_operations():
         raise InputError(
             program.name,
-            "the builder built nothing into the default graph",
-            "build there, without a tf.Graph().as_default() of its own and without eager code",
+            "the builder built no graph",
+            "build ops in the default graph or in a tf.Graph() of its own, without eager code",
         )
-    source = from_live_graph(graph, program.name, program.folder, gradients)
+    source = from_live_graph(graph, program.name, program.folder, gradients.get(graph))
     source.step_ops = step_ops(step, source)
-    return Built(source, step, applied)
+    return Built(source, step, [of for of in applied if not _is_of_another(of, graph)])
+
+
+def _is_of_another(applied: AppliedGradient, graph: tf.Graph) -> bool:
+    """Whether it was applied in another graph, which is no body of a function."""
+    other = getattr(applied.gradient, "graph", graph)
+    return other is not graph and is_whole(other)
 
 
 @contextlib.contextmanager

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from placement_checks.loading.own_graphs import is_whole
 from placement_checks.loading.tf_internals import around_gradients, patched
 
 
 class GradientNotes:
-    """The gradients that a program takes while it builds.
+    """The gradients that are taken in one graph while a program builds.
 
     Attributes:
         objectives: the tensors that gradients were taken of, by name, in the order of the calls.
@@ -30,41 +32,44 @@ class GradientNotes:
             node.name for start, end in self._built for node in graph_def.node[start:end]
         )
 
-    def _recording(self, graph: tf.Graph, take: Callable[..., Any]) -> Callable[..., Any]:
-        """``take``, whose first argument is the objectives, with notes of what it adds."""
-
-        def recording(targets: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._busy or tf.compat.v1.get_default_graph() is not graph:
-                return take(targets, *args, **kwargs)
-            # A graph's version is the number of its ops.
-            self._busy, start = True, graph.version
-            try:
-                return take(targets, *args, **kwargs)
-            finally:
-                self._busy = False
-                self._built.append((start, graph.version))
-                self.objectives += [
-                    target.name
-                    for target in tf.nest.flatten(targets)
-                    if getattr(target, "graph", None) is graph
-                ]
-
-        return recording
+    def recorded(self, graph: tf.Graph, targets: Any, take: Callable[[], Any]) -> Any:
+        """What ``take`` returns, with notes of what it adds to the graph."""
+        if self._busy:
+            return take()
+        # A graph's version is the number of its ops.
+        self._busy, start = True, graph.version
+        try:
+            return take()
+        finally:
+            self._busy = False
+            self._built.append((start, graph.version))
+            self.objectives += [
+                target.name
+                for target in tf.nest.flatten(targets)
+                if getattr(target, "graph", None) is graph
+            ]
 
 
 @contextlib.contextmanager
-def record_gradients(graph: tf.Graph) -> Iterator[GradientNotes]:
-    """Note the gradients that are taken in ``graph``, by `tf.gradients`, optimisers and tapes."""
-    notes = GradientNotes()
+def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
+    """Note the gradients that are taken in each graph, by `tf.gradients`, optimisers and tapes."""
+    notes: defaultdict[tf.Graph, GradientNotes] = defaultdict(GradientNotes)
+
+    def recording(take: Callable[..., Any]) -> Callable[..., Any]:
+        def taken(targets: Any, *args: Any, **kwargs: Any) -> Any:
+            graph = tf.compat.v1.get_default_graph()
+            take_these = partial(take, targets, *args, **kwargs)
+            if not is_whole(graph):
+                return take_these()
+            return notes[graph].recorded(graph, targets, take_these)
+
+        return taken
 
     def of_tape(gradient: Callable[..., Any]) -> Callable[..., Any]:
-        def recording(self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any) -> Any:
-            return notes._recording(graph, partial(gradient, self))(target, *args, **kwargs)
+        def taken(self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any) -> Any:
+            return recording(partial(gradient, self))(target, *args, **kwargs)
 
-        return recording
+        return taken
 
-    with (
-        around_gradients(partial(notes._recording, graph)),
-        patched(tf.GradientTape, "gradient", of_tape),
-    ):
+    with around_gradients(recording), patched(tf.GradientTape, "gradient", of_tape):
         yield notes

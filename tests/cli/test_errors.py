@@ -79,8 +79,8 @@ TARGETS = {
     "look at builders.py:8",
     "builders.py:quits": "builders.py:quits: the builder called sys.exit(3); "
     "look at builders.py:16",
-    "builders.py:nothing": "builders.py:nothing: the builder built nothing into the default "
-    "graph; build there, without a tf.Graph().as_default() of its own and without eager code",
+    "builders.py:nothing": "builders.py:nothing: the builder built no graph; build ops "
+    "in the default graph or in a tf.Graph() of its own, without eager code",
     "builders.py:nonsense": "builders.py:nonsense: the builder returned 42, which does not "
     "describe a step; return nothing, the train op, or a mapping such as "
     "{'train_op': …, 'loss': …}",
