@@ -15,6 +15,7 @@ from placement_checks.core.program import BatchFunction
 from placement_checks.loading.details import dims
 from placement_checks.loading.saved_case import Case
 from placement_checks.loading.users_code import users_code
+from placement_checks.run.inputs_by_name import with_inputs
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.util.text import did_you_mean, joined, plural
 
@@ -46,6 +47,9 @@ class Feeding:
         shares: Sequence[int] = (),
         fewest: int = FEWEST,
     ) -> None:
+        some_rows = make.rows if isinstance(make, Case) else rows or FEWEST
+        towers = with_inputs(towers, make, some_rows)
+        reference = reference and with_inputs(reference, make, some_rows)
         _check_inputs(towers, reference)
         self._programs = [towers, reference] if reference else [towers]
         self._towers = towers
