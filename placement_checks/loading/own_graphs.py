@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.program import Step
-from placement_checks.loading.tf_internals import patched
+from placement_checks.loading.tf_internals import close_graph, open_graphs, patched
 
 
 def is_whole(graph: tf.Graph) -> bool:
@@ -19,8 +19,13 @@ def is_whole(graph: tf.Graph) -> bool:
 
 @contextlib.contextmanager
 def record_graphs() -> Iterator[list[tf.Graph]]:
-    """The graphs that are made in this block, without the bodies of functions."""
+    """The graphs that are made in this block, without the bodies of functions.
+
+    Those that are the default one when it ends, such as that of a session which stays open, are so
+    no longer.
+    """
     made: list[tf.Graph] = []
+    opened = open_graphs()
 
     def recording(make: Callable[..., None]) -> Callable[..., None]:
         def init(self: tf.Graph, *args: Any, **kwargs: Any) -> None:
@@ -31,7 +36,11 @@ def record_graphs() -> Iterator[list[tf.Graph]]:
         return init
 
     with patched(tf.Graph, "__init__", recording):
-        yield made
+        try:
+            yield made
+        finally:
+            while open_graphs() > opened:
+                close_graph()
 
 
 def built_graph(default: tf.Graph, made: Sequence[tf.Graph], returned: object) -> tf.Graph:

@@ -59,6 +59,12 @@ def left_behind() -> None:
     tf.Graph()
 
 
+def with_an_open_session() -> Any:
+    graph = tf.Graph()
+    tf1.InteractiveSession(graph=graph)
+    return model("own")
+
+
 def beside_the_default_one() -> Any:
     tf.constant(1.0, name="other")
     return in_graph("own")
@@ -73,6 +79,7 @@ def beside_the_default_one() -> Any:
         returned_mapping,
         returned_graph,
         left_behind,
+        with_an_open_session,
         beside_the_default_one,
     ],
 )
