@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -123,63 +123,49 @@ def test_it_ends_though_a_process_forked_from_the_parent_holds_its_input_open(
         os.kill(forked, signal.SIGKILL)
 
 
-def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
-    """A stand-in for the placer, that keeps Python's lock while it hangs."""
+@contextlib.contextmanager
+def placing(graph: bytes, how: str) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
+    """The placer's process and its replies, while it places a graph with the code ``how``.
+
+    It may take no time at all, and then one second until the kernel ends it.
+    """
+    code = (
+        "import contextlib, ctypes, sys\n"
+        "from placement_checks.placer.worker import main\n"
+        "class StandIn:\n"
+        "    @contextlib.contextmanager\n"
+        f"    def placed(self, graph, *_): {how}\n"
+        "main._placer, main._GRACE = lambda _kind: StandIn(), 1\n"
+        f"sys.argv = ['child', 'phantom', '{os.getpid()}']\n"
+        "main.main()\n"
+    )
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import ctypes, sys\n"
-            "from placement_checks.placer.worker import main\n"
-            "class Hangs:\n"
-            "    def placed(self, *_): ctypes.PyDLL(None).sleep(1000)\n"
-            "main._placer, main._GRACE = lambda _kind: Hangs(), 1\n"
-            f"sys.argv = ['child', 'phantom', '{os.getpid()}']\n"
-            "main.main()\n",
-        ],
+        [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process.stdin as requests, process.stdout as replies:
-        messages.read(cast(BinaryIO, replies))
+    with cast(BinaryIO, process.stdin) as requests, cast(BinaryIO, process.stdout) as replies:
+        messages.read(replies)
         header = {"number": 1, "types": [], "tasks": [], "soft": False, "limit": 0.0}
-        messages.write(cast(BinaryIO, requests), header, b"")
+        messages.write(requests, header, graph)
+        yield process, replies
+    process.wait(timeout=PATIENCE)
 
+
+def test_the_kernel_ends_a_process_that_hangs_where_no_thread_can() -> None:
+    """It keeps Python's lock while it hangs."""
+    with placing(b"", "yield ctypes.PyDLL(None).sleep(1000)") as (process, _):
         assert process.wait(timeout=PATIENCE) == -signal.SIGALRM
 
 
 def test_the_time_that_an_answer_waits_for_the_parent_does_not_count() -> None:
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import contextlib, sys\n"
-            "from placement_checks.placer.worker import main\n"
-            "class Places:\n"
-            "    @contextlib.contextmanager\n"
-            "    def placed(self, graph, *_): yield graph\n"
-            "main._placer, main._GRACE = lambda _kind: Places(), 1\n"
-            f"sys.argv = ['child', 'phantom', '{os.getpid()}']\n"
-            "main.main()\n",
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process.stdin as requests, process.stdout as replies:
-        messages.read(cast(BinaryIO, replies))
-        header = {"types": [], "tasks": [], "soft": False, "limit": 0.0}
-        log = b"log" * 100_000  # more than a pipe holds
-        messages.write(cast(BinaryIO, requests), {"number": 1, **header}, log)
+    log = b"log" * 100_000  # more than a pipe holds
+    with placing(log, "yield graph") as (process, replies):
         time.sleep(2)
 
-        assert messages.read(cast(BinaryIO, replies)) == ({"number": 1}, [log])
-    assert process.wait(timeout=PATIENCE) == 0
+        assert messages.read(replies) == ({"number": 1}, [log])
+    assert process.returncode == 0
 
 
 def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) -> None:
