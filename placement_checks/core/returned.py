@@ -14,6 +14,10 @@ _NO_LOSS = PLACEHOLDERS | VARIABLES
 _WITH_VARIABLES = ("variables", "local_variables")  # collections of a graph
 
 
+class Scalars(list[Any]):
+    """The scalars of a tuple; which are losses shows what gradients are taken of."""
+
+
 class Returned(NamedTuple):
     """The parts of a tuple that say something about the step.
 
@@ -22,11 +26,12 @@ class Returned(NamedTuple):
             does so, and not as a variable's initialiser); if there is none, every tensor that
             runs an optimiser, as that of ``slim.learning.create_train_op`` does; if there is none
             either, every op that initialises nothing.
-        losses: the other scalar tensors of floats, without placeholders and variables.
+        losses: the other scalar tensors of floats, without placeholders and variables. Where the
+            program takes gradients, those count that have to do with what it takes them of.
     """
 
     train_ops: list[Any]
-    losses: list[Any]
+    losses: Scalars
 
 
 def is_in_graph(value: object) -> bool:
@@ -47,9 +52,8 @@ def returned_in(items: Iterable[object]) -> Returned | None:
         or [op for op in ops if not _runs(op, is_update, initial=True)]
     )
     steps = set(map(id, train_ops))
-    return Returned(
-        train_ops, [item for item in found if id(item) not in steps and _may_be_loss(item)]
-    )
+    others = [item for item in found if id(item) not in steps]
+    return Returned(train_ops, Scalars(filter(_may_be_loss, others)))
 
 
 def _flat(items: Iterable[object]) -> Iterator[Any]:

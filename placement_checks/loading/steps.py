@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.core.program import Step
+from placement_checks.core.returned import Scalars
 from placement_checks.loading.graph_reading import GraphSource
 
 
@@ -25,7 +26,7 @@ def step_ops(step: Step, source: GraphSource) -> StepOps:
     names = partial(_names, source, {node.name for node in source.graph_def.node})
     return source.step_ops._replace(
         train_op=tuple(names("train_op", step.train_op)),
-        losses=tuple(names("loss", step.loss)),
+        losses=tuple(names("loss", _losses(step.loss, source))),
         inputs=tuple(
             tuple(names("inputs", list(inputs.values())))
             for inputs in (
@@ -35,6 +36,33 @@ def step_ops(step: Step, source: GraphSource) -> StepOps:
         ),
         session=_session(step.config),
     )
+
+
+def _losses(returned: Any, source: GraphSource) -> Any:
+    """What the program calls its loss; of a tuple's scalars those that gradients have to do with.
+
+    An accuracy, which may be that of one tower, is none.
+    """
+    objectives = {producer_of(name) for name in source.step_ops.objectives}
+    if not isinstance(returned, Scalars) or not objectives or source.live is None:
+        return returned
+    behind = _behind(map(source.live.get_operation_by_name, objectives))
+    return [loss for loss in returned if loss.op in behind or objectives & _names_behind(loss.op)]
+
+
+def _names_behind(op: tf.Operation) -> set[str]:
+    return {behind.name for behind in _behind([op])}
+
+
+def _behind(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
+    """Some ops, and all whose values they are made of."""
+    waiting = list(ops)
+    seen = set(waiting)
+    while waiting:
+        before = {tensor.op for tensor in waiting.pop().inputs} - seen
+        seen |= before
+        waiting += before
+    return seen
 
 
 def _names(source: GraphSource, in_graph: Collection[str], key: str, value: Any) -> Iterator[str]:
