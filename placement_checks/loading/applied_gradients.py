@@ -4,15 +4,66 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from placement_checks.core.program import AppliedGradient
+from placement_checks.core.errors import InputError
+from placement_checks.core.program import AppliedGradient, Gradient
+from placement_checks.loading.own_graphs import is_whole
 from placement_checks.loading.tf_internals import trained_by
 
 _KERAS = ("keras", "tf_keras")
+
+
+class Call(NamedTuple):
+    """What an optimiser was called with: a gradient, the variable's op, and its own class."""
+
+    gradient: Any
+    variable: str
+    optimizer: str
+
+
+def in_graph(calls: Iterable[Call], graph: tf.Graph) -> list[AppliedGradient]:
+    """The gradients that are applied in a graph, or in the bodies of its functions."""
+    return [
+        AppliedGradient(
+            _tensors(graph, call.gradient), call.variable, call.optimizer, home is not graph
+        )
+        for call in calls
+        if (home := getattr(call.gradient, "graph", graph)) is graph or not is_whole(home)
+    ]
+
+
+def with_declared(calls: Iterable[Call], pairs: Any, program: str) -> Iterable[Call]:
+    """The calls of optimisers, in which what a program itself declares takes precedence.
+
+    Raises:
+        InputError: what it declares are not pairs of a gradient and its variable.
+    """
+    by_variable = {call.variable: call for call in calls}
+    try:
+        for gradient, variable in pairs:
+            name = op_name(variable)
+            called = by_variable.get(name, Call(None, name, ""))
+            by_variable[name] = called._replace(gradient=gradient)
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(
+            program,
+            f"its gradients are {pairs!r:.80}",
+            "return pairs of a gradient and its variable: [(gradient, variable), …]",
+        ) from None
+    return by_variable.values()
+
+
+def _tensors(graph: tf.Graph, gradient: Any) -> Gradient | None:
+    """The tensors of a gradient by name; None where they are not in this graph itself."""
+    sliced = isinstance(gradient, tf.IndexedSlices)
+    parts = (gradient.values, gradient.indices) if sliced else (gradient,)
+    if any(getattr(part, "graph", None) is not graph for part in parts):
+        return None
+    return Gradient(*(part.name for part in parts))
 
 
 def op_name(variable: Any) -> str:
@@ -25,12 +76,12 @@ def op_name(variable: Any) -> str:
 
 
 @contextlib.contextmanager
-def record_applied() -> Iterator[list[AppliedGradient]]:
+def record_applied() -> Iterator[list[Call]]:
     """Record the gradients that optimisers of `tf.compat.v1.train` and of Keras are called with.
 
     The list grows while the block runs; the optimisers are as they were when it ends.
     """
-    applied: list[AppliedGradient] = []
+    applied: list[Call] = []
     patched: list[tuple[type, str, Any]] = []
     try:
         for optimizer in (tf.compat.v1.train.Optimizer, *_keras_optimizers()):
@@ -50,7 +101,7 @@ def record_applied() -> Iterator[list[AppliedGradient]]:
 
 
 def _recording(
-    original: Callable[..., Any], separate: bool, applied: list[AppliedGradient]
+    original: Callable[..., Any], separate: bool, applied: list[Call]
 ) -> Callable[..., Any]:
     """``original``, an optimiser's method, that records the gradients it is given.
 
@@ -65,8 +116,7 @@ def _recording(
             variables = trained_by(self) if named is None else named
             pairs = list(zip(gradients, variables, strict=False))
         applied.extend(
-            AppliedGradient(gradient, op_name(variable), type(self).__name__)
-            for gradient, variable in pairs
+            Call(gradient, op_name(variable), type(self).__name__) for gradient, variable in pairs
         )
         return original(self, gradients, *args, **kwargs)
 

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.core.errors import PlacerError
 from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Body, Details, Frame, Tensor
-from placement_checks.loading.shapes import outputs_of
-from placement_checks.loading.source_lines import users_frames
-from placement_checks.loading.tf_internals import function_body, original_op
+from placement_checks.loading.origins import BodyOp, Origin
 
-_MAX_IMPORTED_OPS = 200_000  # ops of a file; a million would take 4 GB for their shapes
 _LARGE_BYTES = 1024  # bytes; of larger constants the values are cut out before a graph is placed
 _MAX_VALUES = 1 << 16  # of a constant: one value may stand for all of any shape
 _MAX_DEPTH = 100  # functions within functions, of which the bodies are compared
@@ -30,39 +24,28 @@ class GraphDetails(Details):
 
     Args:
         graph_def: the graph.
-        live: the ``tf.Graph`` it came from; None for a file.
-        folder: where the user's source lines are; None for anywhere but in libraries.
+        origin: where it came from.
         names: those of its nodes, in their order.
 
     Attributes:
-        bodies: for every op in the body of a function, the function and its name in there.
+        bodies: where each op is that is in the body of a function.
     """
 
-    def __init__(
-        self, graph_def: Any, live: tf.Graph | None, folder: Path | None, names: Sequence[str]
-    ) -> None:
+    def __init__(self, graph_def: Any, origin: Origin, names: Sequence[str]) -> None:
         self._graph_def = graph_def
+        self._origin = origin
         self._names = names
-        self._live = live
-        self._folder = folder
-        self.bodies: dict[str, tuple[str, str]] = {}
+        self.bodies: dict[str, BodyOp] = {}
         self._digests: dict[str, str] = {}
 
     def frames(self, op: str) -> Sequence[Frame]:
-        live = self._op(op)
-        return () if live is None else users_frames(live.traceback, self._folder)
+        return self._origin.frames(op, self.bodies.get(op))
+
+    def device_line(self, op: str) -> Frame | None:
+        return self._origin.device_line(op, self.bodies.get(op))
 
     def outputs(self, op: str) -> Sequence[Tensor]:
-        if self._live is None:
-            if isinstance(self._outputs, PlacerError):
-                raise self._outputs
-            return self._outputs.get(op, ())
-        live = self._op(op)
-        if live is None:
-            return ()
-        return [
-            Tensor(output.dtype.base_dtype.name, dims(output.shape)) for output in live.outputs
-        ]
+        return self._origin.outputs(op, self.bodies.get(op))
 
     def attributes(self, op: str) -> Mapping[str, Any]:
         node = self._node(op)
@@ -125,17 +108,8 @@ class GraphDetails(Details):
         return (array.dtype.name, array.shape, *map(_comparable, array.ravel().tolist()))
 
     def forward_op(self, op: str) -> str:
-        if op in self.bodies:
-            return ""  # the name is that of another graph
-        live = self._op(op)
-        original = None if live is None else original_op(live)
-        return "" if original is None else str(original.name)
-
-    @cached_property
-    def _live_ops(self) -> dict[str, tf.Operation]:
-        """All at once is faster than one by one; a GraphDef has the order of its graph."""
-        assert self._live is not None
-        return dict(zip(self._names, self._live.get_operations(), strict=False))
+        # The name of an op in a body is that of another graph.
+        return "" if op in self.bodies else self._origin.forward_op(op)
 
     @cached_property
     def _nodes(self) -> dict[str, Any]:
@@ -154,42 +128,6 @@ class GraphDetails(Details):
             return self._functions[function][inner]
         return self._nodes.get(op)
 
-    @cached_property
-    def _outputs(self) -> Mapping[str, Sequence[Tensor]] | PlacerError:
-        """The outputs of the ops of a file, inferred once, and only if a rule needs them."""
-        if len(self._graph_def.node) > _MAX_IMPORTED_OPS:
-            return {}
-        try:
-            return outputs_of(self._graph_def)
-        except PlacerError as error:
-            return error
-
-    def _op(self, op: str) -> Any:
-        """The live op; None for one that Python has not traced."""
-        if self._live is None:
-            return None
-        try:
-            if op in self.bodies:
-                return _in_body(self._live, *self.bodies[op])
-            return self._live_ops[op]
-        except (KeyError, ValueError):
-            return None
-
-
-def _in_body(graph: tf.Graph, function: str, name: str) -> tf.Operation:
-    """The op of a traced body; a FunctionDef may have added a number to its name.
-
-    Raises:
-        KeyError: there is no such op.
-    """
-    body = function_body(graph, function)
-    if body is None:
-        raise KeyError(function)
-    try:
-        return body.get_operation_by_name(name)
-    except KeyError:
-        return body.get_operation_by_name(re.sub(r"_\d+$", "", name))
-
 
 def _comparable(value: Any) -> Any:
     """A value that equals itself, which NaN does not."""
@@ -199,15 +137,6 @@ def _comparable(value: Any) -> Any:
 def _computing_attributes(node: Any) -> list[str]:
     """The attributes that say what a node computes; a dataset's metadata numbers it."""
     return sorted(key for key in node.attr if not key.startswith("_") and key != "metadata")
-
-
-def dims(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
-    """A static shape as numbers; None if its rank is not known.
-
-    What a `TensorShape` yields one by one are objects that cannot be hashed once
-    ``disable_v2_behavior`` was called.
-    """
-    return None if shape.rank is None else tuple(shape.as_list())
 
 
 def _shape(shape: Any) -> tuple[int, ...] | str:

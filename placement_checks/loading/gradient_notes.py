@@ -32,6 +32,11 @@ class GradientNotes:
             node.name for start, end in self._built for node in graph_def.node[start:end]
         )
 
+    def live_ops(self, graph: tf.Graph) -> set[tf.Operation]:
+        """The ops themselves, in the graph that was noted."""
+        ops = graph.get_operations()
+        return {op for start, end in self._built for op in ops[start:end]}
+
     def recorded(self, graph: tf.Graph, targets: Any, take: Callable[[], Any]) -> Any:
         """What ``take`` returns, with notes of what it adds to the graph."""
         if self._busy:

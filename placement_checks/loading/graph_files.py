@@ -13,7 +13,8 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import GLOBAL, TRAINABLE, StepOps
 from placement_checks.loading.graph_reading import GraphSource, name_of
-from placement_checks.loading.targets import graph_file
+from placement_checks.loading.origins import GraphFile
+from placement_checks.loading.target_names import graph_file
 
 _REASON = 200  # characters of it: a parser may quote a line of the file, which may be all of it
 _KINDS: dict[str, tuple[type[Message], ...]] = {
@@ -35,10 +36,11 @@ def load(path: Path) -> GraphSource:
     if isinstance(message, saved_model_pb2.SavedModel):
         message = _for_training(message)
     if isinstance(message, meta_graph_pb2.MetaGraphDef):
+        graph_def, collections = message.graph_def, _collections(message, name)
         return GraphSource(
-            name, message.graph_def, _collections(message, name), step_ops=_step_ops(message, name)
+            name, graph_def, collections, GraphFile(graph_def), _step_ops(message, name)
         )
-    return GraphSource(name, message)
+    return GraphSource(name, message, origin=GraphFile(message))
 
 
 def _parse(file: Path, name: str) -> Any:

@@ -18,6 +18,7 @@ from placement_checks.core.placement import GLOBAL, TRAINABLE, Op, Placement, St
 from placement_checks.loading.details import GraphDetails
 from placement_checks.loading.function_bodies import check_calls, nested_ops
 from placement_checks.loading.gradient_notes import GradientNotes
+from placement_checks.loading.origins import BodyOp, LiveGraph, Origin
 from placement_checks.util.garbage import gc_paused
 
 
@@ -29,17 +30,20 @@ class GraphSource:
         program: what it is called in reports.
         graph_def: its ``GraphDef``.
         collections: names of variables, without ``:0``, by collection.
-        live: the ``tf.Graph`` it came from; None for a file.
-        folder: where the user's source lines are; None for anywhere but in libraries.
+        origin: where it came from.
         step_ops: what is known of its training step.
     """
 
     program: str
     graph_def: Any
     collections: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    live: tf.Graph | None = None
-    folder: Path | None = None
+    origin: Origin = field(default_factory=Origin)
     step_ops: StepOps = field(default_factory=StepOps)
+
+    @property
+    def live(self) -> tf.Graph | None:
+        """The ``tf.Graph`` of this process that it is; None for another."""
+        return self.origin.graph if isinstance(self.origin, LiveGraph) else None
 
 
 def from_live_graph(
@@ -72,7 +76,8 @@ def from_live_graph(
         objectives=gradients.objectives if gradients else (),
         backward=gradients.ops(graph_def) if gradients else None,
     )
-    return GraphSource(program, graph_def, collections, graph, folder, step_ops)
+    origin = LiveGraph(graph, [node.name for node in graph_def.node], folder)
+    return GraphSource(program, graph_def, collections, origin, step_ops)
 
 
 def _collected(graph: tf.Graph, key: str) -> tuple[str, ...]:
@@ -108,12 +113,12 @@ def requested(source: GraphSource) -> Placement:
         ops[name] = Op(name, kind, devices[text], tuple(node.input[:]), None, colocated)
         if kind in VARIABLES:
             variables.append(_variable(node, source.program))
-    details = GraphDetails(source.graph_def, source.live, source.folder, list(ops))
+    details = GraphDetails(source.graph_def, source.origin, list(ops))
     check_calls(source.graph_def, source.program)
     for op, function, inner in nested_ops(source.graph_def, ops, device_of):
         if op.name not in ops:
             ops[op.name] = op
-            details.bodies[op.name] = (function, inner)
+            details.bodies[op.name] = BodyOp(function, inner)
     return Placement(
         source.program,
         ops,
@@ -134,9 +139,7 @@ def _device(source: GraphSource, text: str, op: str) -> Device:
     try:
         return Device.parse(text)
     except InputError as error:
-        names = [node.name for node in source.graph_def.node]
-        details = GraphDetails(source.graph_def, source.live, source.folder, names)
-        where = next(map(str, details.frames(op)), "")
+        where = next(map(str, source.origin.frames(op, None)), "")
         raise InputError(
             source.program,
             f"op '{op}'{where and f' ({where})'} asks for the device {error.object}, "

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from placement_checks.core.placement import Variable
 from placement_checks.core.program import InitialState
 from placement_checks.loading.graph_reading import name_of
 
 tf1 = tf.compat.v1
 
 
-def initial_state(graph: tf.Graph, holders: Collection[str]) -> InitialState:
+def initial_state(graph: tf.Graph, variables: Iterable[Variable]) -> InitialState:
     """What initialises the variables of a graph, its tables, and the copies of a strategy.
 
     Args:
         graph: it was just built.
-        holders: the names of the ops that hold variables.
+        variables: those that its ops hold.
     """
+    holders = {variable.name for variable in variables}
     tables = graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
     mirrors, unsynchronised = _mirrors(graph)
     return InitialState(
@@ -36,7 +38,7 @@ def _initialisers(graph: tf.Graph, holders: Collection[str], key: str) -> dict[s
     return {
         name_of(variable.name): variable.initializer.name
         for entry in graph.get_collection(key)
-        for variable in _copies(entry)
+        for variable in copies(entry)
         if name_of(variable.name) in holders
     }
 
@@ -49,14 +51,14 @@ def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
     mirrors: dict[str, str] = {}
     unsynchronised: set[str] = set()
     for entry in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
-        first, *copies = (name_of(copy.name) for copy in _copies(entry))
-        mirrors |= dict.fromkeys(copies, first)
-        if copies and entry.synchronization is tf.VariableSynchronization.ON_READ:
-            unsynchronised.update(copies)
+        first, *others = (name_of(copy.name) for copy in copies(entry))
+        mirrors |= dict.fromkeys(others, first)
+        if others and entry.synchronization is tf.VariableSynchronization.ON_READ:
+            unsynchronised.update(others)
     return mirrors, frozenset(unsynchronised)
 
 
-def _copies(variable: Any) -> Sequence[Any]:
+def copies(variable: Any) -> Sequence[Any]:
     """The variables that one is made of: under ``MirroredStrategy`` one for each replica."""
     is_distributed = isinstance(variable, tf.distribute.DistributedValues)
     return tuple(variable.values) if is_distributed else (variable,)

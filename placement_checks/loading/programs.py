@@ -8,14 +8,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import BuiltProgram, InitialState, Program, Step, Target
+from placement_checks.core.program import (
+    BuiltProgram,
+    InitialState,
+    Program,
+    Step,
+    Target,
+    WatchedCode,
+)
+from placement_checks.core.script import Script
 from placement_checks.loading import graph_files
-from placement_checks.loading.building import build
+from placement_checks.loading.building import build, of_live_graph
 from placement_checks.loading.graph_reading import GraphSource, from_live_graph, requested
-from placement_checks.loading.initial_state import initial_state
 from placement_checks.loading.targets import resolve
+from placement_checks.loading.watch.process import watched
 from placement_checks.util.progress import doing
 from placement_checks.util.text import plural
 
@@ -45,22 +53,27 @@ def load_reference(target: Target, towers: BuiltProgram) -> BuiltProgram:
         InputError: it cannot be built or read.
     """
     source = _resolved(target)
-    if isinstance(source, Program) and _is_built_by(towers, source):
+    if _is_built_by(towers, source):
         single = towers if towers.gpus == 1 else towers.for_gpus(1)
         if single:
             return single
     return _load(source, 1)
 
 
-def _is_built_by(built: BuiltProgram, program: Program) -> bool:
-    return isinstance(built.program, Program) and program.is_same_function(built.program)
+def _is_built_by(built: BuiltProgram, source: Any) -> bool:
+    if isinstance(source, Script):
+        return source == built.program
+    both = isinstance(source, Program) and isinstance(built.program, Program)
+    return both and source.is_same_function(built.program)
 
 
 def _resolved(target: Any) -> Any:
     """A program, the path of a graph or a live graph."""
     if isinstance(target, str):
         return resolve(target)
-    if isinstance(target, Path | Program) or hasattr(target, "as_graph_def"):
+    if isinstance(target, Path | Program | Script | WatchedCode) or hasattr(
+        target, "as_graph_def"
+    ):
         return target
     return Program.of(target)
 
@@ -70,8 +83,13 @@ def _load(source: Any, gpus: int) -> BuiltProgram:
         reason = "a saved graph cannot be built for one GPU"
         with doing(f"reading {source}"):
             return _without_program(graph_files.load(source), gpus, Missing(reason))
-    if isinstance(source, Program):
+    if isinstance(source, Program | Script):
         return _Builds(source).built(gpus)
+    if isinstance(source, WatchedCode):
+        if source.built is None:
+            fix = "place it behind the block, where its indentation ends"
+            raise UsageError(source.name, "is still being watched", fix)
+        return source.built
     reason = "a graph cannot be built again for one GPU"
     return _without_program(from_live_graph(source, "the graph"), gpus, Missing(reason))
 
@@ -94,9 +112,10 @@ def _without_program(source: GraphSource, gpus: int, reason: Missing) -> BuiltPr
 class _Builds:
     """The builds of one program, by the number of GPUs."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program | Script) -> None:
         self._program = program
         self._by_gpus: dict[int, BuiltProgram] = {}
+        self._asks = False  # how many GPUs there are
 
     def built(self, gpus: int) -> BuiltProgram:
         """The program for so many GPUs, built on first use."""
@@ -106,30 +125,74 @@ class _Builds:
         return self._by_gpus[gpus]
 
     def _build(self, gpus: int) -> BuiltProgram:
-        source, step, applied = build(self._program, gpus)
-        placement = replace(requested(source), soft=step.soft)
-        assert source.live is not None
+        if isinstance(self._program, Script):
+            return self._watched(self._program, gpus)
+        built = build(self._program, gpus)
+        self._asks |= built.asked_for_gpus
+        return of_live_graph(self._program, gpus, built, self._for_gpus)
+
+    def _watched(self, script: Script, gpus: int) -> BuiltProgram:
+        recorded = watched(script, gpus)
+        self._asks |= recorded.asked_for_gpus
+        source = recorded.source(script.name)
         return BuiltProgram(
-            program=self._program,
+            program=script,
             gpus=gpus,
-            requested=placement,
-            step=step,
+            requested=replace(requested(source), soft=recorded.step.soft),
+            step=recorded.step,
             graph_def=source.graph_def,
-            graph=source.live,
-            initial=initial_state(
-                source.live, {variable.name for variable in placement.variables}
-            ),
-            applied=applied,
+            graph=None,
+            initial=recorded.initial,
+            applied=recorded.applied,
             for_gpus=self._for_gpus,
+            fed=recorded.fed,
+            turns=recorded.turns,
+            notes=recorded.notes,
+            machine=recorded.machine(gpus),
         )
 
     def _for_gpus(self, gpus: int) -> BuiltProgram | Missing:
-        if not self._program.takes_num_gpus:
-            if "num_gpus" in self._program.given.names:
-                return Missing("its target sets num_gpus", "write num_gpus={gpus} there")
-            return Missing("its builder takes no num_gpus")
+        reason = _is_told_no_number(self._program)
+        if reason is not None and not self._asks:
+            return reason
+        before = list(self._by_gpus.values())
         try:
-            return self.built(gpus)
+            built = self.built(gpus)
         except InputError as error:
             number = "one GPU" if gpus == 1 else f"{gpus} GPUs"
             return Missing(f"built for {number}, {error.message}")
+        same = any(built is not other and built.graph_def == other.graph_def for other in before)
+        if same and isinstance(self._program, Script):
+            return _is_the_same(self._program, gpus)
+        return built
+
+
+def _is_the_same(script: Script, gpus: int) -> Missing:
+    """That a program builds the same graph for another number of GPUs.
+
+    Raises:
+        InputError: it is told the number.
+    """
+    reason = f"builds the same graph for {plural(gpus, 'GPU')}"
+    fix = "--let NUM_GPUS={gpus} for a number that its source holds"
+    if script.uses_gpus:
+        raise InputError(
+            script.name,
+            f"{reason}: {{gpus}} changes nothing",
+            f"write {{gpus}} where it reads the number, such as {fix}",
+        )
+    return Missing(f"it {reason}", f"tell it the number: {{gpus}} in its arguments, or {fix}")
+
+
+def _is_told_no_number(program: Program | Script) -> Missing | None:
+    """Why a program cannot be built for another number of GPUs; None if it can."""
+    if isinstance(program, Script):
+        if program.uses_gpus:
+            return None
+        reason = "it is not told the number of GPUs"
+        return Missing(reason, "write {gpus} in its arguments, or --let NAME={gpus}")
+    if program.takes_num_gpus:
+        return None
+    if "num_gpus" in program.given.names:
+        return Missing("its target sets num_gpus", "write num_gpus={gpus} there")
+    return Missing("its builder takes no num_gpus")

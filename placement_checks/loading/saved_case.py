@@ -136,10 +136,11 @@ def _cache_folder() -> Path:
 
 
 def _file_name(program: str) -> str:
-    """That of a program, and of the folder that it is run in: others may be called alike."""
-    name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in program)
-    folder = zlib.crc32(bytes(Path.cwd()))
-    return f"{name[-_MAX_NAME:]}-{folder:08x}{SUFFIX}"
+    """That of a program, without its folder; and what tells it from others that are called so."""
+    own = program.rpartition("/")[2]
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in own)
+    place = zlib.crc32(bytes(Path.cwd()) + program.encode(errors="surrogateescape"))
+    return f"{name[-_MAX_NAME:]}-{place:08x}{SUFFIX}"
 
 
 def _remove_oldest(new: Path) -> None:

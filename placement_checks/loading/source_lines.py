@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 from collections.abc import Iterable
 from functools import lru_cache
@@ -21,6 +22,11 @@ _LIBRARIES = tuple(
     }
     | {str(_OURS) + os.sep}
 )
+# Code of the user's that is in no file: a cell of a notebook, a line at the prompt, a doctest,
+# and what `exec` is given.
+_UNSAVED = re.compile(r"<(ipython-input.*|stdin|doctest .*|string)>|.*/ipykernel_\d+/\d+\.py")
+# What Python makes as text for a dataclass looks like the latter.
+_GENERATED = ("<string>", "__init__")
 
 
 def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]:
@@ -29,25 +35,36 @@ def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]
     What led to the call of a builder, if it was called by `building.build`, is left out, and so is
     every frame outside ``folder``, if one is given.
     """
-    frames = [(frame.filename, frame.lineno, frame.name) for frame in stack]
+    frames = [(frame.filename, frame) for frame in stack]  # most are not the user's
     for position in range(len(frames) - 1, -1, -1):
         if frames[position][0] == _BUILD:
             frames = frames[position + 1 :]
             break
+    here = current_folder()
     return tuple(
-        Frame(shown(file), line, function)
-        for file, line, function in frames
-        if is_users(file, folder)
+        Frame(_relative(file, here), frame.lineno, frame.name)
+        for file, frame in frames
+        if is_users(file, folder) and (file, frame.name) != _GENERATED
     )
 
 
 @lru_cache(maxsize=4096)
 def is_users(file: str, folder: Path | None) -> bool:
-    """Whether a file is the user's: in ``folder``, if one is given, and in no library."""
+    """Whether a file is the user's: in ``folder``, if one is given, and in no library.
+
+    It may be in an archive that modules are imported from. What was never in a file is his.
+    """
+    if _UNSAVED.fullmatch(file):
+        return True
     path = Path(file).resolve()
-    if not path.is_file() or str(path).startswith(_LIBRARIES) or "site-packages" in path.parts:
+    if not _is_there(path) or str(path).startswith(_LIBRARIES) or "site-packages" in path.parts:
         return folder is not None and "site-packages" in folder.parts and _within(path, folder)
     return folder is None or _within(path, folder)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it is a file, or seems to lie in one, as the modules of a zip do."""
+    return path.is_file() or any(folder.is_file() for folder in path.parents)
 
 
 def _within(path: Path, folder: Path) -> bool:
@@ -55,10 +72,17 @@ def _within(path: Path, folder: Path) -> bool:
 
 
 def shown(file: str) -> str:
-    """Relative to the current folder."""
-    return _relative(file, Path.cwd())
+    """Relative to the current folder; what was never in a file by its name."""
+    return _relative(file, current_folder())
+
+
+def current_folder() -> str:
+    """What lines are told relative to."""
+    return os.getcwd()  # noqa: PTH109  # asked for each op, and Path.cwd takes 15 us
 
 
 @lru_cache(maxsize=4096)
-def _relative(file: str, folder: Path) -> str:
-    return os.path.relpath((folder / file).resolve(), folder)
+def _relative(file: str, folder: str) -> str:
+    if _UNSAVED.fullmatch(file):
+        return file
+    return os.path.relpath(Path(folder, file).resolve(), folder)

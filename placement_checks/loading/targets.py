@@ -1,4 +1,4 @@
-"""Targets: ``package.module:function``, ``path/to/file.py:function`` or the path of a graph.
+"""Loads the function that a target names: ``package.module:function``, ``train.py:function``.
 
 A function may be given keyword arguments: ``train.py:build(depth=50, n={gpus})``.
 A file is loaded as ``python file.py`` would run it: its folder comes first on the path and it is
@@ -12,11 +12,10 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
 from types import ModuleType
 from typing import Any
 
@@ -25,11 +24,10 @@ from placement_checks.core.program import Program
 from placement_checks.loading.behaviour import own_behaviour
 from placement_checks.loading.calls import arguments_of, parted
 from placement_checks.loading.source_lines import is_users
+from placement_checks.loading.target_names import check, is_graph, no_module
 from placement_checks.loading.users_code import users_code
-from placement_checks.util.text import close_matches, did_you_mean
+from placement_checks.util.text import did_you_mean
 
-GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
-_LIMIT = 1 << 31  # bytes; protobuf reads no larger message
 _LOADING = "loading it"
 
 # The neighbours that the files of a folder have imported, by folder: two folders may each have
@@ -37,127 +35,61 @@ _LOADING = "loading it"
 _neighbours: dict[Path, dict[str, ModuleType]] = {}
 
 
-def check(target: str | Path) -> None:
-    """Check a target, as far as that needs nothing to be loaded.
-
-    Raises:
-        InputError: there is no such file or module, the file can hold no graph, or the function's
-            arguments cannot be read.
-    """
-    path = Path(target)
-    if isinstance(target, Path) or _is_graph(path):
-        graph_file(path)
-        return
-    where, colon, _ = parted(target)[0].rpartition(":")
-    if not colon:
-        raise _incomplete(target)
-    if where.endswith(".py"):
-        if reason := _unreadable(Path(where)):
-            raise InputError(where, reason, _near(Path(where)))
-    elif not _is_found(where.partition(".")[0]):
-        raise _no_module(where, target)
-    arguments_of(target)
-
-
-def graph_file(path: Path) -> Path:
-    """The file of a saved graph: the path itself, or the one in the folder of a SavedModel.
-
-    Raises:
-        InputError: there is no such file, it is too large, or its name is that of no graph.
-    """
-    name = str(path)
-    if kind_of(path) == "folder":
-        saved = [path / f"saved_model{suffix}" for suffix in (".pb", ".pbtxt")]
-        path = next((file for file in saved if kind_of(file) == "file"), path)
-        if kind_of(path) == "folder":
-            raise InputError(name, "is a folder without a saved_model.pb", "name a SavedModel")
-    if reason := _unreadable(path):
-        raise InputError(name, reason, "check the path")
-    if path.suffix not in GRAPH_SUFFIXES:
-        raise InputError(name, "is not a saved graph", f"name a file {', '.join(GRAPH_SUFFIXES)}")
-    if path.stat().st_size >= _LIMIT:
-        raise InputError(
-            name,
-            "is larger than the 2 GB that a protobuf may have",
-            "save it without its constants",
-        )
-    return path
-
-
-def resolve(target: str) -> Program | Path:
+def resolve(target: str, argv: Sequence[str] = ()) -> Program | Path:
     """The program or the graph's path that ``target`` names.
+
+    Args:
+        target: as the command line names it.
+        argv: the arguments of the program's own command line.
 
     Raises:
         InputError: there is no such file, module or function, loading it failed, or it takes no
             such arguments.
     """
     path = Path(target)
-    if _is_graph(path):
+    if is_graph(path):
         return path
     check(target)
-    program = _program(target)
+    program = _program(target, argv)
     program.check_given()
     return program
 
 
-def _program(target: str) -> Program:
+def _program(target: str, argv: Sequence[str]) -> Program:
     given = arguments_of(target)
     where, _, name = parted(target)[0].rpartition(":")
     if where.endswith(".py"):
-        folder = Path(where).resolve().parent
-        with as_script(Path(where).resolve()):
+        file = Path(where).resolve()
+        as_file = partial(as_script, file, argv)
+        with as_file():
             build = _attribute(_load_file(Path(where)), name, target)
-        as_file = partial(as_script, Path(where).resolve())
-        return Program(target, _called_within(as_file, build), folder, build, given)
+        return Program(target, _called_within(as_file, build), file.parent, build, given, argv)
     as_module = partial(own_behaviour, where, where.partition(".")[0])
     with as_module():
         module = _import(where, target)
     home = getattr(module, "__file__", None)
     build = _attribute(module, name, target)
     of_module = Path(home).resolve().parent if home else None
-    return Program(target, _called_within(as_module, build), of_module, build, given)
-
-
-def kind_of(path: str | Path) -> str:
-    """``file``, ``folder``, ``other`` or ``nothing``, whatever the path: it may be too long."""
-    try:
-        mode = Path(path).stat().st_mode
-    except (OSError, ValueError):
-        return "nothing"
-    return "file" if S_ISREG(mode) else "folder" if S_ISDIR(mode) else "other"
-
-
-def _is_graph(path: Path) -> bool:
-    return path.suffix in GRAPH_SUFFIXES or kind_of(path) == "folder"
-
-
-def _unreadable(path: Path) -> str:
-    """Why a path cannot be read as a file; ``""`` if it can. A pipe or device might not end."""
-    kind = kind_of(path)
-    if kind == "file":
-        return "" if os.access(path, os.R_OK) else "cannot be read: you lack the permission"
-    return {"folder": "is a folder", "other": "is a pipe or device, not a file"}.get(
-        kind, "there is no such file"
-    )
+    return Program(target, _called_within(as_module, build), of_module, build, given, argv)
 
 
 @contextlib.contextmanager
-def as_script(file: Path) -> Iterator[None]:
+def as_script(file: Path, argv: Sequence[str] = ()) -> Iterator[None]:
     """Make the process look, to the code in ``file``, as if ``python file`` had started it."""
     folder = file.parent
-    path, argv = list(sys.path), sys.argv
+    before_path, before_argv = list(sys.path), sys.argv
     namesakes = _namesakes(folder)
     for name in namesakes:
         del sys.modules[name]
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
-    sys.argv = [str(file)]
+    sys.argv = [str(file), *argv]
     sys.modules.update(_neighbours.get(folder, {}))
     try:
         with own_behaviour(file, folder):
             yield
     finally:
-        sys.path[:], sys.argv = path, argv
+        sys.path[:], sys.argv = before_path, before_argv
         own = {
             name: sys.modules[name]
             for name in sys.modules.keys() - before
@@ -235,26 +167,7 @@ def _imported(name: str, target: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise _no_module(name, target) from None
-
-
-def _is_found(package: str) -> bool:
-    """Whether there is a module of this name, which is not loaded."""
-    sys.path.insert(0, "")
-    try:
-        return package in sys.modules or importlib.util.find_spec(package) is not None
-    except (ValueError, ImportError):
-        return False
-    finally:
-        sys.path.remove("")
-
-
-def _no_module(name: str, target: str) -> InputError:
-    return InputError(
-        target,
-        f"there is no module '{name}'",
-        "run it from the project's root, or give the path: path/to/file.py:function",
-    )
+        raise no_module(name, target) from None
 
 
 def _attribute(module: ModuleType, name: str, target: str) -> Any:
@@ -275,31 +188,6 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
             target, f"'{name}' is of type {type(value).__name__}, not a function", "name a builder"
         )
     return value
-
-
-def _incomplete(target: str) -> InputError:
-    path = Path(target)
-    bare, bracket, arguments = target.partition("(")
-    if bare.endswith(".py") and kind_of(bare) == "file":
-        return InputError(
-            target,
-            "names no function",
-            f"write {bare}:build{bracket}{arguments}, with the builder's name",
-        )
-    return InputError(
-        target,
-        "there is no such file" if path.suffix or "/" in target else "is not a target",
-        _near(path)
-        or "write package.module:function, path/to/file.py:function or the path of a graph",
-    )
-
-
-def _near(path: Path) -> str:
-    try:
-        near = close_matches(path.name, os.listdir(path.parent))
-    except (OSError, ValueError):  # there is no such folder, or it may not be listed
-        return ""
-    return f"did you mean '{path.parent / near[0]}'?" if near else ""
 
 
 def _lies_in(module: ModuleType, folder: Path) -> bool:

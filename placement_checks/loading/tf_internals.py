@@ -13,11 +13,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any, cast
 
 from placement_checks.core.errors import InputError
+from placement_checks.util.modules import module_or_none
 
 Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 Patched = contextlib.AbstractContextManager[None]
@@ -38,6 +40,15 @@ def around_gradients(around: Around) -> Patched:
 def original_op(op: Any) -> Any:
     """The forward op that a backward op was built for; None for others."""
     return _attribute(op, "_original_op")
+
+
+def device_scopes(op: Any) -> Sequence[Any]:
+    """The device scopes around an op as it was made, the innermost first.
+
+    Each has a ``filename`` and a ``lineno``, where it was opened, and an ``obj``: what it was
+    given, as text.
+    """
+    return cast(Sequence[Any], _attribute(op, "_device_assignments"))
 
 
 def function_body(graph: Any, name: str) -> Any:
@@ -181,6 +192,127 @@ def around_collective_keys(around: Around) -> Patched:
     return patched(owner, "__init__", around)
 
 
+# What sessions run.
+
+
+def around_sessions(around: Around) -> Patched:
+    """Patch the constructor of sessions, of every kind."""
+    return patched(_base_session(), "__init__", around)
+
+
+def around_runs(around: Around) -> Patched:
+    """Patch what `run` ends in.
+
+    Its arguments are the session, the handle of a partial run, the ops to run, the tensors to
+    fetch, arrays by references of tensors, the options as a buffer, and the metadata.
+    """
+    return patched(_base_session(), "_do_run", around)
+
+
+def around_other_runs(methods: Mapping[str, Around]) -> Patched:
+    """Patch methods of sessions that may do without `run`."""
+    return all_patched(_base_session(), methods)
+
+
+@contextlib.contextmanager
+def options_buffer(options: Any) -> Iterator[Any]:
+    """A ``RunOptions`` as what `around_runs` patches takes it."""
+    module = _module("tensorflow.python.client.pywrap_tf_session")
+    buffer = _attribute(module, "TF_NewBufferFromString")(options.SerializeToString())
+    try:
+        yield buffer
+    finally:
+        _attribute(module, "TF_DeleteBuffer")(buffer)
+
+
+# How many GPUs there are.
+
+# What stands between a program and the functions below, where the program asks by `tf.config`,
+# `tf.test` or `device_lib`.
+ASKED_THROUGH = frozenset(
+    f"tensorflow.python.{module}"
+    for module in (
+        "autograph.impl.api",
+        "client.device_lib",
+        "framework.config",
+        "framework.test_util",
+        "util.deprecation",
+        "util.module_wrapper",
+    )
+)
+NUMBER_OF_GPUS = ("tensorflow.python.eager.context", "num_gpus")
+STRATEGIES = "tensorflow.python.distribute."
+# Strategies ask by these how gradients are best added up, whoever named the devices.
+CHOOSING_A_REDUCTION = frozenset(
+    {"select_cross_device_ops", "_make_collective_ops_with_fallbacks"}
+)
+
+
+def around_context(methods: Mapping[str, Around]) -> Patched:
+    """Patch methods of the eager context, which every function of `tf.config` calls."""
+    return all_patched(_named("tensorflow.python.eager.context", "Context"), methods)
+
+
+def around_listed_devices(around: Around) -> Patched:
+    """Patch what `device_lib.list_local_devices` calls: serialised configuration, and devices."""
+    return patched(_module("tensorflow.python.client._pywrap_device_lib"), "list_devices", around)
+
+
+def around_session_devices(around: Around) -> Patched:
+    """Patch ``list_devices`` of sessions."""
+    return patched(_base_session(), "list_devices", around)
+
+
+# What deletes and overwrites files.
+
+
+def around_files(functions: Mapping[str, Around]) -> Patched:
+    """Patch what `tf.io.gfile`, its forerunners and ``file_io`` reach files by."""
+    return all_patched(_module("tensorflow.python.lib.io._pywrap_file_io"), functions)
+
+
+# Servers of a cluster.
+
+
+def around_servers(functions: Mapping[str, Around]) -> Patched:
+    """Patch the functions of C that `tf.distribute.Server` is made of."""
+    return all_patched(_module("tensorflow.python.client.pywrap_tf_session"), functions)
+
+
+def forget_server(server: Any) -> None:
+    """Let a `tf.distribute.Server` end without telling C of it, for one that C did not make."""
+    _attribute(server, "_server")
+    del server._server
+
+
+# What programs of TensorFlow 1 ask for.
+
+
+def internal_module(path: str) -> ModuleType | None:
+    """A module below ``tensorflow.python``, such as ``ops.nccl_ops``; None where it is gone."""
+    return module_or_none(f"tensorflow.python.{path}")
+
+
+def legacy_keras(package: str) -> ModuleType:
+    """Keras 2 with the names of TensorFlow 1: of the package ``keras``, or of ``tf_keras``."""
+    return cast(ModuleType, _module(f"{package}.api._v1.keras"))
+
+
+def legacy_layers(keras: ModuleType) -> ModuleType:
+    """What `tf.layers` is, of a `legacy_keras`."""
+    return cast(ModuleType, _attribute(_legacy(keras), "layers"))
+
+
+def legacy_cells(keras: ModuleType) -> ModuleType:
+    """What `tf.nn.rnn_cell` is, of a `legacy_keras`."""
+    return cast(ModuleType, _attribute(_legacy(keras), "rnn_cell"))
+
+
+def around_normalization_layers(around: Around) -> Patched:
+    """Patch the module in which ``tensorflow.python.layers`` looks for batch normalisation."""
+    return patched(_module("tensorflow.python.layers.normalization"), "normalization", around)
+
+
 @contextlib.contextmanager
 def patched(owner: Any, name: str, around: Around) -> Iterator[None]:
     """Let ``around(original)`` take the place of a function or method of TensorFlow."""
@@ -190,6 +322,23 @@ def patched(owner: Any, name: str, around: Around) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, original)
+
+
+@contextlib.contextmanager
+def all_patched(owner: Any, functions: Mapping[str, Around]) -> Iterator[None]:
+    """Patch several functions or methods, by their names."""
+    with contextlib.ExitStack() as stack:
+        for name, around in functions.items():
+            stack.enter_context(patched(owner, name, around))
+        yield
+
+
+def _legacy(keras: ModuleType) -> Any:
+    return _attribute(_attribute(keras, "__internal__"), "legacy")
+
+
+def _base_session() -> Any:
+    return _named("tensorflow.python.client.session", "BaseSession")
 
 
 def _context() -> Any:

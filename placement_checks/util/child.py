@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -49,13 +49,20 @@ class Child(contextlib.AbstractContextManager["Child"]):
         replies: its standard output.
     """
 
-    def __init__(self, module: str, *arguments: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str],
+        is_shown: bool = False,
+    ) -> None:
         """Start it.
 
         Args:
             module: its name, such as ``placement_checks.placer.worker.main``.
             arguments: for it; the id of the parent process follows them.
             environment: variables beside those of this process.
+            is_shown: whether what it prints is shown on standard error, and not kept.
         """
         home = str(Path(__file__).resolve().parents[2])
         # Without empty parts, which would be the user's folder again.
@@ -67,7 +74,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
             [*_command(module), *arguments, str(self._owner)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=None if is_shown else self._errors,
             process_group=0,
             env={**os.environ, "PYTHONPATH": path, **environment},
         )
@@ -127,9 +134,9 @@ class Child(contextlib.AbstractContextManager["Child"]):
         self.end()
 
     def end(self) -> None:
-        """End it at once; a process that was forked from its owner only lets go of it."""
+        """End it and what it started; one that was forked from its owner only lets go of it."""
         if self.is_own:
-            self._process.kill()
+            end_group(self.pid)
             self._process.wait()
         else:
             self._process.returncode = 0  # of no concern here, nor is that it still runs
@@ -148,17 +155,28 @@ def ending(code: int) -> str:
     return f"ended with status {code}"
 
 
-def end_with_parent() -> None:
-    """End this process when the one that started it is gone.
+def end_group(leader: int) -> None:
+    """End a process and what it has started, where anything is left of it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def end_with_parent(last: Callable[[], object] = lambda: None) -> None:
+    """End this process and what it started when the one that started it is gone.
 
     Its input may stay open then, held by processes that were forked from that one.
+
+    Args:
+        last: what is done before.
     """
     parent = int(sys.argv[-1])
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        os._exit(1)
+        with contextlib.suppress(Exception):
+            last()
+        end_group(os.getpgrp())
 
     threading.Thread(target=watch, daemon=True).start()
 

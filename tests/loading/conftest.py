@@ -8,4 +8,4 @@ import pytest
 @pytest.fixture
 def no_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are told by a process of its own, which takes seconds to start."""
-    monkeypatch.setattr("placement_checks.loading.details.outputs_of", lambda _: {})
+    monkeypatch.setattr("placement_checks.loading.origins.outputs_of", lambda _: {})

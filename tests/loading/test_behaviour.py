@@ -12,7 +12,7 @@ import tensorflow as tf
 from placement_checks import place
 from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.targets import resolve
-from placement_checks.verification.gathering import with_numbers
+from placement_checks.verification.numbers import with_numbers
 
 tf1 = tf.compat.v1
 

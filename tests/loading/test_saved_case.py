@@ -193,6 +193,8 @@ def test_cases_are_saved_in_the_users_cache_one_for_each_program_and_folder(
     first = case.save("train.py:build")
     assert case.save("train.py:build") == first
     assert case.save("train.py:other") != first
+    assert case.save("a/train.py:build").name.startswith("train.py_build-")
+    assert case.save("a/train.py:build") != case.save("b/train.py:build")
     monkeypatch.chdir("/")
     elsewhere = case.save("train.py:build")
 

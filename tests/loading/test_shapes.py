@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from placement_checks.core.errors import PlacerError
 from placement_checks.loading import shapes
-from placement_checks.loading.details import GraphDetails
+from placement_checks.loading.origins import GraphFile
 from placement_checks.util import child
 
 
@@ -66,11 +66,11 @@ def test_a_process_that_fails_is_an_error_each_time_and_tried_once(
     if "sleep" in fault:
         monkeypatch.setattr(shapes, "_LIMIT", 1.0)
     code.append(fault)
-    details = GraphDetails(saved_graph(), None, None, [])
+    file = GraphFile(saved_graph())
 
     for _ in range(2):
         with pytest.raises(PlacerError) as caught:
-            details.outputs("x")
+            file.outputs("x", None)
 
         assert str(caught.value) == (
             f"the process that infers shapes: {said}; run it again, or leave out the rule"

@@ -1,8 +1,10 @@
-"""The user's source line of an op: outermost first, nobody else's frames."""
+"""The user's source lines of an op: outermost first, nobody else's frames."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -41,10 +43,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_where_is_the_outermost_line_and_the_frames_lead_inwards(folder: Path) -> None:
+def test_the_frames_lead_inwards_and_where_is_the_last(folder: Path) -> None:
     evidence = place("train.py:build")
 
-    assert evidence.placement.where("x") == "train.py:10"
+    assert evidence.placement.where("x") == "train.py:14"
     assert [str(frame) for frame in evidence.placement.details.frames("x")] == [
         "train.py:10",
         "train.py:14",
@@ -69,8 +71,8 @@ def test_frames_of_keras_and_tensorflow_are_passed_over(folder: Path) -> None:
 def test_ops_of_function_bodies_have_lines_too(folder: Path) -> None:
     evidence = place("train.py:build")
 
-    assert evidence.placement.where("cond/then/inside_0") == "train.py:10"
-    assert str(evidence.placement.details.frames("cond/then/inside_0")[-1]) == "train.py:16"
+    assert evidence.placement.where("cond/then/inside_0") == "train.py:16"
+    assert str(evidence.placement.details.frames("cond/then/inside_0")[0]) == "train.py:10"
 
 
 def test_lines_are_relative_to_the_current_folder(
@@ -82,9 +84,9 @@ def test_lines_are_relative_to_the_current_folder(
 
     placement = place("../train.py:build").placement
 
-    assert placement.where("x") == "../train.py:10"
+    assert placement.where("x") == "../train.py:14"
     monkeypatch.chdir(folder)
-    assert placement.where("x") == "train.py:10"
+    assert placement.where("x") == "train.py:14"
 
 
 def test_a_builder_at_hand_has_the_lines_of_its_own_folder() -> None:
@@ -97,3 +99,57 @@ def test_a_builder_at_hand_has_the_lines_of_its_own_folder() -> None:
 
     assert line is not None
     assert line.endswith(f"test_source_lines.py:{build.__code__.co_firstlineno + 1}")
+
+
+UNSAVED = """
+import tensorflow as tf
+from dataclasses import dataclass
+
+
+@dataclass
+class Net:
+    x: object
+
+    def __post_init__(self):
+        self.out = tf.exp(self.x, name="out")
+
+
+def build():
+    with tf.device("/gpu:0"):
+        Net(tf.compat.v1.placeholder(tf.float32, name="x"))
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<ipython-input-3-0f2d>", "/tmp/ipykernel_7/42.py", "<stdin>", "<string>", "<doctest a[0]>"],
+)
+def test_lines_of_code_that_is_in_no_file(name: str) -> None:
+    """And the method between them that Python generates for the dataclass is passed over."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(UNSAVED, name, "exec"), names)
+
+    details = place(names["build"]).placement.details
+
+    assert list(map(str, details.frames("out"))) == [f"{name}:16", f"{name}:11"]
+    assert str(details.device_line("out")) == f"{name}:15"
+
+
+def test_lines_of_what_a_file_executes(folder: Path) -> None:
+    (folder / "outer.py").write_text(f"exec({UNSAVED!r})")
+
+    placement = place("outer.py:build").placement
+
+    assert placement.where("out") == "<string>:11"
+
+
+def test_lines_of_a_module_in_an_archive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ZipFile(folder / "models.zip", "w") as archive:
+        archive.writestr("archived_layers.py", LAYERS.replace("layers.Dense(1", "layers.Dense(2"))
+    monkeypatch.syspath_prepend("models.zip")
+    (folder / "train.py").write_text(MAIN.replace("from layers", "from archived_layers"))
+
+    evidence = place("train.py:build")
+    kernel = next(variable.name for variable in evidence.variables if "kernel" in variable.name)
+
+    assert evidence.placement.where(kernel) == "models.zip/archived_layers.py:5"

@@ -84,6 +84,15 @@ def test_a_backward_op_has_its_forward_op(graph: tf.Graph) -> None:
     assert tf_internals.original_op(x.op) is None
 
 
+def test_an_op_knows_the_device_scopes_around_it() -> None:
+    with tf.Graph().as_default(), tf.device("/cpu:0"), tf1.device(lambda op: op.device):
+        inner, outer = tf_internals.device_scopes(tf.constant(1.0).op)
+
+    assert (outer.obj, outer.filename) == ("/cpu:0", __file__)
+    assert inner.obj == f"<lambda><{__file__}, {inner.lineno}>"
+    assert inner.lineno == outer.lineno > 0
+
+
 def test_a_function_has_its_body(graph: tf.Graph) -> None:
     tf.function(tf.tanh)(tf1.placeholder(tf.float32, []))
     (function,) = graph.as_graph_def().library.function
@@ -285,6 +294,176 @@ def test_each_strategy_makes_collective_keys() -> None:
     assert calls.noted
 
 
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("list_physical_devices", lambda: tf.config.list_physical_devices("GPU")),
+        ("list_logical_devices", lambda: tf.config.list_logical_devices("GPU")),
+        ("get_visible_devices", lambda: tf.config.get_visible_devices("GPU")),
+        ("set_visible_devices", lambda: tf.config.set_visible_devices([], "GPU")),
+        ("get_memory_growth", lambda: tf.config.experimental.get_memory_growth("gpu")),
+        ("set_memory_growth", lambda: tf.config.experimental.set_memory_growth("gpu", True)),
+        (
+            "get_logical_device_configuration",
+            lambda: tf.config.get_logical_device_configuration("gpu"),
+        ),
+        (
+            "set_logical_device_configuration",
+            lambda: tf.config.set_logical_device_configuration("gpu", []),
+        ),
+        ("get_device_details", lambda: tf.config.experimental.get_device_details("gpu")),
+        ("get_memory_info", lambda: tf.config.experimental.get_memory_info("gpu")),
+        ("reset_memory_stats", lambda: tf.config.experimental.reset_memory_stats("gpu")),
+        ("num_gpus", lambda: sys.modules["tensorflow.python.eager.context"].num_gpus()),
+    ],
+)
+def test_the_configuration_asks_the_context(name: str, ask: Callable[[], Any]) -> None:
+    asked: list[str] = []
+
+    def noting(_: Any) -> Callable[..., None]:
+        return lambda *_, **__: asked.append(name)
+
+    with tf_internals.around_context({name: noting}):
+        ask()
+    assert asked == [name]
+
+
+def test_local_devices_are_listed_by_one_function() -> None:
+    device_lib = sys.modules["tensorflow.python.client.device_lib"]
+    calls = Calls()
+
+    with tf_internals.around_listed_devices(calls):
+        found = device_lib.list_local_devices(tf1.ConfigProto(device_count={"CPU": 2}))
+
+    assert [each.name for each in found] == ["/device:CPU:0", "/device:CPU:1"]
+    ((given,),) = calls.noted
+    assert tf1.ConfigProto.FromString(given).device_count["CPU"] == 2
+
+
+@pytest.mark.usefixtures("graph")
+def test_sessions_list_devices_that_others_can_be_made_of() -> None:
+    calls = Calls()
+    with tf_internals.around_session_devices(calls), tf1.Session() as session:
+        (cpu,) = session.list_devices()
+
+    assert calls.noted == [(session,)]
+    made = type(cpu)("/device:GPU:0", "GPU", 1, 2)
+    assert (made.name, made.device_type, made.memory_limit_bytes, made.incarnation) == (
+        "/device:GPU:0",
+        "GPU",
+        1,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ask", "function"),
+    [
+        ("select_cross_device_ops", "cross_device_ops"),
+        ("_make_collective_ops_with_fallbacks", "mirrored_strategy"),
+    ],
+)
+def test_strategies_choose_a_reduction_by_the_devices(ask: str, function: str) -> None:
+    assert ask in tf_internals.CHOOSING_A_REDUCTION
+    module = sys.modules[f"{tf_internals.STRATEGIES}{function}"]
+    assert f"def {ask}(" in Path(str(module.__file__)).read_text()
+
+
+@pytest.mark.parametrize("name", sorted(tf_internals.ASKED_THROUGH))
+def test_programs_ask_through_modules_that_exist(name: str) -> None:
+    assert name in sys.modules
+
+
+def test_a_function_tells_the_number_of_gpus() -> None:
+    module, name = tf_internals.NUMBER_OF_GPUS
+    assert getattr(sys.modules[module], name).__code__.co_name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("DeleteFile", lambda: tf.io.gfile.remove("x")),
+        ("DeleteRecursively", lambda: tf1.gfile.DeleteRecursively("x")),
+        ("RenameFile", lambda: tf1.gfile.Rename("x", "y", overwrite=True)),
+        ("CopyFile", lambda: tf.io.gfile.copy("x", "y", overwrite=True)),
+        ("WritableFile", lambda: tf.io.gfile.GFile("x", "w").write("")),
+    ],
+)
+def test_gfile_reaches_files_by(name: str, use: Callable[[], Any]) -> None:
+    given: list[Any] = []
+
+    class Writable:
+        def __init__(self, *args: Any) -> None:
+            given.append(args)
+
+        def append(self, text: bytes) -> None:
+            pass
+
+    with tf_internals.around_files({name: lambda _: Writable}):
+        use()
+
+    expected: dict[str, tuple[Any, ...]] = {
+        "RenameFile": (b"y", True),
+        "CopyFile": (b"y", True),
+        "WritableFile": (b"w",),
+    }
+    assert given == [(b"x", *expected.get(name, ()))]
+
+
+def test_servers_are_made_of_functions_of_c(capfd: pytest.CaptureFixture[str]) -> None:
+    called: list[str] = []
+
+    def noting(name: str) -> Callable[..., Any]:
+        return lambda _: lambda *_: called.append(name) or name  # type: ignore[func-returns-value]
+
+    names = [f"TF_{name}" for name in ("NewServer", "ServerStart", "ServerTarget", "ServerJoin")]
+    with tf_internals.around_servers({name: noting(name) for name in names}):
+        server = tf.distribute.Server({"worker": ["localhost:0"]})
+        assert server.target == "TF_ServerTarget"
+        server.join()
+        tf_internals.forget_server(server)
+        del server
+    with tf_internals.around_servers({"TF_ServerStop": noting("TF_ServerStop")}):
+        server = tf.distribute.Server.create_local_server(start=False)
+        del server
+
+    assert called == [*names, "TF_ServerStop"]
+    assert "Exception ignored" not in capfd.readouterr().err
+
+
+def test_a_module_of_tensorflows_own() -> None:
+    assert tf_internals.internal_module("framework.ops").Graph is tf.Graph  # type: ignore[union-attr]
+    assert tf_internals.internal_module("ops.no_such_ops") is None
+    assert tf_internals.internal_module("no_such.ops") is None
+
+
+@pytest.mark.usefixtures("graph")
+def test_keras_2_has_the_layers_and_cells_of_tensorflow_1() -> None:
+    keras = tf_internals.legacy_keras("keras" if KERAS_2 else "tf_keras")
+
+    x = tf1.placeholder(tf.float32, [2, 3])
+    dense = tf_internals.legacy_layers(keras).dense(x, 4, name="head")
+    cell = tf_internals.legacy_cells(keras).GRUCell(4)
+
+    assert dense.name == "head/BiasAdd:0"
+    assert cell.output_size == 4
+    with pytest.raises(InputError, match=r"has no no_such_keras\.api\._v1\.keras, which"):
+        tf_internals.legacy_keras("no_such_keras")
+
+
+def test_layers_look_for_batch_normalisation_in_one_module() -> None:
+    layers = tf_internals.internal_module("layers.normalization")
+
+    class Made:
+        BatchNormalization = "made"
+
+    with tf_internals.around_normalization_layers(lambda _: lambda: None):
+        with pytest.raises(AttributeError):
+            _ = layers.BatchNormalization  # type: ignore[union-attr]
+    with tf_internals.around_normalization_layers(lambda _: Made):
+        assert layers.BatchNormalization == "made"  # type: ignore[union-attr]
+
+
 def test_a_name_that_is_gone_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients_util = sys.modules["tensorflow.python.ops.gradients_util"]
     monkeypatch.delattr(gradients_util, "_GradientsHelper")
@@ -360,7 +539,8 @@ def own(tree: ast.AST) -> Iterator[str]:
 )
 def test_no_other_module_knows_such_a_name(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    public = {*own(tree), "_exit", "_replace", "_asdict"}  # of os, and of named tuples
+    # Of os, of sys, and of named tuples.
+    public = {*own(tree), "_exit", "_current_frames", "_replace", "_asdict"}
 
     assert not [
         name

@@ -1,0 +1,198 @@
+"""Where a graph came from, and what that tells of its ops beyond the GraphDef."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from placement_checks.core.errors import PlacerError
+from placement_checks.core.placement import Details, Frame, Tensor
+from placement_checks.loading.device_scopes import deciding_line
+from placement_checks.loading.shapes import outputs_of
+from placement_checks.loading.source_lines import current_folder, users_frames
+from placement_checks.loading.tf_internals import function_body, original_op
+
+_MAX_IMPORTED_OPS = 200_000  # ops of a file; a million would take 4 GB for their shapes
+
+
+class BodyOp(NamedTuple):
+    """An op in the body of a function: the function, and the op's name in there."""
+
+    function: str
+    name: str
+
+
+class Origin:
+    """Tells of an op what its node in a GraphDef does not have. This base class knows nothing.
+
+    ``body`` is where the op is, if it is in the body of a function.
+    """
+
+    def frames(self, _op: str, _body: BodyOp | None) -> Sequence[Frame]:
+        """The user's source lines that built the op, the outermost first."""
+        return ()
+
+    def device_line(self, _op: str, _body: BodyOp | None) -> Frame | None:
+        """The user's line that decided the device which the op asks for."""
+        return None
+
+    def outputs(self, _op: str, _body: BodyOp | None) -> Sequence[Tensor]:
+        """What the op yields; empty where that is not known."""
+        return ()
+
+    def forward_op(self, _op: str) -> str:
+        """The op whose gradient a backward op computes; ``""`` where that is not known."""
+        return ""
+
+
+class LiveGraph(Origin):
+    """A ``tf.Graph`` of this process.
+
+    Args:
+        graph: the graph.
+        names: those of its ops, in their order.
+        folder: where the user's source lines are; None for anywhere but in libraries.
+    """
+
+    def __init__(self, graph: tf.Graph, names: Sequence[str], folder: Path | None) -> None:
+        self.graph = graph
+        self._names = names
+        self._folder = folder
+        self._frames: dict[tuple[Any, str], Sequence[Frame]] = {}
+
+    def frames(self, op: str, body: BodyOp | None) -> Sequence[Frame]:
+        live = self._op(op, body)
+        if live is None:
+            return ()
+        built = (live.traceback, current_folder())
+        frames = self._frames.get(built)
+        if frames is None:  # many ops are made by one call of the user's
+            frames = self._frames[built] = users_frames(live.traceback, self._folder)
+        return frames
+
+    def device_line(self, op: str, body: BodyOp | None) -> Frame | None:
+        live = self._op(op, body)
+        return None if live is None else deciding_line(live, self._folder)
+
+    def outputs(self, op: str, body: BodyOp | None) -> Sequence[Tensor]:
+        live = self._op(op, body)
+        if live is None:
+            return ()
+        return [
+            Tensor(output.dtype.base_dtype.name, dims(output.shape)) for output in live.outputs
+        ]
+
+    def forward_op(self, op: str) -> str:
+        live = self._op(op, None)
+        original = None if live is None else original_op(live)
+        return "" if original is None else str(original.name)
+
+    def _op(self, op: str, body: BodyOp | None) -> Any:
+        """The live op; None for one that Python has not traced."""
+        try:
+            return self._ops[op] if body is None else _in_body(self.graph, body)
+        except (KeyError, ValueError):
+            return None
+
+    @cached_property
+    def _ops(self) -> dict[str, tf.Operation]:
+        """All at once is faster than one by one; a GraphDef has the order of its graph."""
+        return dict(zip(self._names, self.graph.get_operations(), strict=False))
+
+
+class GraphFile(Origin):
+    """A file: the outputs of its ops are inferred once, and only if a rule needs them."""
+
+    def __init__(self, graph_def: Any) -> None:
+        self._graph_def = graph_def
+
+    def outputs(self, op: str, _body: BodyOp | None) -> Sequence[Tensor]:
+        if isinstance(self._outputs, PlacerError):
+            raise self._outputs
+        return self._outputs.get(op, ())
+
+    @cached_property
+    def _outputs(self) -> Mapping[str, Sequence[Tensor]] | PlacerError:
+        if len(self._graph_def.node) > _MAX_IMPORTED_OPS:
+            return {}
+        try:
+            return outputs_of(self._graph_def)
+        except PlacerError as error:
+            return error
+
+
+@dataclass(frozen=True)
+class Recorded(Origin):
+    """A graph of another process, which has recorded what it knows of each op.
+
+    Attributes:
+        frames_of: the user's source lines that built an op.
+        device_lines: the line that decided which device an op asks for.
+        outputs_of: what an op yields.
+        forward_ops: for a backward op the one whose gradient it computes.
+    """
+
+    frames_of: Mapping[str, Sequence[Frame]] = field(repr=False)
+    device_lines: Mapping[str, Frame] = field(repr=False)
+    outputs_of: Mapping[str, Sequence[Tensor]] = field(repr=False)
+    forward_ops: Mapping[str, str] = field(repr=False)
+
+    @staticmethod
+    def of(details: Details, ops: Iterable[str]) -> Recorded:
+        """What the details of a live graph tell of some ops; what many have is kept once."""
+        kept: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+        def once(value: Sequence[Any]) -> tuple[Any, ...]:
+            return kept.setdefault(tuple(value), tuple(value))
+
+        ops = tuple(ops)
+        lines = {op: details.device_line(op) for op in ops}
+        forward = {op: details.forward_op(op) for op in ops}
+        return Recorded(
+            {op: once(details.frames(op)) for op in ops},
+            {op: line for op, line in lines.items() if line is not None},
+            {op: once(details.outputs(op)) for op in ops},
+            {op: original for op, original in forward.items() if original},
+        )
+
+    def frames(self, op: str, _body: BodyOp | None) -> Sequence[Frame]:
+        return self.frames_of.get(op, ())
+
+    def device_line(self, op: str, _body: BodyOp | None) -> Frame | None:
+        return self.device_lines.get(op)
+
+    def outputs(self, op: str, _body: BodyOp | None) -> Sequence[Tensor]:
+        return self.outputs_of.get(op, ())
+
+    def forward_op(self, op: str) -> str:
+        return self.forward_ops.get(op, "")
+
+
+def dims(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
+    """A static shape as numbers; None if its rank is not known.
+
+    What a `TensorShape` yields one by one are objects that cannot be hashed once
+    ``disable_v2_behavior`` was called.
+    """
+    return None if shape.rank is None else tuple(shape.as_list())
+
+
+def _in_body(graph: tf.Graph, op: BodyOp) -> tf.Operation:
+    """The op of a traced body; a FunctionDef may have added a number to its name.
+
+    Raises:
+        KeyError: there is no such op.
+    """
+    body = function_body(graph, op.function)
+    if body is None:
+        raise KeyError(op.function)
+    try:
+        return body.get_operation_by_name(op.name)
+    except KeyError:
+        return body.get_operation_by_name(re.sub(r"_\d+$", "", op.name))

@@ -1,0 +1,283 @@
+"""Watches the sessions of a program until its first training step, which is not run.
+
+All that a session runs comes by one private method, also from hooked and monitored sessions;
+callables and partial runs are made of such runs. What comes before the first step runs on the CPU,
+softly: the GPUs need not exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import tensorflow as tf
+
+from placement_checks.core.program import Step
+from placement_checks.core.returned import Scalars
+from placement_checks.loading.gradient_notes import GradientNotes
+from placement_checks.loading.session_runs import (
+    begin_partial_run,
+    callable_of_run,
+    made_up,
+    rows_of_pipelines,
+    run_next_part,
+    soft,
+)
+from placement_checks.loading.source_lines import users_frames
+from placement_checks.loading.tf_internals import (
+    Around,
+    around_other_runs,
+    around_runs,
+    around_sessions,
+    options_buffer,
+)
+from placement_checks.loading.training_runs import GraphRuns, Run
+
+tf1 = tf.compat.v1
+
+_MOST_STEPS = 20  # made up, while optimisers are left that have not run
+_READING_LIMIT = 20.0  # seconds for all runs that only read the model
+
+
+class Stopped(BaseException):
+    """Ends a program at its first training step; it is no `Exception`, which programs catch."""
+
+
+@dataclass(frozen=True)
+class SeenStep:
+    """A training step that was about to run.
+
+    Attributes:
+        graph: the session's graph.
+        config: the session's configuration as the program wrote it.
+        train_ops: what was fetched or run that changes variables.
+        reported: the other tensors that were fetched.
+        fed: what was fed, or would have come from a pipeline, by the names of tensors.
+        updates: the ops by which trainable variables learn.
+        called_at: the user's line that ran it; ``""`` where only libraries did.
+    """
+
+    graph: tf.Graph
+    config: Any
+    train_ops: Sequence[tf.Operation | tf.Tensor]
+    reported: Sequence[tf.Tensor]
+    fed: Mapping[str, Any]
+    updates: frozenset[tf.Operation]
+    called_at: str
+
+    @property
+    def losses(self) -> Scalars:
+        """The scalars of floats among what it reports."""
+        return Scalars(
+            tensor
+            for tensor in self.reported
+            if tensor.dtype.is_floating and tensor.shape.rank == 0
+        )
+
+
+class Watch:
+    """What is seen of a program's sessions.
+
+    Args:
+        notes: what is noted of the gradients that are taken, by graph.
+        ended: called when no further step is expected; it does not return.
+
+    Attributes:
+        steps: the distinct training steps, in the order in which they came.
+        sessions: how many were opened.
+        runs: how many runs there were.
+        servers: the addresses that sessions were opened on, which are not connected to.
+        graphs: the graphs that something was run of.
+        has_kept_gradients: whether a run that does not train has, as those do whose gradients a
+            later one applies.
+    """
+
+    def __init__(self, notes: Mapping[tf.Graph, GradientNotes], ended: Callable[[], None]) -> None:
+        self.steps: list[SeenStep] = []
+        self.sessions = 0
+        self.runs = 0
+        self.servers: list[str] = []
+        self.graphs: dict[tf.Graph, GraphRuns] = {}
+        self.has_kept_gradients = False
+        self._notes = notes
+        self._ended = ended
+        self._configs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._remote: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._made_up_steps = 0
+        self._seconds_of_reading = 0.0
+        self._lock = threading.RLock()
+
+    @property
+    def graph(self) -> tf.Graph | None:
+        """The graph that is trained; None where no step was seen."""
+        return self.steps[0].graph if self.steps else None
+
+    @property
+    def own_steps(self) -> Sequence[SeenStep]:
+        """The steps of that graph; those of another are those of another program."""
+        return [step for step in self.steps if step.graph is self.graph]
+
+    @property
+    def step(self) -> Step:
+        """All steps that were seen of one graph, as one: those of a GAN take turns."""
+        return Step(
+            train_op=[op for step in self.own_steps for op in step.train_ops],
+            loss=Scalars(loss for step in self.own_steps for loss in step.losses),
+            config=self.own_steps[0].config,
+        )
+
+    @property
+    def fed(self) -> Mapping[str, Any]:
+        """What these steps were fed, by the names of tensors."""
+        return {name: value for step in self.own_steps for name, value in step.fed.items()}
+
+    @property
+    def never_run(self) -> set[tf.Operation]:
+        """The ops of optimisers in the graphs of the steps that none of the steps has run."""
+        return {
+            op
+            for graph in {step.graph for step in self.steps}
+            for op in self.graphs[graph].optimizer_ops() - self._updates
+        }
+
+    @property
+    def _updates(self) -> frozenset[tf.Operation]:
+        return frozenset[tf.Operation]().union(*(step.updates for step in self.steps))
+
+    def open(self, original: Callable[..., None]) -> Callable[..., None]:
+        """The constructor of sessions, which opens none on a server."""
+
+        def opened(session: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
+            written = tf1.ConfigProto() if config is None else config
+            original(session, "", graph, soft(written))
+            self.sessions += 1
+            self._configs[session] = written
+            if target:
+                self._remote[session] = target
+                self.servers.append(tf.compat.as_text(target))
+
+        return opened
+
+    def run(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """What all runs end in, which executes no training step."""
+
+        def ran(
+            session: Any,
+            handle: Any,
+            targets: Sequence[tf.Operation],
+            fetches: Sequence[tf.Tensor],
+            feeds: Mapping[Any, Any],
+            options: Any,
+            metadata: Any,
+        ) -> list[Any]:
+            execute = partial(original, session, handle, targets, fetches, feeds)
+            run = self._run_of(session.graph, [*targets, *fetches])
+            if run.updates:
+                self._note(session, run, [*targets, *fetches], feeds, original)
+            if run.updates or session in self._remote:
+                return list(map(made_up, fetches))
+            only_reads = run.reads and not run.changes and not targets
+            if only_reads and options is None:
+                return self._read(execute, metadata) or list(map(made_up, fetches))
+            return execute(options, metadata)
+
+        return ran
+
+    def _run_of(self, graph: tf.Graph, fetched: Iterable[tf.Operation | tf.Tensor]) -> Run:
+        with self._lock:
+            self.runs += 1
+            if graph not in self.graphs:
+                self.graphs[graph] = GraphRuns(graph, self._notes[graph])
+            run = self.graphs[graph].run_of(map(op_of, fetched))
+            self.has_kept_gradients |= run.keeps_gradients and not run.updates
+            return run
+
+    def _note(
+        self,
+        session: Any,
+        run: Run,
+        fetched: Sequence[tf.Operation | tf.Tensor],
+        feeds: Mapping[Any, Any],
+        execute: Callable[..., list[Any]],
+    ) -> None:
+        """Note a training step, which may be the last one."""
+        rows: Mapping[str, Any] = {}
+        if run.updates - self._updates and session not in self._remote:
+            roots = [item.name for item in fetched] + self._notes[session.graph].objectives
+            rows = rows_of_pipelines(execute, session, roots)  # while other threads fill them
+        with self._lock:
+            runs = self.graphs[session.graph]
+            if run.updates - self._updates:
+                fed = {feed.deref().name: np.array(value) for feed, value in feeds.items()}
+                self.steps.append(self._step(session, runs, run, fetched, {**rows, **fed}))
+            self._made_up_steps += 1
+            if self._made_up_steps > _MOST_STEPS or not runs.optimizer_ops() - self._updates:
+                self._ended()
+
+    def _step(
+        self,
+        session: Any,
+        runs: GraphRuns,
+        run: Run,
+        fetched: Sequence[tf.Operation | tf.Tensor],
+        fed: Mapping[str, Any],
+    ) -> SeenStep:
+        # Hooks fetch counters and updates of statistics beside the train op.
+        changes = [runs.run_of([op_of(item)]).changes for item in fetched]
+        frames = users_frames(traceback.extract_stack(), None)
+        return SeenStep(
+            session.graph,
+            self._configs[session],
+            [item for item, is_changing in zip(fetched, changes, strict=True) if is_changing],
+            [
+                item
+                for item, is_changing in zip(fetched, changes, strict=True)
+                if not is_changing and isinstance(item, tf.Tensor)
+            ],
+            fed,
+            run.updates,
+            str(frames[-1]) if frames else "",
+        )
+
+    def _read(self, execute: Callable[..., list[Any]], metadata: Any) -> list[Any] | None:
+        """What a run gives that only reads the model; None if it takes too long.
+
+        Programs paint pictures or evaluate before they train, on CPUs much slower than on GPUs.
+        """
+        left = _READING_LIMIT - self._seconds_of_reading
+        if left <= 0:
+            return None
+        begin = time.monotonic()
+        try:
+            with options_buffer(tf1.RunOptions(timeout_in_ms=math.ceil(left * 1000))) as options:
+                return execute(options, metadata)
+        except tf.errors.DeadlineExceededError:
+            return None
+        finally:
+            self._seconds_of_reading += time.monotonic() - begin
+
+
+@contextlib.contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """Watch all sessions in this block."""
+    others: Mapping[str, Around] = {
+        "make_callable": callable_of_run,
+        "partial_run_setup": lambda _: begin_partial_run,
+        "partial_run": lambda _: run_next_part,
+    }
+    with around_sessions(watch.open), around_runs(watch.run), around_other_runs(others):
+        yield
+
+
+def op_of(item: tf.Operation | tf.Tensor) -> tf.Operation:
+    """An op itself, or the one that a tensor comes from."""
+    return item.op if isinstance(item, tf.Tensor) else item

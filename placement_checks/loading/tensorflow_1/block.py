@@ -1,0 +1,59 @@
+"""Runs code of TensorFlow 1 on TensorFlow 2."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from placement_checks.loading.behaviour import Behaviour
+from placement_checks.loading.tensorflow_1.import_hook import importing
+from placement_checks.loading.tensorflow_1.keras_2 import of_keras_2
+from placement_checks.loading.tensorflow_1.moved_names import moved_names
+from placement_checks.loading.tensorflow_1.old_names import old_names
+from placement_checks.loading.tensorflow_1.stand_in import StandIn
+from placement_checks.loading.tensorflow_1.used import Used
+
+
+@contextlib.contextmanager
+def as_tensorflow_1() -> Iterator[Used]:
+    """In this block, code that says ``import tensorflow as tf`` gets version 1.
+
+    That is `tf.compat.v1` with TensorFlow 2's behaviour off, with `tf.contrib`, and with what
+    numpy, Python and scipy had in its time. Code of this package gets TensorFlow as it is
+    installed. Afterwards all is as before; what the program defined must run in the block too.
+    """
+    import tensorflow as tf
+
+    used = Used()
+    before = Behaviour.now()
+    with contextlib.ExitStack() as stack:
+        stack.callback(before.restore)
+        stack.enter_context(old_names())
+        stack.enter_context(moved_names(tf.compat.v1))
+        stack.enter_context(of_keras_2(tf.compat.v1))
+        stack.enter_context(importing(StandIn(tf, used), tf))
+        with _unlogged():
+            _OFF.restore()
+        yield used
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without TensorFlow's warning that references to variables are an old thing."""
+    logger = logging.getLogger("tensorflow")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+_OFF = Behaviour(
+    v2_behavior=False,
+    eager_execution=False,
+    v2_tensorshape=False,
+    resource_variables=False,
+    tensor_equality=False,
+    control_flow_v2=False,
+)

@@ -1,0 +1,1 @@
+"""Parts of ``tf.contrib`` and ``tensorflow.examples`` that stand nowhere else."""

@@ -1,0 +1,129 @@
+"""``tensorflow.examples.tutorials.mnist.input_data``: reads the digits from their four files."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+_CLASSES = 10
+_SIDE = 28
+
+
+class DataSet:
+    """Pictures and their labels, given out in batches."""
+
+    def __init__(self, images: Array, labels: Array, seed: int | None = None) -> None:
+        self.images = images
+        self.labels = labels
+        self.epochs_completed = 0
+        self._position = 0
+        self._order = np.arange(len(images))
+        self._random = np.random.default_rng(seed)
+
+    @property
+    def num_examples(self) -> int:
+        """How many there are."""
+        return len(self.images)
+
+    def next_batch(
+        self, batch_size: int, fake_data: bool = False, shuffle: bool = True
+    ) -> tuple[Array, Array]:
+        """The next pictures and labels; after the last it begins again, in another order."""
+        del fake_data  # made-up pictures are made when they are read
+        if shuffle and self._position == self.epochs_completed == 0:
+            self._shuffle()
+        rows: list[Array] = []
+        while self.num_examples and (missing := batch_size - sum(map(len, rows))) > 0:
+            rows.append(self._order[self._position : self._position + missing])
+            self._position += missing
+            if self._position > self.num_examples:
+                self._begin_again(shuffle)
+        chosen = np.concatenate([np.empty(0, int), *rows])
+        return self.images[chosen], self.labels[chosen]
+
+    def _begin_again(self, shuffle: bool) -> None:
+        self.epochs_completed += 1
+        self._position = 0
+        if shuffle:
+            self._shuffle()
+
+    def _shuffle(self) -> None:
+        self._order = self._random.permutation(self.num_examples)
+
+
+class Datasets(NamedTuple):
+    """The digits: 60,000 to train with, some of which are set aside, and 10,000 to test with."""
+
+    train: DataSet
+    validation: DataSet
+    test: DataSet
+
+
+def read_data_sets(
+    train_dir: str,
+    fake_data: bool = False,
+    one_hot: bool = False,
+    dtype: Any = np.float32,
+    reshape: bool = True,
+    validation_size: int = 5000,
+    seed: int | None = None,
+    source_url: str = "",
+) -> Datasets:
+    """Read the digits from a folder; they are not downloaded.
+
+    Args:
+        train_dir: the folder.
+        fake_data: make up pictures, and read nothing.
+        one_hot: labels are rows of ten numbers.
+        dtype: float32, for values from 0 to 1, or uint8, for those of the file.
+        reshape: pictures are rows of 784 numbers.
+        validation_size: how many of those to train with are set aside.
+        seed: of the order of rows.
+        source_url: where they could be had.
+
+    Raises:
+        FileNotFoundError: a file is not there.
+    """
+    del source_url
+    kind = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+
+    def part(name: str) -> tuple[Array, Array]:
+        pictures, labels = _made_up() if fake_data else _read(Path(train_dir), name)
+        pictures = pictures.reshape(-1, _SIDE * _SIDE) if reshape else pictures
+        if kind == np.float32:
+            pictures = pictures.astype(np.float32) / 255
+        return pictures, np.eye(_CLASSES)[labels] if one_hot else labels
+
+    (images, labels), test = part("train"), part("t10k")
+    return Datasets(
+        DataSet(images[validation_size:], labels[validation_size:], seed),
+        DataSet(images[:validation_size], labels[:validation_size], seed),
+        DataSet(*test, seed),
+    )
+
+
+def _made_up() -> tuple[Array, Array]:
+    return np.full((10_000, _SIDE, _SIDE, 1), 255, np.uint8), np.zeros(10_000, np.uint8)
+
+
+def _read(folder: Path, name: str) -> tuple[Array, Array]:
+    pictures = _bytes(folder / f"{name}-images-idx3-ubyte.gz", header=16)
+    return pictures.reshape(-1, _SIDE, _SIDE, 1), _bytes(
+        folder / f"{name}-labels-idx1-ubyte.gz", header=8
+    )
+
+
+def _bytes(file: Path, header: int) -> Array:
+    try:
+        content = gzip.decompress(file.read_bytes())
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{file} is not there, and --v1 does not download it; "
+            "put the four files of MNIST into this folder"
+        ) from None
+    return np.frombuffer(content, np.uint8, offset=header)

@@ -1,0 +1,1 @@
+"""Programs as they are, watched until their first training step."""

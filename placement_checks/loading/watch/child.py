@@ -1,0 +1,79 @@
+"""Runs a program until its first training step, and answers with what it has built.
+
+Run as ``python -m placement_checks.loading.watch.child PARENT``; it ends when the process PARENT
+is gone. The answer is written inside of the step, and the process ended there: what the program
+does when it ends (threads, workers, ``finally`` that deletes) is not waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import site
+import sys
+from pathlib import Path
+
+from placement_checks.core.errors import as_error
+from placement_checks.loading.start import import_tensorflow
+from placement_checks.loading.watch.answers import VISIBLE_GPUS, Asked, end_with
+from placement_checks.loading.watch.set_aside import put_back
+from placement_checks.util.child import answer_stream, end_with_parent
+
+_HOME = str(Path(__file__).resolve().parents[3])
+_DRIVER = Path("/dev/nvidiactl")
+
+
+def main() -> None:
+    """Answer one request."""
+    answers = answer_stream()
+    asked: Asked = pickle.load(sys.stdin.buffer)
+    end_with_parent(lambda: put_back(asked.journal))
+    _close_stdin()
+    _leave_our_path(asked)
+    try:
+        import_tensorflow()
+        _show_gpus(asked)
+        from placement_checks.loading.watch.watched import Watched
+
+        answer: object = Watched(asked, answers).run()
+    except BaseException as fault:  # user code may raise what is no Exception
+        answer = as_error(asked.script.target, fault)
+    end_with(answer, answers)
+
+
+def _show_gpus(asked: Asked) -> None:
+    """Let ``CUDA_VISIBLE_DEVICES`` name as many GPUs as the program finds, if it was set.
+
+    So far it hid those of this machine from TensorFlow, which reads it once.
+    """
+    if _DRIVER.exists():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices("GPU")
+    del os.environ[VISIBLE_GPUS]
+    if asked.names_gpus:
+        os.environ[VISIBLE_GPUS] = ",".join(map(str, range(asked.gpus)))
+
+
+def _close_stdin() -> None:
+    """Let a question on the terminal meet the end of the input."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+
+
+def _leave_our_path(asked: Asked) -> None:
+    """Find modules where ``python train.py`` finds them, also in processes that it starts.
+
+    This package came first so far; where it is installed, that is where other packages are too.
+    """
+    given = [folder for folder in (asked.python_path or "").split(os.pathsep) if folder]
+    others = [folder for folder in sys.path if folder not in (_HOME, *given)]
+    installed = [_HOME] if _HOME in map(os.path.realpath, site.getsitepackages()) else []
+    sys.path[:] = [*given, *others, *installed]
+    os.environ.pop("PYTHONPATH", None)
+    if asked.python_path is not None:
+        os.environ["PYTHONPATH"] = asked.python_path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""A program that another process has built, as values that can be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensorflow.core.framework import graph_pb2
+
+from placement_checks.core.machines import Machine
+from placement_checks.core.placement import StepOps
+from placement_checks.core.program import AppliedGradient, InitialState, Step
+from placement_checks.loading.building import Built
+from placement_checks.loading.graph_reading import GraphSource, requested
+from placement_checks.loading.initial_state import initial_state
+from placement_checks.loading.origins import Recorded
+from placement_checks.loading.watch.servers import RecordedServer
+from placement_checks.util.garbage import gc_paused
+
+
+@dataclass(frozen=True)
+class RecordedProgram:
+    """What is known of a built program, without TensorFlow's objects.
+
+    Attributes:
+        graph_def: its serialised ``GraphDef``.
+        collections: names of variables by collection.
+        origin: what is known of its ops beside.
+        step_ops: what is known of its training step.
+        initial: how its variables get their first values.
+        applied: the gradients that are applied.
+        fed: what its first training step was fed.
+        turns: how many different training steps it takes in turn.
+        inputs: the names of placeholders by the names of arrays, as the program returned them.
+        policy: what it does differently on purpose.
+        notes: what its report says beside the rules.
+        asked_for_gpus: whether it asked how many GPUs there are.
+        server: the server of a cluster that it made; None where it made none.
+    """
+
+    graph_def: bytes
+    collections: Mapping[str, Sequence[str]]
+    origin: Recorded
+    step_ops: StepOps
+    initial: InitialState
+    applied: Sequence[AppliedGradient]
+    fed: Mapping[str, Any]
+    turns: int
+    inputs: Any
+    policy: Mapping[str, Mapping[str, Any]]
+    notes: Sequence[str]
+    asked_for_gpus: bool
+    server: RecordedServer | None
+
+    @staticmethod
+    @gc_paused()
+    def of(built: Built, notes: Sequence[str], server: RecordedServer | None) -> RecordedProgram:
+        """Record a program that was built in this process."""
+        source = built.source
+        assert source.live is not None
+        placement = requested(source)
+        return RecordedProgram(
+            source.graph_def.SerializeToString(),
+            source.collections,
+            Recorded.of(placement.details, placement.ops),
+            source.step_ops,
+            initial_state(source.live, placement.variables),
+            built.applied,
+            built.fed,
+            built.turns,
+            _names(built.step.inputs),
+            built.step.policy,
+            notes,
+            built.asked_for_gpus,
+            server,
+        )
+
+    @property
+    def step(self) -> Step:
+        """What was returned or run, as far as it matters outside of the graph."""
+        return Step(inputs=self.inputs, config=self.step_ops.session, policy=self.policy)
+
+    def machine(self, gpus: int) -> Machine | None:
+        """The cluster that it made a server of, whose workers have so many GPUs."""
+        if self.server is None or self.server.is_alone:
+            return None
+        machine = Machine.of_cluster(self.server.cluster, gpus)
+        return replace(machine, stated_master=(self.server.job, self.server.task))
+
+    def source(self, name: str) -> GraphSource:
+        """Its graph, to be placed."""
+        graph_def = graph_pb2.GraphDef.FromString(self.graph_def)
+        return GraphSource(name, graph_def, self.collections, self.origin, self.step_ops)
+
+
+def _names(inputs: Any) -> Any:
+    """The inputs that a program returned, with the names of tensors for the tensors."""
+    if isinstance(inputs, Mapping):
+        return {str(key): getattr(value, "name", value) for key, value in inputs.items()}
+    return inputs and list(map(_names, inputs))

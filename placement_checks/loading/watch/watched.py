@@ -1,0 +1,178 @@
+"""A program that is watched in this process, which is its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from placement_checks.core.errors import InputError, as_error
+from placement_checks.core.program import Program
+from placement_checks.loading.building import Building, Built, build, noting
+from placement_checks.loading.sessions import Watch
+from placement_checks.loading.source_lines import users_frames
+from placement_checks.loading.targets import resolve
+from placement_checks.loading.tensorflow_1 import Used, as_tensorflow_1
+from placement_checks.loading.training_runs import trainable_variables
+from placement_checks.loading.users_code import users_code
+from placement_checks.loading.watch.answers import Asked, end_with
+from placement_checks.loading.watch.kept_files import files_kept
+from placement_checks.loading.watch.notes import notes_of, version_1_notes
+from placement_checks.loading.watch.outdated import explain_outdated
+from placement_checks.loading.watch.recorded import RecordedProgram
+from placement_checks.loading.watch.running import programs_started, run_as_main
+from placement_checks.loading.watch.servers import RecordedServer, servers_recorded
+from placement_checks.util.text import plural
+
+_BEFORE = "before its first training step it"
+
+
+class Watched:
+    """A program, run until its first training step.
+
+    Args:
+        asked: which one, for how many GPUs.
+        answers: where the answer goes.
+    """
+
+    def __init__(self, asked: Asked, answers: BinaryIO) -> None:
+        self._script = asked.script.for_gpus(asked.gpus)
+        self._gpus = asked.gpus
+        self._journal = asked.journal
+        self._answers = answers
+        self._folder = Path.cwd()
+        self._process = os.getpid()
+        self._main = threading.get_ident()
+        self._surroundings = contextlib.ExitStack()
+        self._files = contextlib.ExitStack()  # never closed: threads may save what they have
+        self._answering = threading.Lock()
+        self._building: Building | None = None
+        self._servers: Sequence[RecordedServer] = ()
+        self._version_1: Used | None = None
+
+    def run(self) -> RecordedProgram:
+        """Run it, unless it trains, which ends the process.
+
+        Raises:
+            InputError: it failed, or ended without a training step.
+        """
+        self._start_clock()
+        self._files.enter_context(files_kept(self._journal))
+        with self._surroundings as surroundings:
+            self._servers = surroundings.enter_context(servers_recorded())
+            if self._script.v1:
+                self._version_1 = surroundings.enter_context(as_tensorflow_1())
+            return self._function() if ":" in self._script.target else self._program()
+
+    def _program(self) -> NoReturn:
+        program = Program(self._script.name, lambda: run_as_main(self._script))
+        started = programs_started()
+        with noting(program, self._gpus, self._trains) as building:
+            self._building = building
+            with users_code(self._script.target, _BEFORE, None), _normal_end():
+                with explain_outdated(self._script.target, is_v1=self._script.v1):
+                    program.build()
+            if building.watch.steps:  # and optimisers are left that it never runs
+                self._trains(building)
+        raise _no_step(self._script.target, building.watch, started)
+
+    def _function(self) -> RecordedProgram:
+        """A function that trains, or builds and returns its step."""
+        program = resolve(self._script.target, self._script.args)
+        assert isinstance(program, Program)
+        built = build(program, self._gpus, self._trains)
+        return self._recorded(built, [])
+
+    def _trains(self, building: Building) -> NoReturn:
+        """Answer with the program that is about to train, and end the process."""
+        self._answering.acquire()  # and keep it
+        try:
+            if os.getpid() != self._process:
+                raise _forks(self._script.target)
+            self._surroundings.close()
+            os.chdir(self._folder)
+            answer: object = self._recorded(building.trained(), notes_of(building.watch))
+        except BaseException as fault:
+            answer = as_error(self._script.target, fault)
+        end_with(answer, self._answers)
+
+    def _recorded(self, built: Built, seen: Iterable[str]) -> RecordedProgram:
+        notes = list(seen)
+        if self._version_1 is not None:
+            notes += version_1_notes(self._version_1, built.source.graph_def.node)
+        server = self._servers[-1] if self._servers else None
+        return RecordedProgram.of(built, notes, server)
+
+    def _start_clock(self) -> None:
+        clock = threading.Timer(self._script.limit, self._take_too_long)
+        clock.daemon = True
+        clock.start()
+
+    def _take_too_long(self) -> None:
+        """Answer with the steps that were seen, or with where the program stands."""
+        if self._building is not None and self._building.watch.steps:
+            self._trains(self._building)
+        self._answering.acquire()
+        end_with(self._too_long(), self._answers)
+
+    def _too_long(self) -> InputError:
+        frames = users_frames(traceback.extract_stack(sys._current_frames()[self._main]), None)
+        stands = f", and stands at {frames[-1]}" if frames else ""
+        limit = self._script.limit
+        return InputError(
+            self._script.target,
+            f"came to no training step within {limit:g} s{stands}",
+            f"give it more time, --limit {2 * limit:g}, or less to do before it trains",
+        )
+
+
+@contextlib.contextmanager
+def _normal_end() -> Iterator[None]:
+    """Let a program end itself, as ``tf.app.run`` does."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+
+
+def _forks(target: str) -> InputError:
+    return InputError(
+        target,
+        "trains in a process that it starts",
+        f"name the function which that process calls: {target}:train",
+    )
+
+
+def _no_step(target: str, watch: Watch, started: Sequence[str]) -> InputError:
+    if started and not watch.sessions:
+        return InputError(
+            target,
+            f"opened no session itself, and started another program, which is not watched: "
+            f"{started[0]}",
+            "watch that program: placement-checks verify FILE -- ARGS",
+        )
+    seen = f"{plural(watch.sessions, 'session')} and {plural(watch.runs, 'run')}"
+    return InputError(
+        target,
+        f"ended without a training step: {seen}, {_nearest(watch)}",
+        "give it the arguments with which it trains, behind --; or name the function that builds "
+        f"its graph, {target}:build",
+    )
+
+
+def _nearest(watch: Watch) -> str:
+    """What comes nearest to a training step."""
+    if watch.sessions == 0:
+        return "and TensorFlow's functions and strategies are not watched yet"
+    unrun = [op.name for runs in watch.graphs.values() for op in runs.optimizer_ops()]
+    if unrun:
+        return f"none of which ran an optimiser's op, such as {min(unrun)}"
+    if any(trainable_variables(graph) for graph in watch.graphs):
+        return "none of which updates a trainable variable"
+    return "and none of its graphs has trainable variables"

@@ -1,0 +1,137 @@
+"""The programs of the field in the form of their time, verified as they are typed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from commands import Run
+
+pytestmark = pytest.mark.one_version
+NUMBERS = ("gradients-equal", "weights-equal")
+
+
+class Row(NamedTuple):
+    """What must be said of a program, by rule.
+
+    Attributes:
+        typed: what is typed after ``verify``.
+        broken: the broken rules.
+        kept: some that must be kept, rather than not checked.
+    """
+
+    typed: str
+    broken: Collection[str] = ()
+    kept: Collection[str] = ()
+
+
+PROGRAMS = [
+    Row("mnist_towers.py --v1 -- --num_gpus={gpus}", kept=NUMBERS),
+    # Its summaries are the last tower's. Its moving averages are in no order with its update.
+    Row(
+        "cifar10_towers.py --v1 -- --num_gpus={gpus} --data_dir=data --train_dir=train",
+        {"loss-of-all-towers"},
+        NUMBERS,
+    ),
+    # What its towers have of their own are 64 variables where there should be 32.
+    Row(
+        "autoencoder_naive.py --v1 --let num_gpus={gpus}",
+        {"variables-shared", "variables-on-host", "names-portable", "loss-of-all-towers"},
+    ),
+    Row("autoencoder_towers.py --v1 --let NUM_GPUS={gpus}", kept=NUMBERS),
+    Row("make_parallel.py --v1 -- --num_gpus {gpus}", kept=NUMBERS),
+    Row(
+        "make_parallel.py --v1 -- --num_gpus {gpus} --uncolocated",
+        {"gradients-colocated", "averaging-on-host"},
+        NUMBERS,
+    ),
+    Row("devices_and_servers.py --v1 --gpus 1", kept={"placeable", "variables-on-host"}),
+    Row(
+        "devices_and_servers.py --v1 --gpus 1 -- --int32_on_gpu",
+        {"placeable", "no-fallback"},
+    ),
+    Row(
+        "devices_and_servers.py --v1 --gpus 1 -- --int32_on_gpu --soft_placement",
+        {"no-fallback"},
+        {"placeable"},
+    ),
+    Row(
+        "ps_workers.py --v1 -- --job_name=worker --num_gpus={gpus}",
+        kept={"variables-on-host", "every-tower-counts", "shards-balanced"},
+    ),
+    # Its steps race if they are run as one.
+    Row("ways/gan.py --v1 --let N_GPUS={gpus}", kept={"every-tower-counts"}),
+    Row(
+        "ways/slim_train.py --v1 -- --num_clones={gpus}",
+        kept={"update-ops-run", "gradients-equal"},
+    ),
+]
+
+
+@pytest.fixture
+def programs(fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of their folder, where they may write, as the current one."""
+    pytest.importorskip("tf_slim")
+    folder = tmp_path / "as_written"
+    shutil.copytree(fixtures / "as_written", folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def judged(run: Run, typed: str) -> dict[str, str]:
+    """The state of each rule; with which variables it was judged is said."""
+    ours, _, theirs = typed.partition(" -- ")
+    ran = run("verify", *ours.split(), "--format", "json", "--", *theirs.split())
+    assert ran.out, ran.err
+    (program,) = json.loads(ran.out)["programs"]
+    assert (
+        "its variables are references (VariableV2), as TensorFlow 1 makes them"
+        in (program["notes"])
+    )
+    return {rule["rule"]: rule["state"] for rule in program["rules"]}
+
+
+@pytest.mark.parametrize("row", PROGRAMS, ids=lambda row: row.typed.replace(" --v1", ""))
+@pytest.mark.usefixtures("programs")
+def test_a_program_as_it_was_written(run: Run, row: Row) -> None:
+    states = judged(run, row.typed)
+
+    assert {rule for rule, state in states.items() if state == "broken"} == set(row.broken)
+    assert {rule for rule in row.kept if states[rule] != "kept"} == set()
+
+
+def test_a_folder_that_a_program_deletes_is_as_it_was(programs: Path, run: Run) -> None:
+    checkpoint = programs / "train" / "model.ckpt-700000.index"
+    checkpoint.parent.mkdir()
+    checkpoint.write_text("a week of training")
+
+    judged(run, "cifar10_towers.py --v1 -- --num_gpus={gpus} --data_dir=data --train_dir=train")
+
+    assert checkpoint.read_text() == "a week of training"
+    assert list(checkpoint.parent.iterdir()) == [checkpoint]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("make_parallel.py --v1 -- --num_gpus {gpus} --add", "ended without a training step"),
+        ("ps_workers.py --v1 -- --job_name=ps", "this is a parameter server"),
+        ("ways/never_trains.py --v1", "none of which updates a trainable variable"),
+        ("ways/in_a_fork.py --v1 -- {gpus}", "trains in a process that it starts"),
+        (
+            "mnist_towers.py -- --num_gpus={gpus}",
+            "has no attribute 'app'; add --v1 if it means TensorFlow 1 by import tensorflow",
+        ),
+    ],
+)
+def test_what_does_not_come_in(programs: Path, run: Run, typed: str, said: str) -> None:
+    ours, _, theirs = typed.partition(" -- ")
+
+    ran = run("verify", *ours.split(), "--", *theirs.split())
+
+    assert (ran.status, ran.out) == (2, "")
+    assert said in ran.err
