@@ -24,6 +24,7 @@ from placement_checks.core.measurement import (
 from placement_checks.numerics.row_weights import (
     CLOSE,
     Diagnosis,
+    Mistake,
     blocks_of,
     diagnose_rows,
     four_digits,
@@ -62,7 +63,7 @@ def diagnoses(
             or own.scaled()
             or own.weighted_towers()
             or own.weighted_rows()
-            or _UNKNOWN
+            or UNEXPLAINED
         )
     return found
 
@@ -72,8 +73,10 @@ _CHANGED_DIFFERENTLY = Diagnosis(
     "count by another factor",
     "change the averaged gradients once, as the reference changes its own, and undo a loss scale "
     "before that",
+    mistake="changed",
+    consequence="the step points elsewhere than on one GPU",
 )
-_UNKNOWN = Diagnosis(
+UNEXPLAINED = Diagnosis(
     "no known mistake explains it",
     "compare the two programs on this batch; if the difference is meant, allow it for the "
     "variable: gradients-equal.allow",
@@ -184,14 +187,19 @@ class _GradientFit:
             return Diagnosis(
                 "each tower changes its gradients, by clipping for example, before their mean is "
                 "taken; the reference changes the mean",
-                "clip the averaged gradients; if it is meant, say so: "
-                "gradients-equal.statistics = 'tower'",
+                "clip the averaged gradients, after the loop over towers; if it is meant: "
+                "--set gradients-equal.statistics=tower",
+                mistake="changed in towers",
+                consequence="only the towers with large gradients are cut down, so that the step "
+                "points elsewhere than on one GPU",
             )
         return Diagnosis(
             "it is the mean over towers of what the reference gives on each tower's rows alone: "
             "batch statistics, as in batch normalisation, are taken over a tower's rows",
-            "if that is meant, say so: gradients-equal.statistics = 'tower'; else take them "
-            "over all towers",
+            "if that is meant: --set gradients-equal.statistics=tower; else take them over all "
+            "towers",
+            mistake="statistics",
+            consequence="the more GPUs share a batch, the fewer rows the statistics are taken of",
         )
 
     def shifted(self) -> Diagnosis | None:
@@ -200,7 +208,11 @@ class _GradientFit:
             if self._is_near(self._joined(gradients), self._found):
                 return Diagnosis(
                     f"it is what the reference gives with {how}",
-                    "split all inputs at the same rows, in the same order",
+                    "on that line keep the rows of all inputs together, in one order: an "
+                    "example's label is in its own row",
+                    mistake="moved",
+                    consequence="the model is trained on examples that are put together from "
+                    "different rows",
                 )
         return None
 
@@ -220,6 +232,8 @@ class _GradientFit:
                     f"it is the gradient of {other}: gradients and variables are paired wrongly",
                     "keep each gradient with its variable; where lists are joined with zip, both "
                     "must leave out the same entries",
+                    mistake="paired",
+                    consequence="each of them is moved by the gradient of another",
                 )
         return None
 
@@ -249,43 +263,58 @@ class _GradientFit:
                 "let the penalty count once: add it in one tower, or divide it by the number of "
                 "towers where gradients are added up",
                 (f"found - expected = {four_digits(times)} x the variable",),
+                mistake="penalty",
+                consequence="the more GPUs, the harder the weights are pulled to zero",
             )
         return Diagnosis(
             "what it lacks is a multiple of the variable itself, as a weight penalty's gradient "
             "is: the penalty counts less than once, or not at all",
             "add the penalty to the loss of every tower whose gradients are averaged",
             (f"expected - found = {four_digits(-times)} x the variable",),
+            mistake="penalty",
+            consequence="the weights are held back less than on one GPU",
         )
 
 
 def _scaled(ratio: float, measured: Measurement) -> Diagnosis:
     towers = measured.towers
-    declared = f"gradients-equal.scale = {_declarable(ratio * measured.scale)}"
+    declared = f"--set gradients-equal.scale={_declarable(ratio * measured.scale)}"
     if abs(ratio) < 1e-6:
         return Diagnosis(
             "it is zero",
             "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
+            consequence="these variables are never trained",
         )
     if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
         what = f"the gradients of {towers} towers are added up where their mean is meant"
+        mistake: Mistake = "sum"
         fix = (
-            "divide the sum by the number of towers; if a sum is meant, with a rate that is "
-            f"divided by it, say so: {declared}"
+            f"divide the sum by the number of towers: `tf.add_n(gradients) / {towers}`; if a sum "
+            f"is meant, with a rate that is divided by it: {declared}"
         )
     elif towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
         what = f"it is divided by the number of towers, {towers}, once too often"
+        mistake = "divided"
         fix = (
             "divide the losses by the number of towers or take the mean of the gradients, not "
-            "both; where the loss is a sum over rows, add the gradients up; if it is meant, say "
-            f"so: {declared}"
+            "both; where the loss is a sum over rows, add the gradients up; if it is meant: "
+            f"{declared}"
         )
     else:
         what = "all of it is multiplied by one number"
+        mistake = "scaled"
         fix = (
-            "if it is a loss scale, undo it before the gradients are applied; if it is meant, say "
-            f"so: {declared}"
+            "if it is a loss scale, undo it before the gradients are applied: "
+            f"`(gradient / {ratio:.4g}, variable)`; if it is meant: {declared}"
         )
-    return Diagnosis(what, fix, ratio=ratio)
+    return Diagnosis(
+        what,
+        fix,
+        ratio=ratio,
+        mistake=mistake,
+        consequence=f"the step is that of a learning rate {ratio:.4g} times as high; optimisers "
+        "that divide by the size of gradients, such as Adam, hide it",
+    )
 
 
 def _whole(number: float) -> bool:

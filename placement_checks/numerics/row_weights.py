@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,24 @@ from placement_checks.core.measurement import Array, Trial
 from placement_checks.util.text import joined
 
 CLOSE = 0.01  # of weights and ratios, which are fitted
+
+
+# What was done wrong, by which its line is found in the program.
+Mistake = Literal[
+    "",
+    "sum",
+    "divided",
+    "scaled",
+    "changed",
+    "changed in towers",
+    "statistics",
+    "moved",
+    "paired",
+    "penalty",
+    "weights",
+    "frozen",
+    "tail",
+]
 
 
 class Diagnosis(NamedTuple):
@@ -21,12 +39,18 @@ class Diagnosis(NamedTuple):
         fix: what to change, or how to declare that it is meant.
         shown: what shows it, one line each.
         ratio: the number that all gradients are multiplied by, if that is the mistake.
+        mistake: which of those that are known.
+        consequence: what it means for the training; ``""`` where that is plain.
+        towers: those that it is in, where it is not in all.
     """
 
     what: str
     fix: str
     shown: tuple[str, ...] = ()
     ratio: float | None = None
+    mistake: Mistake = ""
+    consequence: str = ""
+    towers: tuple[int, ...] = ()
 
 
 def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
@@ -39,11 +63,14 @@ def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
     if len(blocks) > 1 and abs(last) < CLOSE and end - begin < towers:
         rows = "row counts" if end - begin == 1 else f"{end - begin} rows count"
         return Diagnosis(
-            f"of a batch of {trial.rows} rows the last {rows} for nothing",
-            "give what is left over to a tower, and weight the towers by their rows; or feed "
-            f"batches that {towers} divides, and say so: gradients-equal.rows = "
-            f"{trial.rows // towers * towers}",
+            f"of a batch of {trial.rows} rows, which {towers} towers do not divide, the last "
+            f"{rows} for nothing",
+            "give what is left over to a tower, and weight the towers by their rows; or, if all "
+            f"batches have a number of rows that {towers} divides: "
+            f"--set gradients-equal.rows={trial.rows // towers * towers}",
             shown,
+            mistake="tail",
+            consequence="of every such batch some rows train nothing",
         )
     sizes = list(_sizes(blocks, trial.rows, towers))
     if len(sizes) == towers and len(set(sizes)) > 1:
@@ -52,6 +79,8 @@ def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
             "weight each tower by its rows, n_i / n: placement_checks.average_gradients("
             "tower_grads, weights=rows)",
             shown,
+            mistake="weights",
+            consequence="a row counts more in a small tower than in a large one",
         )
     split = [part.rows for part in trial.per_tower]
     if len(split) == towers and all(np.ptp(times[list(rows)]) < CLOSE for rows in split):
@@ -60,6 +89,8 @@ def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
         "rows do not count alike",
         "see that every row is in one tower, and that towers are weighted by their rows",
         shown,
+        mistake="weights",
+        consequence="some examples train the model more than others",
     )
 
 
@@ -90,6 +121,9 @@ def _diagnose_towers(
             "the same rows",
             "take the mean over the gradients of all towers, each computed on its own rows",
             shown,
+            mistake="weights",
+            consequence="what the other GPUs compute changes nothing: only one of "
+            f"{len(per_tower)} parts of a batch trains the model",
         )
     if lost:
         towers = f"{'tower' if len(lost) == 1 else 'towers'} {joined(lost)}"
@@ -97,16 +131,21 @@ def _diagnose_towers(
             f"nothing of it comes from {towers}, as if it were frozen there",
             "look for a stop_gradient, a mask, a list of variables or an index that leaves it out",
             shown,
+            mistake="frozen",
+            consequence=f"the rows of {towers} train the rest of the model, and not this",
+            towers=tuple(lost),
         )
     shares = _shares([float(np.mean(rows)) * len(rows) for rows in per_tower])
     meant = (
-        "; if the towers are meant for parts of different size, say so: gradients-equal.shares = "
-        f"{shares}"
+        "; if the towers are meant for parts of different size: "
+        f"--set 'gradients-equal.shares={shares}'"
     )
     return Diagnosis(
         "the towers do not count alike",
         f"weight each tower by its rows{meant if shares else ''}",
         shown,
+        mistake="weights",
+        consequence="the rows of some towers count more than those of others",
     )
 
 
@@ -137,5 +176,5 @@ def _ranges(times: Array) -> Iterator[str]:
 
 
 def four_digits(value: float) -> str:
-    """Four digits; what is zero but for rounding is zero."""
-    return f"{0.0 if abs(value) < 1e-4 else value:.4g}"
+    """Four digits, which rounding of the sixth does not change; what is nearly zero is zero."""
+    return f"{0.0 if abs(value) < 1e-4 else float(f'{value:.6g}'):.4g}"

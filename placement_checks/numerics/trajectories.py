@@ -27,6 +27,7 @@ from placement_checks.numerics.comparing import (
 # rounding then decides the direction of an element whose gradient is next to zero, and a factor on
 # all gradients leaves the weights as they are.
 _PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
+_TELLING = 1e-4  # of a weight's size; rounding is far below, also that of many steps
 _DRIFT = 0.02  # of what a variable moves, under an optimiser that is not proportional
 
 
@@ -65,7 +66,7 @@ def compared(
     """The variables that both programs have: those that stay equal, and those that do not.
 
     Variables whose gradient is zero in truth, and their slots, go where rounding takes them, and
-    are left out.
+    are left out. So are those whose value hangs on a race, and their slots.
 
     Args:
         measured: what is known of both programs.
@@ -75,10 +76,10 @@ def compared(
         scale: what the gradients are multiplied by; it is found in the slots, once or squared.
     """
     equal, divergences = [], []
-    noisy = _noisy(measured)
+    noisy, racing = _noisy(measured), variables_with_races(measured, trajectory)
     for name in trajectory.steps[0]:
         trained = trained_variable_of(name, trajectory.trained)
-        if trained in noisy:
+        if trained in noisy or name in racing:
             continue
         for number, variables in enumerate(trajectory.steps):
             factors = {1.0, scale, scale**2} if trained not in (None, name) else {1.0}
@@ -140,6 +141,19 @@ def _noisy(measured: Measurement) -> set[str]:
     }
 
 
+def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[str, str]:
+    """Those whose value hangs on a race, each with the variable that is raced for.
+
+    The slots of a variable are updated with it, and by the same gradient.
+    """
+    trained = {name: trained_variable_of(name, trajectory.trained) for name in trajectory.steps[0]}
+    return {
+        name: measured.races[each]
+        for name in trained
+        if (each := name if name in measured.races else trained[name] or "") in measured.races
+    }
+
+
 def variables_with_stale_copies(measured: Measurement) -> set[str]:
     """The variables whose gradient differs after the steps, from equal variables again.
 
@@ -154,7 +168,8 @@ def variables_with_stale_copies(measured: Measurement) -> set[str]:
 def compensated_factor(measured: Measurement) -> float:
     """The number that all gradients are multiplied by and the rate is divided by; 1 if by none.
 
-    That is so where the weights stay equal, under an optimiser whose step grows with the gradient.
+    That is so where the weights stay equal, under an optimiser whose step grows with the gradient,
+    and where they move so far that without the rate the number would show in them.
     """
     if not measured.trajectory or not is_proportional(measured.optimizers):
         return 1.0
@@ -163,14 +178,25 @@ def compensated_factor(measured: Measurement) -> float:
         for gradient in gradients(measured.trials[0], measured.precisions)
         if gradient.state != "noise" and gradient.ratio is not None
     ]
-    if (
-        not ratios
-        or np.isclose(ratios[0], 1, rtol=1e-5)
-        or not np.allclose(ratios, ratios[0], rtol=1e-4)
-    ):
+    if not ratios or not np.allclose(ratios, ratios[0], rtol=1e-4):
+        return 1.0
+    if not _would_show(measured.trajectory, ratios[0]):
         return 1.0
     _, divergences = compared(measured, measured.trajectory, scale=measured.scale * ratios[0])
     return 1.0 if divergences else float(ratios[0])
+
+
+def _would_show(trajectory: Trajectory, factor: float) -> bool:
+    """Whether steps with so many times the gradients would lead weights elsewhere.
+
+    At a rate of 0, as at the begin of a warm-up, they lead nowhere.
+    """
+    for name in trajectory.trained & trajectory.steps[-1].keys():
+        last = trajectory.steps[-1][name]
+        apart = largest(last.expected - last.start) * abs(factor - 1)
+        if apart > _TELLING * largest(last.expected):
+            return True
+    return False
 
 
 def trained_variable_of(name: str, trained: Collection[str]) -> str | None:

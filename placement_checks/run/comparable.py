@@ -1,7 +1,13 @@
-"""Whether two programs can be compared: they train the same variables, one of them on one GPU."""
+"""Whether two programs can be compared: they train the same variables, one of them on one GPU.
+
+And which variables are not, as their values are not the same in every run of one program.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from placement_checks.analysis.races import races
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.run.runnable import RunnableProgram
@@ -25,6 +31,15 @@ def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> No
     _check_trains(reference)
     _check_trains(program)
     _check_same_variables(program, reference)
+
+
+def races_of(program: RunnableProgram, reference: RunnableProgram) -> Mapping[str, str]:
+    """The variables with a race in either program, each with the variable raced for.
+
+    Programs for one GPU and for several are scheduled differently, so that the same race ends
+    otherwise in each, run after run.
+    """
+    return {**races(program.placement), **races(reference.placement)}
 
 
 def _check_trains(program: RunnableProgram) -> None:

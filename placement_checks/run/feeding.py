@@ -12,22 +12,21 @@ import tensorflow as tf
 
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.program import BatchFunction
-from placement_checks.loading.details import dims
+from placement_checks.core.script import Script
+from placement_checks.loading.origins import dims
 from placement_checks.loading.saved_case import Case
 from placement_checks.loading.users_code import users_code
+from placement_checks.run.feeds import Batch, Split
 from placement_checks.run.inputs_by_name import with_inputs
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.util.text import did_you_mean, joined, plural
-
-Batch = Mapping[str, npt.NDArray[Any]]
-Split = tuple[tuple[int, ...], ...]
 
 FEWEST = 16  # rows of a batch that is not fixed
 _FEWEST_PER_TOWER = 4  # rows of a tower, at least
 
 
 class Feeding:
-    """How arrays get into a program and its reference, if there is one.
+    """How arrays get into a program that says what to feed, and its reference, if there is one.
 
     Attributes:
         rows: of a global batch that can be cut evenly.
@@ -185,6 +184,11 @@ class Feeding:
 def _check_inputs(towers: RunnableProgram, reference: RunnableProgram | None) -> None:
     """Check that both programs say what to feed, and the reference as one for one GPU."""
     for program in (towers, reference) if reference else (towers,):
+        if not program.inputs and isinstance(program.built.program, Script):
+            raise CannotRun(
+                f"{program.name} was fed nothing that could hold rows, and took none from a "
+                "pipeline in time"
+            )
         if not program.inputs:
             raise CannotRun(
                 f"{program.name} does not say what to feed; return it from the function that "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,9 +21,12 @@ from placement_checks.numerics.trajectories import (
     variables_with_stale_copies,
 )
 from placement_checks.run import stepping
-from placement_checks.run.comparable import check_comparable
+from placement_checks.run.comparable import check_comparable, races_of
+from placement_checks.run.conditions import Conditions
 from placement_checks.run.devices import full_precision
-from placement_checks.run.feeding import Batch
+from placement_checks.run.fed_conditions import FedRuns
+from placement_checks.run.fed_feeding import FedFeeding, failures_of
+from placement_checks.run.feeds import Batch
 from placement_checks.run.pair import ProgramPair
 from placement_checks.run.paired_sessions import PairedSessions
 from placement_checks.run.precision import changed, precisions
@@ -43,29 +46,6 @@ _STATISTICS_PER_TOWER = (
 )
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """How programs are run.
-
-    Attributes:
-        rows: of the global batch; 0 for as many as the placeholders are made for, or a few.
-        shares: the parts of the batch for each tower; empty for equal ones.
-        scale: what the gradients of the program are multiplied by on purpose.
-        statistics_per_tower: whether the reference is to compute on the rows of each tower alone.
-        steps: how many are taken.
-        seconds: that one run may take.
-        seed: of the batches.
-    """
-
-    rows: int = 0
-    shares: Sequence[int] = ()
-    scale: float = 1.0
-    statistics_per_tower: bool = False
-    steps: int = 3
-    seconds: float = 60.0
-    seed: int = 0
-
-
 def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Measurement:
     """Run both programs of a pair, and compare what they compute.
 
@@ -81,6 +61,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
     check_comparable(pair.towers, pair.reference)
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     with (
+        failures_of(feeding),
         doing(f"running {pair.towers.name}"),
         full_precision(),
         ProgramSession(pair.towers, conditions.seconds) as towers,
@@ -90,7 +71,11 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
             towers, reference, feeding, scale=conditions.scale, seed=conditions.seed
         )
         sessions.begin(batch if isinstance(batch, Case) else None)
-        return _Comparison(sessions, conditions).measurement()
+        if not isinstance(feeding, FedFeeding):
+            return _Comparison(sessions, conditions).measurement()
+        as_fed = FedRuns(sessions, feeding)
+        conditions = as_fed.conditions(conditions)
+        return as_fed.checked(_Comparison(sessions, conditions).measurement(), conditions)
 
 
 class _Comparison:
@@ -102,6 +87,7 @@ class _Comparison:
         self._reference = sessions.reference
         self._feeding = sessions.feeding
         self._conditions = conditions
+        sessions.on_parts = conditions.statistics_per_tower
         self._notes: list[str] = []
         self._precisions = _coarser(
             precisions(self._towers.program), precisions(self._reference.program)
@@ -123,7 +109,7 @@ class _Comparison:
             trials += self._odd_trial(program.name)
         trajectory = (
             Missing(_STATISTICS_PER_TOWER)
-            if self._conditions.statistics_per_tower
+            if self._conditions.statistics_per_tower and not self._conditions.steps_on_parts
             else stepping.trajectory(self._sessions, self._conditions.steps)
         )
         measured = Measurement(
@@ -138,6 +124,7 @@ class _Comparison:
             unread={**single.gradient_tensors.unread, **program.gradient_tensors.unread},
             missing=dict(self._missing()),
             changed=frozenset([*changed(single), *changed(program)]),
+            races=races_of(program, single),
             optimizers=frozenset(program.gradient_tensors.optimizers),
             updates=program.gradient_tensors.updates,
             notes=self._notes,
@@ -173,9 +160,7 @@ class _Comparison:
     def _trial(self, batch: Batch, rows: int) -> Trial:
         """The gradients of both programs on one batch; if they differ, also what explains it."""
         sessions, runs = self._sessions, self._sessions.reference_runs
-        trial = sessions.gradients(
-            batch, rows, mean_over_towers=self._conditions.statistics_per_tower
-        )
+        trial = sessions.gradients(batch, rows)
         self._refuse_not_finite(trial.expected, batch)
         trial = replace(
             trial,
@@ -215,7 +200,7 @@ class _Comparison:
         name = next(iter(_not_finite(expected)), None)
         if name is None:
             return
-        op, where = self._origin(self._reference, name, self._feeding.to_reference(batch))
+        op, where = self._origin(self._reference, name, self._sessions.to_reference(batch))
         at = f", built at {where}" if where else ""
         message = (
             f"its gradient of {name} is NaN or infinite; the first op that yields such a value is "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,9 @@ from placement_checks.core.measurement import Trial
 from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.noise import noise_of
 from placement_checks.numerics.reducing import trial_of
-from placement_checks.run.feeding import Batch, Feeding
+from placement_checks.run.feeds import Batch, Feeds
 from placement_checks.run.reference_runs import ReferenceRuns
-from placement_checks.run.session import ProgramSession
+from placement_checks.run.session import ProgramSession, Values
 
 _ORDERS = 3  # other orders of the rows, in which the noise is measured
 
@@ -29,13 +29,15 @@ class PairedSessions:
         feeding: of both.
         start: the values of the variables that both begin with.
         batches: all rows that were drawn.
+        on_parts: whether the reference computes on the rows of each tower alone, and the mean of
+            that is expected.
     """
 
     def __init__(
         self,
         towers: ProgramSession,
         reference: ProgramSession,
-        feeding: Feeding,
+        feeding: Feeds,
         *,
         scale: float,
         seed: int,
@@ -55,13 +57,19 @@ class PairedSessions:
         self.feeding = feeding
         self.start: Mapping[str, npt.NDArray[Any]] = {}
         self.batches: list[Batch] = []
+        self.on_parts = False
         self._scale = scale
         self._rng = np.random.default_rng(seed)
 
     def both(self, batch: Batch) -> Iterator[tuple[ProgramSession, Batch]]:
         """Each program with its feeds."""
         yield self.towers, self.feeding.to_towers(batch)
-        yield self.reference, self.feeding.to_reference(batch)
+        yield self.reference, self.to_reference(batch)
+
+    def to_reference(self, batch: Batch) -> Batch:
+        """The feeds of the reference: all rows, or those of the first tower."""
+        rows = self.reference_runs.split(self.feeding.rows)[0] if self.on_parts else None
+        return self.feeding.to_reference(batch, rows)
 
     def begin(self, case: Case | None) -> None:
         """Give the variables of both programs the same values."""
@@ -86,26 +94,42 @@ class PairedSessions:
         return batch
 
     def orders(self, rows: int) -> list[list[int]]:
-        """Other orders of the rows, in which the noise is measured."""
-        return [self._rng.permutation(rows).tolist() for _ in range(_ORDERS)]
+        """Other orders of the rows, in which the noise is measured; they stay with a tower."""
+        parts = self.reference_runs.split(rows) if self.on_parts else [range(rows)]
+        return [
+            [row for part in parts for row in self._rng.permutation(part).tolist()]
+            for _ in range(_ORDERS)
+        ]
 
-    def gradients(self, batch: Batch, rows: int, *, mean_over_towers: bool = False) -> Trial:
-        """The gradients of both programs on one batch.
+    def expected(self, batch: Batch, rows: int, order: Sequence[int] | None = None) -> Values:
+        """The gradients that the program should have on one batch."""
+        if self.on_parts:
+            return self.reference_runs.mean_over_towers(batch, rows, order)
+        return self.reference_runs.gradients(batch, order)
 
-        Args:
-            batch: the rows.
-            rows: how many they are.
-            mean_over_towers: whether those that are expected are the mean of what the reference
-                gives on the rows of each tower.
+    def expected_step(
+        self, batch: Batch, order: Sequence[int] | None = None, *, with_gradients: bool
+    ) -> Values:
+        """Let the reference take the step that the program should take.
+
+        Returns:
+            The gradients before it, if they are wanted.
         """
+        rows = self.feeding.rows
+        gradients = self.expected(batch, rows, order) if with_gradients or self.on_parts else {}
+        if self.on_parts:
+            applied = self.reference.as_gradients(gradients)
+            self.reference.step({**self.to_reference(batch), **applied})
+        else:
+            self.reference.step(self.feeding.to_reference(batch, order))
+        return gradients if with_gradients else {}
+
+    def gradients(self, batch: Batch, rows: int) -> Trial:
+        """The gradients of both programs on one batch."""
         found = self.towers.gradients(self.feeding.to_towers(batch))
-        expected = self.reference_runs.gradients(batch)
+        expected = self.expected(batch, rows)
         orders = self.orders(rows)
-        noise = noise_of(
-            expected, (self.reference_runs.gradients(batch, order) for order in orders)
-        )
-        if mean_over_towers:
-            expected = {**expected, **self.reference_runs.mean_over_towers(batch, rows)}
+        noise = noise_of(expected, (self.expected(batch, rows, order) for order in orders))
         if self._scale != 1:
             found = {name: value / np.float64(self._scale) for name, value in found.items()}
         split = self.feeding.split if rows == self.feeding.rows else ()

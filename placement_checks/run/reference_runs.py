@@ -12,7 +12,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Array, Arrays, Elements, Sample
 from placement_checks.numerics.noise import mean_over
 from placement_checks.numerics.reducing import taken_of
-from placement_checks.run.feeding import Batch, Feeding
+from placement_checks.run.feeds import Batch, Feeds
 from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.progress import counted
 
@@ -22,7 +22,7 @@ _MAX_SINGLE_ROWS = 128  # each is a run
 class ReferenceRuns:
     """The program for one GPU, beside one that has so many towers."""
 
-    def __init__(self, reference: ProgramSession, feeding: Feeding, towers: int) -> None:
+    def __init__(self, reference: ProgramSession, feeding: Feeds, towers: int) -> None:
         self._reference = reference
         self._feeding = feeding
         self._towers = towers
@@ -31,20 +31,34 @@ class ReferenceRuns:
         """Its gradients on all rows, or on some in the order given."""
         return self._reference.gradients(self._feeding.to_reference(batch, rows))
 
-    def mean_over_towers(self, batch: Batch, rows: int) -> dict[str, Array]:
-        """The mean of what it gives on the rows of each tower."""
-        return mean_over(self._on_parts(batch, self._split(rows)), rows)
+    def mean_over_towers(
+        self, batch: Batch, rows: int, order: Sequence[int] | None = None
+    ) -> dict[str, Array]:
+        """The mean of what it gives on the rows of each tower, or on others in their place.
+
+        Raises:
+            InputError: it does not take the rows of a tower.
+        """
+        order = range(rows) if order is None else order
+        parts = [[order[row] for row in part] for part in self.split(rows)]
+        return mean_over(((part, self.gradients(batch, part)) for part in parts), rows)
+
+    def losses(self, batch: Batch, rows: Sequence[int] | None = None) -> list[float]:
+        """The sums of what gradients are taken of, on all rows or on some."""
+        names = list(self._reference.program.placement.step.objectives)
+        values = self._reference.run(names, self._feeding.to_reference(batch, rows))
+        return [float(np.sum(np.asarray(value, np.float64))) for value in values]
 
     def per_tower(self, batch: Batch, rows: int, elements: Mapping[str, Elements]) -> list[Sample]:
         """On the rows of each tower, those that are left over last."""
-        return self._samples(batch, self._split(rows), elements)
+        return self._samples(batch, self.split(rows), elements)
 
     def per_row(self, batch: Batch, rows: int, elements: Mapping[str, Elements]) -> list[Sample]:
         """On every row by itself."""
         singles = [(row,) for row in range(rows)] if rows <= _MAX_SINGLE_ROWS else []
         return self._samples(batch, singles, elements)
 
-    def _split(self, rows: int) -> Sequence[tuple[int, ...]]:
+    def split(self, rows: int) -> Sequence[tuple[int, ...]]:
         """The rows of each tower, and what is left over."""
         if self._feeding.split and rows == self._feeding.rows:
             return self._feeding.split

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.gpus import Devices
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import RANDOM_SEEDED
-from placement_checks.core.placement import Placement
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.program import BuiltProgram, Step
 from placement_checks.loading.graph_def import keep_constants_whole
 from placement_checks.loading.steps import components
@@ -38,6 +39,7 @@ class RunnableProgram:
             empty where the program does not say.
         shared: whether it splits the batch itself.
         gradient_tensors: the gradients that its variables receive.
+        ends_at: when its runs must have ended, in seconds of `time.monotonic`.
     """
 
     built: BuiltProgram
@@ -47,6 +49,7 @@ class RunnableProgram:
     inputs: Sequence[Mapping[str, str]]
     shared: bool
     gradient_tensors: GradientTensors
+    ends_at: float = math.inf
 
     @property
     def name(self) -> str:
@@ -95,6 +98,11 @@ def runnable(
     if not built.program:
         what = "is a saved graph" if built.graph is None else "was built elsewhere"
         raise CannotRun(f"{built.name} {what}, and only programs are run")
+    if built.turns > 1:
+        raise CannotRun(
+            f"{built.name} takes {built.turns} different training steps in turn, and what is "
+            "compared is one"
+        )
     placement = built.requested
     indices = [op.requested.index or 0 for op in placement.ops.values() if op.requested.is_gpu]
     most_gpus = max([built.gpus, *(index + 1 for index in indices)])
@@ -105,16 +113,15 @@ def runnable(
         simulated = uses_simulated(most_gpus, devices)
         _on_this_machine(placement, most_gpus, devices)
     inputs, shared = _inputs(built.step, built.name)
+    graph = _on_devices(built, simulated=simulated, whole=cluster is not None)
     return RunnableProgram(
         built=built,
-        graph=_on_devices(built.graph_def, simulated=simulated, whole=cluster is not None),
+        graph=graph,
         simulated=simulated,
         config=session_config(most_gpus, devices),
         inputs=inputs,
         shared=shared,
-        gradient_tensors=gradient_tensors_of(
-            placement, built.graph, built.step.gradients or (), built.applied
-        ),
+        gradient_tensors=gradient_tensors_of(placement, graph, built.applied),
     )
 
 
@@ -177,14 +184,15 @@ def _tensor(value: Any, key: str, program: str) -> str:
     )
 
 
-def _on_devices(graph_def: Any, *, simulated: bool, whole: bool) -> tf.Graph:
-    """The graph of a GraphDef, also the bodies of its functions, on the devices that are there.
+def _on_devices(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Graph:
+    """The graph of a program, also the bodies of its functions, on the devices that are there.
 
     The devices are changed in the GraphDef: those of a live graph do not reach into functions.
     With ``whole``, tasks do not get constants of their own, under other names.
     """
-    copied = type(graph_def)()
-    copied.CopyFrom(graph_def)
+    copied = type(built.graph_def)()
+    copied.CopyFrom(built.graph_def)
+    _cut_off(copied, {producer_of(tensor) for tensor in built.fed})
     bodies = (body.node_def for body in copied.library.function)
     for nodes in (copied.node, *bodies):
         for number, node in enumerate(nodes):
@@ -200,3 +208,15 @@ def _on_devices(graph_def: Any, *, simulated: bool, whole: bool) -> tf.Graph:
     with graph.as_default():
         tf.graph_util.import_graph_def(copied, name="")
     return graph
+
+
+def _cut_off(graph_def: Any, fed: Collection[str]) -> None:
+    """Let nothing wait for ops whose values are fed.
+
+    TensorFlow runs an op that is fed if another waits for it by a control edge, unless it is a
+    placeholder (core/graph/subgraph.cc), and a queue that nothing fills is waited for in vain.
+    """
+    waits = {f"^{op}" for op in fed}
+    for node in graph_def.node:
+        if not waits.isdisjoint(node.input):
+            node.input[:] = [source for source in node.input if source not in waits]

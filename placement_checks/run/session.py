@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from types import TracebackType
@@ -30,6 +31,10 @@ _NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 _MAX_FETCHED = 2000
 _MAX_BYTES = 1 << 23  # of variables that are read or assigned at once, but for one
 _MAX_ITEM = 8
+_UNASKED = (
+    "its runs take too long to compare numbers unasked; name the reference, such as --reference "
+    "'train.py --num_gpus=1', and they get the time they need"
+)
 
 
 class ProgramSession:
@@ -108,10 +113,13 @@ class ProgramSession:
 
         Raises:
             InputError: it failed, or took too long.
-            CannotRun: an op of it runs on no CPU.
+            CannotRun: an op of it runs on no CPU, or the time for all runs is over.
         """
+        left = self.program.ends_at - time.monotonic()
+        if left <= 0:
+            raise CannotRun(_UNASKED)
         options = tf1.RunOptions(
-            timeout_in_ms=int(1000 * self._seconds),
+            timeout_in_ms=math.ceil(1000 * min(self._seconds, left)),
             output_partition_graphs=metadata is not None,
             trace_level=self._trace_level if traced else tf1.RunOptions.NO_TRACE,
         )
@@ -119,6 +127,8 @@ class ProgramSession:
         try:
             return self._session.run(fetches, feeds, options, metadata)
         except tf.errors.DeadlineExceededError:
+            if self.program.ends_at < math.inf:
+                raise CannotRun(_UNASKED) from None
             raise InputError(
                 name,
                 f"one run of it took longer than {self._seconds:g} s",
@@ -245,6 +255,15 @@ class ProgramSession:
         np.add.at(dense, indices, np.asarray(values, np.float64))
         return dense.astype(values.dtype)
 
+    def as_gradients(self, values: Values) -> dict[str, npt.NDArray[Any]]:
+        """The feeds with which a step applies these gradients in place of its own."""
+        feeds = {}
+        for name, gradient in self.program.gradient_tensors.gradients.items():
+            feeds[gradient.values] = values[name]
+            if gradient.indices:
+                feeds[gradient.indices] = np.arange(len(values[name]))
+        return feeds
+
     def step(self, feeds: Values, metadata: Any = None) -> None:
         """Take one training step; ``metadata`` is given partition graphs and step statistics."""
         train_op = list(self.program.placement.step.train_op)
@@ -283,7 +302,7 @@ class ProgramSession:
         names = self._numeric(ops)
         for start in range(0, len(names), _MAX_FETCHED):
             part = names[start : start + _MAX_FETCHED]
-            for name, value in zip(part, self._fetched(part, feeds), strict=True):
+            for name, value in zip(part, self.fetched(part, feeds), strict=True):
                 if value is not None and not np.all(np.isfinite(np.asarray(value, np.float64))):
                     return name.partition(":")[0]
         return None
@@ -299,7 +318,7 @@ class ProgramSession:
             if tensor.dtype.is_floating and tensor.dtype == tensor.dtype.base_dtype
         ]
 
-    def _fetched(self, names: Sequence[str], feeds: Values) -> Sequence[Any]:
+    def fetched(self, names: Sequence[str], feeds: Values) -> Sequence[Any]:
         """The values of tensors; None for those of a branch that is not taken."""
         try:
             return list(self.run(list(names), feeds))
@@ -307,4 +326,4 @@ class ProgramSession:
             if len(names) == 1:
                 return [None]
             half = len(names) // 2
-            return [*self._fetched(names[:half], feeds), *self._fetched(names[half:], feeds)]
+            return [*self.fetched(names[:half], feeds), *self.fetched(names[half:], feeds)]

@@ -14,9 +14,9 @@ from placement_checks.core.missing import Missing
 from placement_checks.numerics.noise import add_noise, uncertain_elements
 from placement_checks.numerics.reducing import step_elements, taken, variable_step
 from placement_checks.numerics.trajectories import is_proportional, trained_variable_of
-from placement_checks.run.feeding import Batch
+from placement_checks.run.feeds import Batch
+from placement_checks.run.no_steps import no_steps
 from placement_checks.run.paired_sessions import PairedSessions
-from placement_checks.run.preconditions import random_steps
 from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.progress import counted
 from placement_checks.util.text import plural
@@ -46,7 +46,7 @@ def trajectory(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     Raises:
         InputError: the steps of the reference change none of its variables.
     """
-    if (missing := _no_steps(sessions)) is not None:
+    if (missing := no_steps(sessions)) is not None:
         return missing
     batches = [sessions.batch(sessions.feeding.rows) for _ in range(steps)]
     taken = _of_reference(sessions, batches)
@@ -57,35 +57,17 @@ def trajectory(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     return Trajectory(compared, trained, _after(sessions, taken.end))
 
 
-def _no_steps(sessions: PairedSessions) -> Missing | None:
-    """Why no step can be taken."""
-    if not all(
-        session.program.placement.step.train_op
-        for session in (sessions.towers, sessions.reference)
-    ):
-        return Missing(
-            "the programs do not say which op is one step; return it from both builders: "
-            "{'train_op': train_op}"
-        )
-    for session, feeds in sessions.both(sessions.batches[0]):
-        name = random_steps(session.program, feeds)
-        if name is not None:
-            return Missing(f"a step of {session.program.name} depends on the random op '{name}'")
-    return None
-
-
 def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps | Missing:
     """A step on each batch; other orders of the rows are compared with it as they come."""
-    reference, runs = sessions.reference, sessions.reference_runs
+    reference, rows = sessions.reference, sessions.feeding.rows
     is_certain = is_proportional(sessions.towers.program.gradient_tensors.optimizers)
-    orders = sessions.orders(sessions.feeding.rows)
+    orders = sessions.orders(rows)
     reference.load(sessions.start)
     values, gradients = [], []
     for batch in counted(batches, "step"):
-        gradients.append({} if is_certain else runs.gradients(batch))
-        reference.step(sessions.feeding.to_reference(batch))
+        gradients.append(sessions.expected_step(batch, with_gradients=not is_certain))
         values.append(reference.values())
-    compared = [_numbers(reference, after) for after in values]
+    compared = [_compared(sessions, _numbers(reference, after)) for after in values]
     if (missing := _no_end(sessions, compared)) is not None:
         return missing
     noise = [dict.fromkeys(after, 0.0) for after in compared]
@@ -93,9 +75,8 @@ def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps 
     for order in counted(orders, "order"):
         reference.load(sessions.start)
         for number, batch in enumerate(counted(batches, "step")):
-            if not is_certain:
-                add_noise(of_gradients[number], gradients[number], runs.gradients(batch, order))
-            reference.step(sessions.feeding.to_reference(batch, order))
+            other = sessions.expected_step(batch, order, with_gradients=not is_certain)
+            add_noise(of_gradients[number], gradients[number], other)
             for part in reference.read():
                 add_noise(noise[number], compared[number], part)
     return _Steps(compared, noise, uncertain_elements(gradients, of_gradients), values[-1])
@@ -177,6 +158,18 @@ def _numbers(session: ProgramSession, values: Values) -> Values:
         name: value
         for name, value in values.items()
         if name in initializers and np.asarray(value).dtype.kind not in "OSU"
+    }
+
+
+def _compared(sessions: PairedSessions, values: Values) -> Values:
+    """Those that a step of the reference on parts tells: not statistics of rows."""
+    if not sessions.on_parts:
+        return values
+    trained = sessions.reference.program.gradient_tensors.gradients
+    return {
+        name: value
+        for name, value in values.items()
+        if trained_variable_of(name, trained) is not None or value.dtype.kind in "iu"
     }
 
 

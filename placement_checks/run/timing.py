@@ -15,16 +15,18 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks.analysis import schedule
-from placement_checks.core.errors import UsageError
+from placement_checks.core.errors import CannotRun, UsageError
 from placement_checks.core.program import BatchFunction
 from placement_checks.core.timing import Circumstances, Loop, Simulated, Timing
-from placement_checks.run.feeding import Batch
+from placement_checks.run.fed_feeding import FedFeeding
+from placement_checks.run.feeds import Batch
 from placement_checks.run.pair import ProgramPair
 from placement_checks.run.preconditions import check_all_fed, check_step_known
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
 from placement_checks.run.threads import ONEDNN, POOL
 from placement_checks.run.tracing import Tracer, tower_devices
+from placement_checks.util.text import plural
 
 FEWEST_TRACED, MOST_TRACED = 20, 60  # steps that are traced of each program
 _TRACING = 20.0  # seconds after which no further step is traced
@@ -87,6 +89,11 @@ class TimedPair:
         self._pair = pair
         shares = pair.towers.built.step.policy.get("gradients-equal", {}).get("shares", ())
         feeding = pair.feeding(batch, rows=rows, shares=shares, fewest=_ROWS)
+        if isinstance(feeding, FedFeeding) and not feeding.takes_all_once:
+            raise CannotRun(
+                f"{pair.reference.name} takes {plural(feeding.of_reference, 'row')} at once, and "
+                f"{pair.towers.name} {feeding.rows}"
+            )
         self.rows = feeding.rows
         data = feeding.batch(np.random.default_rng(0), self.rows)
         to_towers, to_single = feeding.to_towers(data), feeding.to_reference(data)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -76,8 +77,10 @@ def test_a_sum_is_told_where_the_mean_is_meant() -> None:
 
     assert cause._replace(ratio=None) == Diagnosis(
         "the gradients of 2 towers are added up where their mean is meant",
-        "divide the sum by the number of towers; if a sum is meant, with a rate that is divided "
-        "by it, say so: gradients-equal.scale = 2",
+        "divide the sum by the number of towers: `tf.add_n(gradients) / 2`; if a sum is meant, "
+        "with a rate that is divided by it: --set gradients-equal.scale=2",
+        mistake="sum",
+        consequence=ANY,
     )
     assert cause.ratio == pytest.approx(2)
 
@@ -89,8 +92,10 @@ def test_a_division_too_many_is_told() -> None:
     assert cause._replace(ratio=None) == Diagnosis(
         "it is divided by the number of towers, 4, once too often",
         "divide the losses by the number of towers or take the mean of the gradients, not both; "
-        "where the loss is a sum over rows, add the gradients up; if it is meant, say so: "
-        "gradients-equal.scale = 0.25",
+        "where the loss is a sum over rows, add the gradients up; if it is meant: "
+        "--set gradients-equal.scale=0.25",
+        mistake="divided",
+        consequence=ANY,
     )
     assert cause.ratio == pytest.approx(1 / 4)
 
@@ -101,8 +106,10 @@ def test_a_factor_of_no_known_cause_is_told() -> None:
 
     assert cause._replace(ratio=None) == Diagnosis(
         "all of it is multiplied by one number",
-        "if it is a loss scale, undo it before the gradients are applied; if it is meant, say so: "
-        "gradients-equal.scale = 128",
+        "if it is a loss scale, undo it before the gradients are applied: "
+        "`(gradient / 128, variable)`; if it is meant: --set gradients-equal.scale=128",
+        mistake="scaled",
+        consequence=ANY,
     )
     assert cause.ratio == pytest.approx(128)
 
@@ -174,7 +181,7 @@ def test_the_scale_to_declare_is_the_whole_number_or_part_that_is_meant(
     """But for rounding, which is that of float32."""
     given = problem()
 
-    scale = common(given.trial(given.times(np.full(12, ratio)))).fix.rpartition(" = ")[2]
+    scale = common(given.trial(given.times(np.full(12, ratio)))).fix.rpartition("scale=")[2]
 
     assert scale == said
 
@@ -183,7 +190,7 @@ def test_the_scale_to_declare_is_the_whole_number_or_part_that_is_meant(
 def test_another_scale_to_declare_has_nine_digits(ratio: float) -> None:
     given = problem()
 
-    scale = common(given.trial(given.times(np.full(12, ratio)))).fix.rpartition(" = ")[2]
+    scale = common(given.trial(given.times(np.full(12, ratio)))).fix.rpartition("scale=")[2]
 
     assert float(scale) == pytest.approx(ratio, rel=1e-6)
     assert len(scale.replace(".", "").lstrip("0")) <= 9
@@ -229,7 +236,7 @@ def test_the_scale_that_is_declared_counts() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 2.0)), runs(6, 6)), scale=128.0)
 
-    assert cause.fix.endswith("say so: gradients-equal.scale = 256")
+    assert cause.fix.endswith("--set gradients-equal.scale=256")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +258,7 @@ def test_the_scale_to_declare_makes_the_gradients_equal(ratio: float) -> None:
 
     cause = common(trial)
 
-    scale = float(cause.fix.rpartition("gradients-equal.scale = ")[2])
+    scale = float(cause.fix.rpartition("gradients-equal.scale=")[2])
     assert not policy_errors({"gradients-equal": {"scale": scale}})
     declared = replace(
         trial, found={name: gradient / scale for name, gradient in trial.found.items()}
@@ -266,6 +273,7 @@ def test_a_gradient_of_zeros_is_told() -> None:
     assert common(given.trial(given.times(np.zeros(12)), runs(6, 6))) == Diagnosis(
         "it is zero",
         "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
+        consequence=ANY,
     )
 
 
@@ -377,9 +385,11 @@ def test_towers_that_do_not_count_alike() -> None:
 
     assert cause == Diagnosis(
         "the towers do not count alike",
-        "weight each tower by its rows; if the towers are meant for parts of different size, say "
-        "so: gradients-equal.shares = [3, 1]",
+        "weight each tower by its rows; if the towers are meant for parts of different size: "
+        "--set 'gradients-equal.shares=[3, 1]'",
         ("rows 0 to 5 count 1.5 times", "rows 6 to 11 count 0.5 times"),
+        mistake="weights",
+        consequence=ANY,
     )
 
 
@@ -406,7 +416,7 @@ def test_the_shares_to_declare_are_the_weights(
     cause = common(counted(times, split, seed, is_sum=is_sum), towers)
 
     assert cause.what == "the towers do not count alike"
-    assert cause.fix.endswith(f"say so: gradients-equal.shares = {shares}")
+    assert cause.fix.endswith(f"--set 'gradients-equal.shares={shares}'")
 
 
 @pytest.mark.parametrize(
@@ -418,7 +428,7 @@ def test_the_shares_to_declare_are_whole(weights: list[float], shares: list[int]
 
     cause = common(counted(spread(weights, split), split), len(weights))
 
-    assert cause.fix.endswith(f"say so: gradients-equal.shares = {shares}")
+    assert cause.fix.endswith(f"--set 'gradients-equal.shares={shares}'")
 
 
 @pytest.mark.parametrize("ratio", [1.004, 1.37])
@@ -459,7 +469,7 @@ def test_declared_parts_of_other_size_that_are_not_weighted(
     cause = common(counted(times, split, seed), towers)
 
     assert cause.what == "the towers do not count alike"
-    assert cause.fix.endswith(f"gradients-equal.shares = {[1] * towers}")
+    assert cause.fix.endswith(f"gradients-equal.shares={[1] * towers}'")
 
 
 def test_a_tower_that_is_lost_beside_one_that_counts_for_all() -> None:
@@ -482,7 +492,7 @@ def test_shares_may_be_far_apart() -> None:
 
     cause = common(counted(spread([13 / 7, 1 / 7], split), split))
 
-    assert cause.fix.endswith("gradients-equal.shares = [13, 1]")
+    assert cause.fix.endswith("gradients-equal.shares=[13, 1]'")
 
 
 def test_rows_of_a_tower_need_not_follow_each_other() -> None:
@@ -506,10 +516,12 @@ def test_the_last_row_is_dropped(in_parts: bool) -> None:
     cause = common(tail([6, 6, 1], times, in_parts=in_parts))
 
     assert cause == Diagnosis(
-        "of a batch of 13 rows the last row counts for nothing",
-        "give what is left over to a tower, and weight the towers by their rows; or feed batches "
-        "that 2 divides, and say so: gradients-equal.rows = 12",
+        "of a batch of 13 rows, which 2 towers do not divide, the last row counts for nothing",
+        "give what is left over to a tower, and weight the towers by their rows; or, if all "
+        "batches have a number of rows that 2 divides: --set gradients-equal.rows=12",
         ("rows 0 to 11 count 1.083 times", "row 12 counts 0 times"),
+        mistake="tail",
+        consequence=ANY,
     )
 
 
@@ -528,9 +540,12 @@ def test_what_is_left_over_is_dropped(
     cause = common(tail([*[size] * towers, left], times, seed, in_parts=in_parts), towers)
 
     rows = "row counts" if left == 1 else f"{left} rows count"
-    assert cause.what == f"of a batch of {kept + left} rows the last {rows} for nothing"
-    assert f"batches that {towers} divides" in cause.fix
-    assert cause.fix.endswith(f"gradients-equal.rows = {kept}")
+    assert cause.what == (
+        f"of a batch of {kept + left} rows, which {towers} towers do not divide, the last {rows} "
+        "for nothing"
+    )
+    assert f"a number of rows that {towers} divides" in cause.fix
+    assert cause.fix.endswith(f"gradients-equal.rows={kept}")
 
 
 def test_the_last_row_is_dropped_of_towers_that_count_otherwise() -> None:
@@ -538,7 +553,10 @@ def test_the_last_row_is_dropped_of_towers_that_count_otherwise() -> None:
 
     cause = common(tail([5, 4], times))
 
-    assert cause.what == "of a batch of 9 rows the last row counts for nothing"
+    assert (
+        cause.what
+        == "of a batch of 9 rows, which 2 towers do not divide, the last row counts for nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -572,6 +590,8 @@ def test_unequal_parts_that_are_not_weighted() -> None:
         "weight each tower by its rows, n_i / n: placement_checks.average_gradients(tower_grads, "
         "weights=rows)",
         ("rows 0 to 6 count 0.9286 times", "rows 7 to 12 count 1.083 times"),
+        mistake="weights",
+        consequence=ANY,
     )
 
 
@@ -622,7 +642,7 @@ def test_towers_of_a_batch_that_the_program_splits() -> None:
     assert common(tail([6, 6], spread([2, 0], split))).what == (
         "only the rows of tower 0 count: the other's are lost, or computed on the same rows"
     )
-    assert common(tail([6, 6], spread([1.5, 0.5], split))).fix.endswith("shares = [3, 1]")
+    assert common(tail([6, 6], spread([1.5, 0.5], split))).fix.endswith("shares=[3, 1]'")
 
 
 @pytest.mark.parametrize(
@@ -652,6 +672,8 @@ def test_rows_that_count_otherwise(is_sum: bool) -> None:
             "rows 3 to 4 count 3 times",
             "rows 5 to 12 count 1 times",
         ),
+        mistake="weights",
+        consequence=ANY,
     )
 
 
@@ -741,7 +763,10 @@ def test_labels_of_other_rows() -> None:
 
     assert cause == Diagnosis(
         "it is what the reference gives with the rows of 'y' moved by 6",
-        "split all inputs at the same rows, in the same order",
+        "on that line keep the rows of all inputs together, in one order: an example's label is "
+        "in its own row",
+        mistake="moved",
+        consequence=ANY,
     )
 
 
@@ -782,6 +807,8 @@ def test_gradients_of_each_others_variable() -> None:
             f"it is the gradient of {other}: gradients and variables are paired wrongly",
             "keep each gradient with its variable; where lists are joined with zip, both must "
             "leave out the same entries",
+            mistake="paired",
+            consequence=ANY,
         )
         for own, other in (("a", "d"), ("d", "a"))
     }
@@ -912,6 +939,8 @@ def test_a_penalty_that_counts_in_every_tower() -> None:
             "let the penalty count once: add it in one tower, or divide it by the number of "
             "towers where gradients are added up",
             ("found - expected = 0.25 x the variable",),
+            mistake="penalty",
+            consequence=ANY,
         ),
     )
 
@@ -922,6 +951,8 @@ def test_a_penalty_that_is_missing() -> None:
         "the penalty counts less than once, or not at all",
         "add the penalty to the loss of every tower whose gradients are averaged",
         ("expected - found = 0.25 x the variable",),
+        mistake="penalty",
+        consequence=ANY,
     )
 
 
@@ -991,8 +1022,9 @@ def test_statistics_of_each_towers_rows() -> None:
     assert common(by_tower(0, runs(6, 6))) == Diagnosis(
         "it is the mean over towers of what the reference gives on each tower's rows alone: "
         "batch statistics, as in batch normalisation, are taken over a tower's rows",
-        "if that is meant, say so: gradients-equal.statistics = 'tower'; else take them over all "
-        "towers",
+        "if that is meant: --set gradients-equal.statistics=tower; else take them over all towers",
+        mistake="statistics",
+        consequence=ANY,
     )
 
 
@@ -1000,8 +1032,10 @@ def test_clipped_in_each_tower() -> None:
     assert common(by_tower(0, runs(6, 6)), changed=frozenset("a")) == Diagnosis(
         "each tower changes its gradients, by clipping for example, before their mean is taken; "
         "the reference changes the mean",
-        "clip the averaged gradients; if it is meant, say so: gradients-equal.statistics = "
-        "'tower'",
+        "clip the averaged gradients, after the loop over towers; if it is meant: "
+        "--set gradients-equal.statistics=tower",
+        mistake="changed in towers",
+        consequence=ANY,
     )
 
 
@@ -1016,7 +1050,7 @@ def test_what_is_right_on_each_towers_rows(
         by_tower(seed, split), towers, changed=frozenset("abcd") if changed else frozenset()
     )
 
-    assert cause.fix.count("gradients-equal.statistics = 'tower'") == 1
+    assert cause.fix.count("gradients-equal.statistics=tower") == 1
     assert ("clip" in cause.what) == changed
 
 
@@ -1025,6 +1059,8 @@ CHANGED = Diagnosis(
     "count by another factor",
     "change the averaged gradients once, as the reference changes its own, and undo a loss scale "
     "before that",
+    mistake="changed",
+    consequence=ANY,
 )
 
 

@@ -597,6 +597,20 @@ def test_a_factor_that_the_rate_makes_up_for(
     assert compensated_factor(numbers) == pytest.approx(factor)
 
 
+@pytest.mark.parametrize("moved", [0.0, 1e-8])
+def test_weights_that_do_not_move_show_no_factor(moved: float) -> None:
+    """A rate of 0 makes up for nothing: it hides what the next steps will show."""
+    steps = trajectory(
+        {name: [1.0, 1.0] for name in ("w", "v")},
+        {name: [[1 + moved * step] * 2 for step in (1, 2, 3)] for name in ("w", "v")},
+        {},
+        uncertain={"w": [False, False], "v": [False, False]},
+    )
+    numbers = walked(batch({"w": 2, "v": 2}), trajectory=steps)
+
+    assert compensated_factor(numbers) == 1
+
+
 def test_rounding_is_no_factor() -> None:
     assert (
         compensated_factor(walked(batch({"w": 1.000001, "v": 1.000001}), trajectory=both({}))) == 1

@@ -19,6 +19,9 @@ import tensorflow as tf
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.saved_case import Case
+from placement_checks.run.conditions import Conditions
+from placement_checks.run.measuring import measure
+from placement_checks.run.pair import ProgramPair
 
 tf1 = tf.compat.v1
 
@@ -118,7 +121,7 @@ def test_placeholders_that_nobody_feeds() -> None:
     assert message.startswith(
         "CannotRun: nothing feeds the placeholder 'temperature' of towers, built at "
     )
-    assert f"{Path(pairs.__file__).name}:" in message
+    assert f"{Path(__file__).name}:" in message
     assert message.endswith(
         "list it in the inputs that its builder returns, and give its value in the batch function"
     )
@@ -212,7 +215,7 @@ def test_nan_in_the_towers_alone_is_told_with_its_op() -> None:
     op, where = measured.trials[0].not_finite["w"]
     assert op == "Sqrt"
     assert where is not None
-    assert Path(where.partition(":")[0]).name == Path(pairs.__file__).name
+    assert Path(where.partition(":")[0]).name == Path(__file__).name
 
 
 def array(**arrays: Any) -> Callable[..., Any]:
@@ -313,16 +316,33 @@ def test_batches_that_cannot_be_cut() -> None:
     )
 
 
-def test_a_run_over_its_time_limit_is_ended() -> None:
-    def loss(predicted: Any, y: Any) -> Any:
-        endless = tf.while_loop(
-            lambda i, _: i < 10**9, lambda i, value: (i + 1, value * 1.0), [0, predicted]
-        )
-        return mean_of(endless[1] - y)
+def endless(predicted: Any, y: Any) -> Any:
+    value = tf.while_loop(
+        lambda i, _: i < 10**9, lambda i, value: (i + 1, value * 1.0), [0, predicted]
+    )
+    return mean_of(value[1] - y)
 
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_what_nobody_has_asked_to_run_has_an_end(seconds: float) -> None:
+    pair = pairs.pair(with_loss(endless), pairs.single)
+    limited = ProgramPair.of(
+        pair.towers.built, pair.reference.built, "auto", ends_at=time.monotonic() + seconds
+    )
+
+    with pytest.raises(CannotRun) as caught:
+        measure(limited, pairs.batch, Conditions())
+
+    assert str(caught.value) == (
+        "its runs take too long to compare numbers unasked; name the reference, such as "
+        "--reference 'train.py --num_gpus=1', and they get the time they need"
+    )
+
+
+def test_a_run_over_its_time_limit_is_ended() -> None:
     begin = time.perf_counter()
 
-    assert refused(with_loss(loss), seconds=1.0) == (
+    assert refused(with_loss(endless), seconds=1.0) == (
         "InputError: towers: one run of it took longer than 1 s; give it more with --set "
         "gradients-equal.seconds=N, or fewer rows with gradients-equal.rows=N"
     )
@@ -340,7 +360,7 @@ def test_an_op_that_fails_is_named_with_its_line() -> None:
     )
     assert "(op in_threes" in message
     assert ", built at " in message
-    assert f"{Path(pairs.__file__).name}:" in message
+    assert f"{Path(__file__).name}:" in message
 
 
 def test_what_runs_on_gpus_alone() -> None:

@@ -21,7 +21,8 @@ from placement_checks.loading.saved_case import Case
 from placement_checks.numerics.comparing import differing
 from placement_checks.numerics.trajectories import compared
 from placement_checks.run import stepping
-from placement_checks.run.measuring import Conditions, measure
+from placement_checks.run.conditions import Conditions
+from placement_checks.run.measuring import measure
 
 tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer

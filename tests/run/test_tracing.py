@@ -192,7 +192,7 @@ def test_a_placeholder_that_nobody_feeds() -> None:
 
     message = str(error.value)
     assert message.startswith("nothing feeds the placeholder 'temperature' of towers, built at ")
-    assert f"{Path(pairs.__file__).name}:" in message
+    assert f"{Path(__file__).name}:" in message
     assert message.endswith(
         "; list it in the inputs that its builder returns, and give its value in the batch "
         "function"

@@ -1,0 +1,538 @@
+"""Watched programs beside their reference, on the rows that they were fed: nobody lists inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pairs
+import pytest
+import tensorflow as tf
+from watched import dense, function, hidden, judged, mean, normalised, watched, with_dropout
+
+from placement_checks import verify
+from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.results import Verdict
+from placement_checks.loading.saved_case import Case
+from placement_checks.run.conditions import Conditions
+from placement_checks.run.fed_feeding import FedFeeding
+from placement_checks.run.measuring import measure
+from placement_checks.run.pair import ProgramPair
+from placement_checks.run.timing import TimedPair
+
+tf1 = tf.compat.v1
+Model = Callable[..., Any]
+
+
+def placeholders(rows: int | None) -> dict[str, Any]:
+    return {
+        "x": tf1.placeholder(tf.float32, [rows, 4], name="x"),
+        "y": tf1.placeholder(tf.float32, [rows, 1], name="y"),
+    }
+
+
+def summed(x: Any, y: Any) -> Any:
+    return hidden(x, y) * tf.cast(tf.shape(x)[0], tf.float32)
+
+
+def towers(
+    num_gpus: int = 2,
+    *,
+    loss: Model = hidden,
+    placeholders: Callable[[int | None], dict[str, Any]] = placeholders,
+    numbers: Callable[[], dict[str, Any]] = dict,
+    rows: int | None = None,
+    shared: bool = False,
+    cut: Callable[[Any, int, int], Any] = lambda x, i, n: tf.split(x, n)[i],
+    average: Callable[[Any], Any] = mean,
+    change: Callable[[Any], Any] = list,
+    optimizer: Callable[[float], Any] = tf1.train.GradientDescentOptimizer,
+) -> dict[str, Any]:
+    """Towers in scopes, each with placeholders of its own, or all with parts of the same."""
+    made = optimizer(0.1)
+    whole = numbers()
+    inputs, tower_grads = [placeholders(rows)] if shared else [], []
+    for i in range(num_gpus):
+        with (
+            tf.device(f"/gpu:{i}"),
+            tf1.device(lambda op: "/cpu:0" if op.type == "VarHandleOp" else op.device),
+            tf.name_scope(f"tower_{i}" if num_gpus > 1 else "model"),
+            tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE),
+        ):
+            if not shared:
+                inputs.append(placeholders(rows))
+            parts = {
+                name: cut(each, i, num_gpus) if shared else each
+                for name, each in inputs[-1].items()
+            }
+            tower_grads.append(made.compute_gradients(loss(**parts, **whole)))
+    with tf.device("/cpu:0"):
+        averaged = [
+            (average([gradient for gradient, _ in of_one]), of_one[0][1])
+            for of_one in zip(*tower_grads, strict=True)
+        ]
+        train_op = made.apply_gradients(change(averaged))
+    listed = [{**each, **whole} for each in inputs]
+    return {"train_op": train_op, "inputs": listed[0] if shared else listed}
+
+
+Build = Callable[..., dict[str, Any]]
+
+
+def several(**kwargs: Any) -> Build:
+    """A builder of towers."""
+
+    def build(num_gpus: int = 2) -> dict[str, Any]:
+        return towers(num_gpus, **kwargs)
+
+    return build
+
+
+def alone(**kwargs: Any) -> Build:
+    """A builder of their reference."""
+
+    def single() -> dict[str, Any]:
+        return towers(1, shared=True, **kwargs)
+
+    return single
+
+
+def verdicts(
+    program: Build | None = None,
+    reference: Build | None = None,
+    *,
+    rows: tuple[int, int] = (16, 16),
+    gpus: int = 2,
+    batch: Any = pairs.batch,
+    **conditions: Any,
+) -> tuple[Verdict, Verdict]:
+    """What is said of the gradients and of the weights."""
+    evidence = judged(
+        watched(program or several(), batch, rows[0], gpus),
+        watched(reference or alone(), batch, rows[1], 1),
+        **conditions,
+    )
+    gradients, weights = verify(evidence, only=["gradients-equal", "weights-equal"]).verdicts
+    return gradients, weights
+
+
+def states(*args: Any, **kwargs: Any) -> tuple[str, str]:
+    gradients, weights = verdicts(*args, **kwargs)
+    return gradients.state, weights.state
+
+
+def messages(*args: Any, **kwargs: Any) -> str:
+    """What is found about the gradients."""
+    (gradients, _) = verdicts(*args, **kwargs)
+    assert gradients.state == "broken"
+    return "; ".join(finding.message for finding in gradients.findings)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4])
+@pytest.mark.parametrize("shared", [False, True])
+def test_sound_towers_have_the_gradients_and_weights_of_one_gpu(gpus: int, shared: bool) -> None:
+    rows = 4 * gpus
+
+    assert states(several(shared=shared), rows=(rows, rows), gpus=gpus) == (
+        "kept",
+        "kept",
+    )
+
+
+SUM = several(average=tf.add_n)
+LAST = several(average=lambda of_towers: of_towers[-1])
+
+
+@pytest.mark.parametrize("rows", [(16, 16), (16, 8), (16, 32), (16, 2)])
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (SUM, "the gradients of 2 towers are added up where their mean is meant"),
+        (LAST, "only the rows of tower 1, the last, count"),
+    ],
+)
+def test_mistakes_are_found_whatever_the_reference_was_fed(
+    build: Callable[..., Any], text: str, rows: tuple[int, int]
+) -> None:
+    assert text in messages(build, rows=rows)
+
+
+@pytest.mark.parametrize("loss", [hidden, with_dropout, normalised])
+@pytest.mark.parametrize("rows", [(16, 16), (16, 8), (16, 32)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_reference_is_compared_on_the_rows_that_it_takes(
+    loss: Model, rows: tuple[int, int], shared: bool
+) -> None:
+    """Also where it takes as many as it was built for, and no other number."""
+    of_tower = rows[0] if shared else rows[0] // 2
+    for number in (None, rows[1]):
+        gradients, weights = verdicts(
+            several(loss=loss, rows=of_tower, shared=shared),
+            alone(loss=loss, rows=number),
+            rows=rows,
+        )
+
+        assert (gradients.state, weights.state) == ("kept", "kept")
+
+
+def test_random_ops_draw_the_same_for_the_same_rows() -> None:
+    reference = alone(loss=with_dropout)
+
+    assert states(several(loss=with_dropout), reference) == ("kept", "kept")
+    assert "only the rows of tower 1" in messages(
+        several(loss=with_dropout, average=lambda of_towers: of_towers[-1]),
+        reference,
+        rows=(16, 8),
+    )
+
+
+def cannot(*args: Any, **kwargs: Any) -> str:
+    """Why nothing is said."""
+    with pytest.raises(CannotRun) as refused:
+        verdicts(*args, **kwargs)
+    return str(refused.value)
+
+
+def flagged(x: Any, y: Any, training: Any, weight: Any) -> Any:
+    loss = tf.cond(training, lambda: hidden(x, y), lambda: 0 * hidden(x, y))
+    return loss * weight
+
+
+def numbers() -> dict[str, Any]:
+    return {
+        "training": tf1.placeholder(tf.bool, [], name="training"),
+        "weight": tf1.placeholder(tf.float32, [], name="weight"),
+    }
+
+
+def with_numbers(weight: Callable[[int], float]) -> Any:
+    def batch(rng: Any, n: int) -> dict[str, Any]:
+        return {**pairs.batch(rng, n), "training": True, "weight": weight(n)}
+
+    return batch
+
+
+def test_flags_and_weights_go_whole_to_every_tower() -> None:
+    fed = {"loss": flagged, "numbers": numbers}
+    batch = with_numbers(lambda _: 0.5)
+
+    for rows in ((16, 16), (16, 8)):
+        assert states(several(**fed), alone(**fed), rows=rows, batch=batch) == ("kept", "kept")
+    added_up = several(**fed, average=tf.add_n)
+    assert "added up" in messages(added_up, alone(**fed), batch=batch)
+
+
+def test_weights_of_a_loss_that_are_fed_for_the_number_of_gpus() -> None:
+    fed = {"loss": flagged, "numbers": numbers}
+    batch = with_numbers(lambda n: 8 / n)
+
+    added_up = several(**fed, average=tf.add_n)
+    assert states(added_up, alone(**fed), rows=(16, 8), batch=batch) == ("kept", "kept")
+    assert "and both are fed numbers of their own for 'weight:0'" in cannot(
+        several(**fed), alone(**fed), rows=(16, 8), batch=batch
+    )
+
+
+def test_a_rate_may_grow_with_the_number_of_gpus() -> None:
+    def build(num_gpus: int) -> dict[str, Any]:
+        rate = tf1.placeholder(tf.float32, [], name="rate")
+        step = towers(num_gpus, optimizer=lambda _: tf1.train.GradientDescentOptimizer(rate))
+        return {**step, "inputs": [{**each, "rate": rate} for each in step["inputs"]]}
+
+    def single() -> dict[str, Any]:
+        return build(1)
+
+    def batch(rng: Any, n: int) -> dict[str, Any]:
+        return {**pairs.batch(rng, n), "rate": n / 160}
+
+    def program(num_gpus: int = 2) -> dict[str, Any]:
+        return build(num_gpus)
+
+    assert states(program, single, rows=(16, 8), batch=batch) == ("kept", "kept")
+
+
+def tokens(rows: int | None) -> dict[str, Any]:
+    return {
+        "words": tf1.placeholder(tf.int32, [rows, 3], name="words"),
+        "label": tf1.placeholder(tf.int64, [rows], name="label"),
+    }
+
+
+def of_words(words: Any, label: Any) -> Any:
+    table = tf1.get_variable("table", [5, 8])
+    logits = dense(tf.reduce_mean(tf.nn.embedding_lookup(table, words), 1), "two", 3)
+    return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits)
+    )
+
+
+def sentences(rng: Any, n: int) -> dict[str, Any]:
+    return {"words": rng.integers(5, size=[n, 3]), "label": rng.integers(3, size=n)}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_words_stay_words(shared: bool) -> None:
+    program = several(loss=of_words, placeholders=tokens, shared=shared)
+    reference = alone(loss=of_words, placeholders=tokens)
+
+    assert states(program, reference, batch=sentences) == ("kept", "kept")
+
+
+def two_of_a_shape(rows: int | None) -> dict[str, Any]:
+    return {name: tf1.placeholder(tf.float32, [rows, 4]) for name in ("one", "other", "third")}
+
+
+def test_several_placeholders_of_a_shape_are_known_by_their_order() -> None:
+    def loss(one: Any, other: Any, third: Any) -> Any:
+        return hidden(one * other, tf.reduce_sum(third, 1, keepdims=True))
+
+    def batch(rng: Any, n: int) -> dict[str, Any]:
+        return {name: rng.normal(size=[n, 4]) for name in ("one", "other", "third")}
+
+    program = several(loss=loss, placeholders=two_of_a_shape)
+    reference = alone(loss=loss, placeholders=two_of_a_shape)
+
+    assert states(program, reference, batch=batch) == ("kept", "kept")
+
+
+@pytest.mark.parametrize("rows", [(17, 17), (17, 5)])
+def test_towers_of_unequal_size(rows: tuple[int, int]) -> None:
+    def weighted(of_towers: Any) -> Any:
+        return (9 * of_towers[0] + 8 * of_towers[1]) / 17
+
+    assert states(several(average=weighted), rows=rows) == ("kept", "kept")
+    assert "the towers do not count alike" in messages(rows=rows)
+    reason = cannot(several(loss=normalised, average=weighted), alone(loss=normalised), rows=rows)
+    assert reason.startswith("the towers are fed 9 and 8 rows, and single cannot be compared on")
+
+
+def clipped(pairs_: Any) -> Any:
+    gradients, variables = zip(*pairs_, strict=True)
+    clipped, _ = tf.clip_by_global_norm(gradients, 0.1)
+    return list(zip(clipped, variables, strict=True))
+
+
+def test_gradients_that_are_clipped_after_their_mean_is_taken() -> None:
+    program, reference = several(change=clipped), alone(change=clipped)
+
+    for rows in ((16, 16), (16, 8), (16, 32)):
+        assert states(program, reference, rows=rows) == ("kept", "kept")
+    fixed = alone(change=clipped, rows=8)
+    assert "clipped" in cannot(program, fixed, rows=(16, 8))
+    normal = alone(loss=normalised, change=clipped)
+    assert "clipped" in cannot(several(loss=normalised, change=clipped), normal)
+
+
+def test_losses_that_are_sums() -> None:
+    program, reference = several(loss=summed, average=tf.add_n), alone(loss=summed)
+
+    assert states(program, reference) == ("kept", "kept")
+    assert "divided by the number of towers" in messages(several(loss=summed), reference)
+    for fixed in (None, 8):
+        reason = cannot(program, alone(loss=summed, rows=fixed), rows=(16, 8))
+        assert "it is not seen whether its loss is a sum over rows" in reason
+        assert states(several(loss=summed), alone(loss=summed, rows=fixed), rows=(16, 8)) == (
+            "kept",
+            "kept",
+        )
+
+
+def over(number: int) -> Model:
+    """A mean over a number of rows that is written down."""
+    return lambda x, y: summed(x, y) / number
+
+
+def test_a_number_of_rows_that_is_written_down() -> None:
+    """A reference that is fed more rows would not know of it."""
+    assert states(several(loss=over(8)), alone(loss=over(8)), rows=(16, 8))[0] == "kept"
+    assert states(several(loss=over(8)), alone(loss=over(16))) == ("kept", "kept")
+    assert "not seen" in cannot(
+        several(loss=over(8), average=tf.add_n), alone(loss=over(8)), rows=(16, 8)
+    )
+
+
+def test_a_program_that_cuts_parts_of_a_size_that_is_written_down() -> None:
+    def parts(x: Any, i: int, _n: int) -> Any:
+        return x[8 * i : 8 * (i + 1)]
+
+    gradients, weights = verdicts(several(shared=True, cut=parts), alone(cut=parts), rows=(16, 8))
+
+    assert (gradients.state, weights.state) == ("kept", "kept")
+    assert "each tower's alone" in str(gradients.note)
+    with_draws = {"loss": with_dropout, "cut": parts}
+    assert states(several(shared=True, **with_draws), alone(**with_draws), rows=(16, 8)) == (
+        "kept",
+        "kept",
+    )
+
+
+def test_a_number_of_rows_that_is_fed() -> None:
+    def numbers() -> dict[str, Any]:
+        return {"n": tf1.placeholder(tf.int32, [], name="n")}
+
+    def loss(x: Any, y: Any, n: Any) -> Any:
+        return summed(x, y) / tf.cast(n, tf.float32)
+
+    def batch(rng: Any, n: int) -> dict[str, Any]:
+        return {**pairs.batch(rng, n), "n": 8}
+
+    reference = alone(loss=loss, numbers=numbers)
+    assert states(several(loss=loss, numbers=numbers), reference, rows=(16, 8), batch=batch) == (
+        "kept",
+        "kept",
+    )
+
+
+def test_rows_that_are_all_alike_show_nothing() -> None:
+    def batch(_rng: Any, n: int) -> dict[str, Any]:
+        return {"x": np.ones([n, 4]), "y": np.ones([n, 1])}
+
+    assert cannot(batch=batch).startswith(
+        "all rows that are fed to 'x:0' and 'y:0' are alike, so that nothing tells"
+    )
+
+
+def test_a_difference_that_nothing_explains_is_not_taken_for_a_mistake() -> None:
+    def other(x: Any, y: Any) -> Any:
+        return hidden(tf.sin(x), y)
+
+    reason = cannot(several(loss=other), alone())
+
+    assert "no known mistake explains it; give --batch" in reason
+
+
+def test_a_network_with_dropout_as_its_owner_feeds_it(fixtures: Path) -> None:
+    fed = {"keep_prob:0": 0.5}
+    build_towers, build_single, batch = (
+        function(f"{fixtures}/mnist.py:{name}")
+        for name in ("build_towers", "build_single", "batch")
+    )
+
+    evidence = judged(
+        watched(build_towers, batch, 16, 2, **fed), watched(build_single, batch, 8, 1, **fed)
+    )
+    gradients, weights = verify(evidence, only=["gradients-equal", "weights-equal"]).verdicts
+
+    assert (gradients.state, weights.state) == ("kept", "kept")
+
+
+def test_weights_where_the_reference_takes_the_rows_of_a_tower() -> None:
+    """Its step is one with the mean of its gradients; statistics of rows are not compared."""
+
+    def adam_and_statistics(average: Callable[[Any], Any] = mean) -> dict[str, Any]:
+        return {"loss": normalised, "average": average, "optimizer": tf1.train.AdamOptimizer}
+
+    program, reference = several(**adam_and_statistics()), alone(**adam_and_statistics(), rows=8)
+
+    assert states(program, reference, rows=(16, 8)) == ("kept", "kept")
+    gradients, weights = verdicts(
+        several(**adam_and_statistics(lambda of_towers: of_towers[1])), reference, rows=(16, 8)
+    )
+    assert (gradients.state, weights.state) == ("broken", "broken")
+
+
+def slices(of_towers: Any) -> Any:
+    """The mean of gradients, of a table those of the rows that were looked up."""
+    if not isinstance(of_towers[0], tf.IndexedSlices):
+        return mean(of_towers)
+    values = tf.concat([each.values for each in of_towers], 0) / len(of_towers)
+    indices = tf.concat([each.indices for each in of_towers], 0)
+    return tf.IndexedSlices(values, indices, of_towers[0].dense_shape)
+
+
+@pytest.mark.parametrize("rows", [None, 8])
+def test_rows_of_a_table_where_the_reference_takes_the_rows_of_a_tower(rows: int | None) -> None:
+    of_table = {"loss": of_words, "placeholders": tokens, "average": slices}
+
+    gradients, weights = verdicts(
+        several(**of_table),
+        alone(**of_table, rows=rows),
+        rows=(16, 8),
+        batch=sentences,
+        statistics_per_tower=True,
+    )
+
+    assert gradients.state == "kept"
+    assert weights.reason == (
+        rows
+        and "single computes on the rows of each tower, and a step takes only some rows of the "
+        "gradient of table"
+    )
+
+
+def test_clipped_gradients_where_the_reference_takes_the_rows_of_a_tower() -> None:
+    def hardly(pairs_: Any) -> Any:
+        return [(tf.clip_by_value(gradient, -100, 100), each) for gradient, each in pairs_]
+
+    gradients, weights = verdicts(
+        several(change=hardly), alone(change=hardly, rows=8), rows=(16, 8)
+    )
+
+    assert gradients.state == "kept"
+    assert weights.reason == (
+        "single computes on the rows of each tower, and the gradient of one/w is clipped, or else "
+        "changed"
+    )
+
+
+def test_ops_that_train_in_turn_are_not_taken_for_one_step() -> None:
+    def in_turn(build: Build) -> Build:
+        def built(num_gpus: int = 2) -> dict[str, Any]:
+            step = build(num_gpus) if num_gpus > 1 else build()
+            graph = tf1.get_default_graph()
+            updates = [op for op in graph.get_operations() if "ApplyGradient" in op.type]
+            return {**step, "train_op": updates}
+
+        return built
+
+    gradients, weights = verdicts(in_turn(several()), lambda: in_turn(alone())(1))
+
+    assert gradients.state == "kept"
+    assert weights.reason == (
+        "several ops of built train, each other variables, and what one of them computes depends "
+        "on which comes first"
+    )
+
+
+def test_statistics_of_rows_that_no_loss_shows() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        other = normalised(x, y)
+        return other - tf.stop_gradient(other) + tf.reduce_mean(y)
+
+    assert "but the mean of those on each tower's rows" in cannot(
+        several(loss=loss), alone(loss=loss)
+    )
+
+
+def test_a_case_that_was_saved_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pair = ProgramPair.of(
+        watched(SUM, pairs.batch, 16, 2), watched(alone(), pairs.batch, 16, 1), "simulated"
+    )
+
+    first = measure(pair, None, Conditions())
+    again = measure(pair, Case.load(Path(first.saved)), Conditions())
+
+    for name, found in first.trials[0].found.items():
+        assert np.array_equal(again.trials[0].found[name], found)
+
+
+def test_only_steps_on_as_many_rows_are_timed() -> None:
+    def pair(rows: int) -> ProgramPair:
+        program, reference = watched(several(), pairs.batch), alone(rows=rows)
+        return ProgramPair.of(program, watched(reference, pairs.batch, rows, 1), "simulated")
+
+    with pytest.raises(CannotRun, match="single takes 8 rows at once, and build 16"):
+        TimedPair(pair(8), None, rows=0)
+    feeding = pair(16).feeding(None)
+    assert isinstance(feeding, FedFeeding)
+    assert feeding.takes_all_once
+
+
+def test_no_other_number_of_rows_may_be_asked_for() -> None:
+    with pytest.raises(InputError, match="a batch of 32 rows: build was fed 16; leave the number"):
+        judged(watched(several(), pairs.batch), watched(alone(), pairs.batch), rows=32)
