@@ -160,11 +160,11 @@ class DataFlow:
                     mask |= masks[producer]
                 if mask != before:
                     masks[here] = mask
-                    again = again or here in self._looped
+                    again = again or here in self.looped
         return masks
 
     @cached_property
-    def _looped(self) -> set[int]:
+    def looped(self) -> set[int]:
         """The ops whose value goes to one built before them: ends of loops, and bodies."""
         return {
             producer

@@ -22,6 +22,8 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import Body, Placement, Variable, producer_of
 from placement_checks.util.text import plural
 
+# How a tower cuts its part: the first and the last part need no begin, or no end.
+_ENDS = frozenset({"begin_mask", "end_mask"})
 # Attributes that differ between ops without changing what they compute: their own random draws,
 # the names of what they hold.
 _OWN = frozenset(
@@ -52,7 +54,8 @@ def differences(
     """Where the computations of ``other`` differ from those of ``one``, op by op.
 
     Followed back from both until they meet, or reach variables or inputs. Not differences: whole
-    numbers, with which towers cut their slices; a factor of the whole, with which unequal towers
+    numbers, with which towers cut their slices, and whether a slice begins or ends where what is
+    cut does; a factor of the whole, with which unequal towers
     are weighted; and variables that a tower has of its own, unless they are of another form.
 
     Args:
@@ -106,7 +109,9 @@ def _different(
     for key in sorted(expected.keys() | found.keys()):
         pair = expected.get(key), found.get(key)
         # Bodies of functions are compared op by op.
-        if key not in _OWN and pair[0] != pair[1] and not isinstance(pair[0], Body):
+        if key in _OWN or (kind in CUTS and key in _ENDS):
+            continue
+        if pair[0] != pair[1] and not isinstance(pair[0], Body):
             at = f"{kind} with {key} "
             return at + _text(expected.get(key)), at + _text(found.get(key))
     if kind in VARIABLES:

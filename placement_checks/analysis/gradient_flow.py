@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from placement_checks.analysis.tower_analysis import analyse
@@ -76,6 +76,18 @@ class GradientFlow:
             if self._of_tower[op]:
                 found |= self.gradient_towers[op]
         return found & self._analysis.all_towers
+
+    def sources(self, update: Update) -> Iterator[int]:
+        """The gradients of towers that an update takes, as the last ops that compute them.
+
+        A decay of the weights that is read beside the variable is none.
+        """
+        for op in self.ancestors(update):
+            if (
+                self._of_tower[op]
+                and self._analysis.towers_behind[op] & self._analysis.gradient_bit
+            ):
+                yield op
 
     def ancestors(self, update: Update) -> Sequence[int]:
         """The ops between an update and the towers, the first ops of the towers among them.

@@ -63,6 +63,31 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
                     todo += sorted(further)
 
 
+def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[int]:
+    """The towers that compute with what is fed, or with what the host makes of it, in a step."""
+    flow = analysis.flow
+    name = tensor.removesuffix(":0")
+    source = flow.number[producer_of(tensor)]
+    todo = [op for op in flow.consumers[source] if name in _values_read(analysis, op)]
+    seen = set(todo)
+    towers = set()
+    for op in todo:
+        if analysis.backward.ops[op] or not analysis.updates.steps[op]:
+            continue
+        if analysis.tower_of[op] >= 0:
+            towers.add(analysis.tower_of[op])
+            continue
+        further = set(flow.consumers[op]) - seen
+        seen |= further
+        todo += sorted(further)
+    return frozenset(towers)
+
+
+def _values_read(analysis: TowerAnalysis, op: int) -> Iterator[str]:
+    """The tensors that an op computes with, as `Op.inputs` has them but without ``:0``."""
+    return (tensor.removesuffix(":0") for tensor in analysis.placement.by_number[op].inputs)
+
+
 def _holds_examples(placement: Placement, tensor: str, *, fed: bool) -> bool:
     """Whether a tensor can have a row for each example.
 

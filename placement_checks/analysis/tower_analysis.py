@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from placement_checks.analysis.backward import Backward
 from placement_checks.analysis.data_flow import DataFlow
+from placement_checks.analysis.examples import cached_inputs, from_examples
+from placement_checks.analysis.homes import homes
 from placement_checks.analysis.losses import Losses, losses_of
-from placement_checks.analysis.towers import ReadsByGpu, Tower, tower_device
+from placement_checks.analysis.membership import tower_of_ops
+from placement_checks.analysis.towers import ReadsByGpu, Tower
 from placement_checks.analysis.updates import Updates
+from placement_checks.core.devices import Device
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
 from placement_checks.core.placement import Placement
 from placement_checks.util.text import joined
-
-
-class MixedLoss(NamedTuple):
-    """A tower's loss and the way back from it to an op of another tower."""
-
-    tower: int
-    path: Sequence[int]
 
 
 class TowerAnalysis:
@@ -43,7 +39,7 @@ class TowerAnalysis:
 
     @cached_property
     def reads_by_gpu(self) -> ReadsByGpu:
-        return ReadsByGpu(self.placement, self.flow, self.backward, self.updates)
+        return ReadsByGpu(self.placement, self.flow, self.backward, self.updates, self.homes)
 
     @cached_property
     def towers(self) -> Sequence[Tower]:
@@ -56,7 +52,7 @@ class TowerAnalysis:
         if not any(trained):
             return towers
         training = {
-            tower_device(self._ops[op].requested)
+            self.homes[op]
             for readers in self.reads_by_gpu.readers.values()
             for op in readers
             if trained[op] or self.updates.steps[op]
@@ -65,8 +61,18 @@ class TowerAnalysis:
 
     @cached_property
     def examples(self) -> Sequence[int]:
-        """For each op whether its value depends on examples from a placeholder or pipeline."""
-        return self.flow.masks([int(kind in EXAMPLE_SOURCES) for kind in self.flow.types])
+        """For each op whether its value depends on examples."""
+        return from_examples(self.placement, self.flow)
+
+    @cached_property
+    def cached_inputs(self) -> frozenset[str]:
+        """The variables that hold examples."""
+        return cached_inputs(self.placement)
+
+    @cached_property
+    def homes(self) -> Sequence[Device | None]:
+        """For each op the GPU that it works for; None if it is the host's or shared by several."""
+        return homes(self.placement, self.flow, self.backward.ops, self.examples)
 
     @cached_property
     def backward(self) -> Backward:
@@ -94,35 +100,8 @@ class TowerAnalysis:
 
     @cached_property
     def tower_of(self) -> Sequence[int]:
-        """For each op the number of the tower on whose GPU it is asked to be, or -1.
-
-        An op that asks for no device goes with what it is colocated with, a backward op with
-        its forward op: that is the tower it works for, wherever it was put.
-        """
-        numbers = {
-            device: number for number, tower in enumerate(self.towers) for device in tower.devices
-        }
-        of_request = {
-            requested: numbers.get(tower_device(requested), -1) if requested.is_gpu else -1
-            for requested in {op.requested for op in self._ops}
-        }
-        towers: list[int] = []
-        for op in self._ops:
-            tower = of_request[op.requested]
-            if tower < 0 and op.colocated and op.requested.type is None:
-                tower = next(
-                    (
-                        towers[number]
-                        for number in map(self.flow.number.get, op.colocated)
-                        if number is not None and number < len(towers)
-                    ),
-                    -1,
-                )
-            towers.append(tower)
-        for number, (forward, _) in self.backward.forward.items():
-            if towers[forward] >= 0:
-                towers[number] = towers[forward]
-        return towers
+        """For each op the number of the tower that it works for, or -1."""
+        return tower_of_ops(self.placement, self.flow, self.backward, self.homes, self.towers)
 
     @cached_property
     def own_towers(self) -> Sequence[int]:
@@ -158,30 +137,6 @@ class TowerAnalysis:
                 break
             loss = terms[0]
         return loss
-
-    @cached_property
-    def mixed_losses(self) -> Sequence[MixedLoss]:
-        """The losses of towers that contain what another tower computes.
-
-        That is, what it computes with a variable that both read: a layer that one GPU computes for
-        all towers does not count.
-        """
-        found = []
-        for number, losses in enumerate(self.losses.of):
-            for loss in losses:
-                others = self.towers_behind[loss] & self.all_towers & ~(1 << number)
-                of_others = {
-                    op
-                    for variable in (self.towers[number].reads if others else ())
-                    for op in self.reads_by_gpu.readers[variable]
-                    if self.tower_of[op] >= 0
-                    and others >> self.tower_of[op] & 1
-                    and not self.backward.ops[op]
-                }
-                path = self.flow.path(loss, of_others.__contains__) if of_others else []
-                if path:
-                    found.append(MixedLoss(number, path))
-        return found
 
     def towers_in(self, mask: int) -> Iterator[int]:
         """The numbers of the towers whose bits are set."""

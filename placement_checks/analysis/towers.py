@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 from placement_checks.analysis.backward import Backward
 from placement_checks.analysis.data_flow import DataFlow
 from placement_checks.analysis.updates import Updates
-from placement_checks.core.devices import LOCALHOST, Device
-from placement_checks.core.op_types import (
-    CAST,
-    NOT_A_READ,
-    PASSES_VALUE,
-    VARIABLE_READS,
-    is_update,
-)
+from placement_checks.core.devices import Device
+from placement_checks.core.op_types import NOT_A_READ, PASSES_READ, is_update
 from placement_checks.core.placement import Placement, producer_of
-
-_PASSES_ON = PASSES_VALUE | VARIABLE_READS | {CAST}
 
 
 class GpuReads(NamedTuple):
@@ -43,12 +35,15 @@ class Tower(NamedTuple):
 class ReadsByGpu:
     """The GPUs that compute with variables, and which of them hold parts of one model.
 
+    An op counts for the GPU that it works for, its home.
+
     In one model, what is computed with a variable on one GPU is used by what is combined with a
     variable on the other, forwards or in its gradients; towers use each other's results only
     after their gradients are computed. Variables that all GPUs read prove nothing.
 
-    What is computed with a variable on the host, such as a lookup in a table, is read by the GPUs
-    that compute with the result. What only updates compute with, such as a velocity, is not read.
+    What is computed with a variable on the host, such as a lookup in a table, or once for several
+    GPUs, such as a normalised kernel, is read by the GPUs that compute with the result. What only
+    updates compute with, such as a velocity, is not read.
 
     Attributes:
         flow: the edges of the graph.
@@ -57,10 +52,16 @@ class ReadsByGpu:
     """
 
     def __init__(
-        self, placement: Placement, flow: DataFlow, backward: Backward, updates: Updates
+        self,
+        placement: Placement,
+        flow: DataFlow,
+        backward: Backward,
+        updates: Updates,
+        homes: Sequence[Device | None],
     ) -> None:
         self.flow = flow
         self._ops = placement.by_number
+        self._homes = homes
         self._backward = backward.ops
         self._updates = updates
         ends = [*backward.numbers(), *_named(placement, flow)]
@@ -73,11 +74,11 @@ class ReadsByGpu:
         reads: dict[Device, dict[str, str]] = defaultdict(dict)
         for variable, readers in self.readers.items():
             for reader in readers:
-                op = self._ops[reader]
-                if op.requested.is_gpu:
-                    reads[tower_device(op.requested)].setdefault(variable, op.name)
+                home = homes[reader]
+                if home is not None:
+                    reads[home].setdefault(variable, self._ops[reader].name)
         self.gpus = [GpuReads(device, reads[device]) for device in sorted(reads)]
-        self.joined_gpus: set[frozenset[int]] = self._joined_gpus()
+        self.joined_gpus = self._joined_gpus()
 
     def _readers(self, variable: int) -> list[int]:
         """The ops that compute with a variable's value; copies of the value are followed.
@@ -93,7 +94,7 @@ class ReadsByGpu:
                 if op in seen:
                     continue
                 seen.add(op)
-                if flow.types[op] in _PASSES_ON:
+                if flow.types[op] in PASSES_READ:
                     todo.append(op)
                 elif (
                     _computes(flow.types[op])
@@ -105,14 +106,19 @@ class ReadsByGpu:
 
     def in_model(self, op: int) -> bool:
         """Whether a reader is part of the model: on a GPU, or on the way to a loss."""
-        return self._model is None or bool(self._model[op]) or self._ops[op].requested.is_gpu
+        return self._model is None or bool(self._model[op]) or self._homes[op] is not None
+
+    def in_loss(self, op: int) -> bool:
+        """Whether its value reaches a loss or a gradient; any may where none is known."""
+        return self._model is None or bool(self._model[op])
 
     def _only_updates(self, op: int) -> bool:
         """Whether its value goes into updates of variables, and not into the model."""
-        return self._model is not None and not self._model[op] and bool(self._to_updates[op])
+        return self._model is not None and not self._model[op] and bool(self.to_updates[op])
 
     @cached_property
-    def _to_updates(self) -> bytearray:
+    def to_updates(self) -> bytearray:
+        """For each op whether an update of the step takes its value, or what is made of it."""
         values = (
             value
             for updates in self._updates.by_variable.values()
@@ -122,7 +128,7 @@ class ReadsByGpu:
         return self.flow.ancestors(values)
 
     def _add_hosted(self) -> None:
-        """Add the first ops on GPUs that compute with what the host made of a variable."""
+        """Add the first ops of GPUs that compute with what was made of a variable for them."""
         variables = list(self.readers)
         reached: dict[int, int] = {}
         for number, readers in enumerate(self.readers.values()):
@@ -137,7 +143,7 @@ class ReadsByGpu:
                 mask |= reached.get(producer, 0)
             if not mask or self._backward[op]:
                 continue
-            if not self._ops[op].requested.is_gpu:
+            if self._homes[op] is None:
                 reached[op] = reached.get(op, 0) | mask
                 continue
             for number in _bits(mask):
@@ -147,9 +153,17 @@ class ReadsByGpu:
 
     def _is_hosted(self, op: int) -> bool:
         in_model = self._model is None or self._model[op]
-        return bool(in_model and not self._backward[op] and not self._ops[op].requested.is_gpu)
+        return bool(in_model and not self._backward[op] and self._homes[op] is None)
 
-    def _joined_gpus(self) -> set[frozenset[int]]:
+    @cached_property
+    def joined_forward(self) -> set[frozenset[int]]:
+        """The pairs of GPUs of which one uses in its forward pass what the other computes.
+
+        Copies of a model whose outputs go into one loss are joined by their gradients alone.
+        """
+        return self._joined_gpus(forward=True)
+
+    def _joined_gpus(self, *, forward: bool = False) -> set[frozenset[int]]:
         """The pairs of GPUs, by number, of which one uses what the other computes with its own."""
         if len(self.gpus) < 2:
             return set()
@@ -161,8 +175,9 @@ class ReadsByGpu:
             if variable in shared:
                 continue
             for reader in readers:
-                if self._ops[reader].requested.is_gpu:
-                    number = numbers[tower_device(self._ops[reader].requested)]
+                home = self._homes[reader]
+                if home is not None and not (forward and self._backward[reader]):
+                    number = numbers[home]
                     own[reader] |= 1 << number
                     readers_apart.append((reader, number))
         if not readers_apart:
@@ -196,12 +211,6 @@ class ReadsByGpu:
             )
             for model in self.models(range(len(self.gpus)))
         ]
-
-
-@lru_cache(maxsize=65536)
-def tower_device(requested: Device) -> Device:
-    """The GPU that an op asks for; one without a job is the local host's."""
-    return requested if requested.job else requested.over(LOCALHOST)
 
 
 def _bits(mask: int) -> Iterator[int]:

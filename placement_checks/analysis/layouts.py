@@ -1,0 +1,265 @@
+"""Layouts: how the variables of a program lie to its towers, found by data flow."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import zip_longest
+from typing import Literal, NamedTuple, TypeVar
+
+from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.homes import tower_device
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.devices import Device
+from placement_checks.core.op_types import VARIABLE_READS
+from placement_checks.core.placement import TRAINABLE, Placement, Variable
+from placement_checks.util.text import plural
+
+_T = TypeVar("_T")
+Kind = Literal["central", "mirrored", "sharded", "split", "own"]
+
+_IN_WORDS: Mapping[Kind, str] = {
+    "central": "",
+    "mirrored": ", a copy on each of {} GPUs, each applies the same sum",
+    "sharded": "",
+    "split": ", each on one of the GPUs of a tower",
+    "own": ", each read by one tower alone",
+}
+_PART = re.compile(r"(.+)/part_\d+")  # how tf.compat.v1.get_variable names what it cuts up
+
+
+class Copies(NamedTuple):
+    """A mirrored variable: every tower has a copy, and all of them are updated by the same sum.
+
+    Attributes:
+        of: the copies, by the numbers of their towers.
+        apart: what other towers have in its place, by their numbers: variables of the same form
+            that take other gradients, or none.
+    """
+
+    of: Mapping[int, str]
+    apart: Mapping[int, str]
+
+
+class Layout:
+    """The layout of each variable that the model reads; `Placement.cached` keeps it.
+
+    A program may mix them, so rules ask of each variable. It is *central* if several towers read
+    it, or the host; *mirrored* if it is a copy that takes the same sum of gradients as those of
+    the other towers; *sharded* if it is a part of a variable that was cut up; *split* if it is of
+    that part of the model that one of its tower's GPUs holds; else it is the *own* of one tower.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._analysis = analyse(placement)
+        self._gradients = gradient_flow(placement)
+
+    @cached_property
+    def readers(self) -> Mapping[str, int]:
+        """The towers that read each variable, a bit each."""
+        readers: dict[str, int] = defaultdict(int)
+        for number, tower in enumerate(self._analysis.towers):
+            for variable in tower.reads:
+                readers[variable] |= 1 << number
+        return readers
+
+    @cached_property
+    def mirrored(self) -> Sequence[Copies]:
+        """The mirrored variables.
+
+        Towers are built alike, so their variables of one form are paired in the order of creation.
+        A copy takes the same sum if its updates take the very gradients that those of the others
+        take. That more than half of the copies do tells them from those that do not.
+        """
+        groups = map(self._copies, self._candidates())
+        return [group for group in groups if group]
+
+    @cached_property
+    def copies(self) -> Mapping[str, Copies]:
+        """The mirrored variable that each copy is one of."""
+        return {name: group for group in self.mirrored for name in group.of.values()}
+
+    @cached_property
+    def apart(self) -> Mapping[str, Copies]:
+        """The mirrored variable, by the variables that other towers have in its place."""
+        return {name: group for group in self.mirrored for name in group.apart.values()}
+
+    @cached_property
+    def strays(self) -> Mapping[str, int]:
+        """What one tower of a mirrored program trains by itself, by the tower's number."""
+        return {
+            name: tower
+            for group in (self._candidates() if self.mirrored else ())
+            for tower, name in group.items()
+            if name not in self.copies
+        }
+
+    @cached_property
+    def tower_of(self) -> Mapping[str, int]:
+        """The tower of each copy, and of what a tower has of its own beside its copies.
+
+        Strays, slots and averages, and what it alone reads and nobody trains: its statistics and
+        frozen weights. Empty where nothing is mirrored.
+        """
+        towers = {name: tower for group in self.mirrored for tower, name in group.of.items()}
+        towers |= self.strays
+        if towers:
+            beside = (*self._beside(towers), *self._slots(towers), *self._composed_slots())
+            for name, tower in beside:
+                towers.setdefault(name, tower)
+        return towers
+
+    @cached_property
+    def gpu_of(self) -> Mapping[str, Device]:
+        """The GPU of each part of one model that is split, and of its slots.
+
+        Parts are what one GPU alone reads, of those that take each other's results forwards:
+        copies of a model, each with variables of its own, look alike once outputs are joined.
+        Where GPUs read more variables together than alone they are towers, of which one uses what
+        the other computes.
+        """
+        if len(self._analysis.towers) != 1:
+            return {}
+        reads = self._analysis.reads_by_gpu
+        gpus = reads.gpus
+        linked = {gpus[number].device for pair in reads.joined_forward for number in pair}
+        readers = {
+            name: [gpu.device for gpu in gpus if name in gpu.reads]
+            for name in self.readers
+            if self.kind(name) in ("split", "own")
+        }
+        parts = {name: on[0] for name, on in readers.items() if len(on) == 1 and on[0] in linked}
+        if 2 * len(parts) <= len(readers):
+            return {}
+        for name, gpu in (*self._bound(parts), *self._slots(parts)):
+            parts.setdefault(name, gpu)
+        return parts
+
+    def read_as(self, variable: str) -> Mapping[int, str]:
+        """What each tower reads of a variable, by the towers' numbers: itself, or its copy."""
+        if variable in self.copies:
+            return self.copies[variable].of
+        towers = self._analysis.towers_in(self.readers.get(variable, 0))
+        return dict.fromkeys(towers, variable)
+
+    def kind(self, variable: str) -> Kind:
+        """The layout of a variable."""
+        if variable in self.copies:
+            return "mirrored"
+        if variable in self._parts:
+            return "sharded"
+        readers = self.readers.get(variable, 0)
+        if readers.bit_count() != 1:
+            return "central"
+        tower = self._analysis.towers[readers.bit_length() - 1]
+        gpus = self._analysis.reads_by_gpu.gpus
+        parts = [gpu for gpu in gpus if gpu.device in tower.devices]
+        return "own" if all(variable in gpu.reads for gpu in parts) else "split"
+
+    def __str__(self) -> str:
+        """The layouts of a program in words, as for a report."""
+        count = Counter(map(self.kind, self._of_model()))
+        most = max((len(group.of) for group in self.mirrored), default=0)
+        count["mirrored"] = len(self.mirrored)
+        return "; ".join(
+            f"{kind}: {plural(count[kind], 'variable')}{text.format(most)}"
+            for kind, text in _IN_WORDS.items()
+            if count[kind]
+        )
+
+    def _of_model(self) -> Collection[str]:
+        """The variables of the model, but for examples and what goes with copies."""
+        beside = self.tower_of.keys() - self.copies.keys() - self.strays.keys()
+        return self._analysis.variables_read - beside - self._analysis.cached_inputs
+
+    @cached_property
+    def _parts(self) -> frozenset[str]:
+        """The variables that are parts of one that was cut up."""
+        names = [variable.name for variable in self._placement.variables]
+        parts = [(match[1], name) for name in names if (match := _PART.fullmatch(name))]
+        several = Counter(whole for whole, _ in parts)
+        return frozenset(name for whole, name in parts if several[whole] > 1)
+
+    def _candidates(self) -> Iterator[Mapping[int, str]]:
+        """Variables that one tower each reads and that may be copies, by their towers."""
+        forms: dict[object, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for variable in self._placement.variables:
+            readers = self.readers.get(variable.name, 0)
+            if readers.bit_count() == 1 and self._is_trainable(variable):
+                forms[variable[1:]][readers.bit_length() - 1].append(variable.name)
+        for by_tower in forms.values():
+            for group in zip_longest(*by_tower.values()):
+                yield {tower: name for tower, name in zip(by_tower, group, strict=True) if name}
+
+    def _is_trainable(self, variable: Variable) -> bool:
+        trainable = self._placement.collected.get(TRAINABLE)
+        return trainable is None or variable.name in trainable or self._is_trained(variable.name)
+
+    def _is_trained(self, variable: str) -> bool:
+        return variable in self._gradients.trained
+
+    def _copies(self, candidates: Mapping[int, str]) -> Copies | None:
+        """The copies among variables that stand for one another, those of more than half."""
+        by_sources: dict[frozenset[int], dict[int, str]] = defaultdict(dict)
+        for tower, name in sorted(candidates.items()):
+            by_sources[self._sources(name)][tower] = name
+        sources, copies = max(by_sources.items(), key=lambda item: len(item[1]))
+        if not sources or len(copies) < 2 or 2 * len(copies) <= len(candidates):
+            return None
+        apart = {tower: name for tower, name in candidates.items() if tower not in copies}
+        return Copies(copies, apart)
+
+    def _sources(self, variable: str) -> frozenset[int]:
+        """The gradients that the updates of a variable take."""
+        updates = self._analysis.updates.by_variable.get(variable, ())
+        return frozenset(op for update in updates for op in self._gradients.sources(update))
+
+    def _beside(self, copies: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """What is bound to copies, or read by one tower and trained by none, with the tower."""
+        bound = dict(self._bound(copies))
+        for variable in self._placement.variables:
+            name, readers = variable.name, self.readers.get(variable.name, 0)
+            if name in bound:
+                yield name, bound[name]
+            elif readers.bit_count() == 1 and not self._is_trainable(variable):
+                yield name, readers.bit_length() - 1
+
+    def _bound(self, places: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
+        """The variables that are bound to some, with the place of what they are bound to."""
+        for name, *_ in self._placement.variables:
+            bound = [other for other in self._placement.ops[name].colocated if other in places]
+            if bound:
+                yield name, places[bound[0]]
+
+    def _slots(self, places: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
+        """What the updates of some variables keep between steps, with the place of each."""
+        flow = self._analysis.flow
+        for name, place in places.items():
+            for update in self._analysis.updates.by_variable.get(name, ()):
+                for value in update.values:
+                    read = flow.inputs[value] if flow.types[value] in VARIABLE_READS else [value]
+                    holder = flow.state_holder(read[0])
+                    if holder is not None and flow.names[holder] not in self.readers:
+                        yield flow.names[holder], place
+
+    def _composed_slots(self) -> Iterator[tuple[str, int]]:
+        """The slots of optimisers that are composed of simple ops, by the sums that they take."""
+        sums = {self._sources(name) for name in self.copies}
+        numbers = {
+            device: number
+            for number, tower in enumerate(self._analysis.towers)
+            for device in tower.devices
+        }
+        for name in self._analysis.updates.by_variable:
+            tower = numbers.get(tower_device(self._placement.ops[name].requested))
+            unread = name not in self._analysis.variables_read
+            if unread and tower is not None and self._sources(name) in sums:
+                yield name, tower
+
+
+def layout(placement: Placement) -> Layout:
+    """The layout of a placement, found once."""
+    return placement.cached(Layout)

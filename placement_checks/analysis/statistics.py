@@ -1,0 +1,143 @@
+"""Statistics: ops that update what evaluation uses, such as batch normalisation's moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.op_types import ASSIGNS, NO_OP, VARIABLES, is_gradient_update
+from placement_checks.core.placement import Placement
+
+
+class Statistics:
+    """The updates of statistics, and what runs them; `Placement.cached` keeps it.
+
+    They are the ops of the collection UPDATE_OPS, and those that assign to a variable that is not
+    trained what a tower computes on the way to its loss. What only sets a variable to a value
+    that is fed is none.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._analysis = analyse(placement)
+
+    @cached_property
+    def updates(self) -> Sequence[int]:
+        """The updates, but for those that another step of the program runs."""
+        elsewhere = self._of_other_steps
+        return [op for op in sorted(set(self._all())) if not elsewhere[op]]
+
+    def only_tower(self, ran: Sequence[int], updates: Sequence[int]) -> int | None:
+        """The number of the tower of which all updates ran, if none of another tower did.
+
+        None also if an update is not one tower's, or the other towers have fewer of them: what ran
+        is then no whole set.
+        """
+        sets: list[list[bool]] = [[] for _ in self._analysis.towers]
+        for op in updates:
+            towers = list(self._analysis.towers_in(self._analysis.towers_behind[op]))
+            if len(towers) != 1:
+                return None
+            sets[towers[0]].append(bool(ran[op]))
+        running = [number for number, of_tower in enumerate(sets) if any(of_tower)]
+        if len(running) != 1 or not all(sets[running[0]]):
+            return None
+        others = {len(of_tower) for number, of_tower in enumerate(sets) if number != running[0]}
+        return running[0] if others <= {0, len(sets[running[0]])} and any(others) else None
+
+    def group_apart(self, updates: Sequence[int]) -> int | None:
+        """The group outside of the step that waits for all of some updates.
+
+        Or else for all of the first tower's alone.
+        """
+        for group in self._groups:
+            if group in updates:
+                continue
+            runs = self._analysis.flow.needed_to_run([group])
+            if all(runs[op] for op in updates) or self.only_tower(runs, updates) == 0:
+                return group
+        return None
+
+    def each_in_a_group(self, updates: Sequence[int]) -> bool:
+        """Whether groups of the program's own, in the step or outside, wait for each update.
+
+        Who groups every tower's and runs one group has chosen that tower.
+        """
+        control_inputs = self._analysis.flow.control_inputs
+        grouped = {op for group in self._no_ops for op in control_inputs.get(group, ())}
+        return all(op in grouped or self._analysis.updates.steps[op] for op in updates)
+
+    @cached_property
+    def _no_ops(self) -> Sequence[int]:
+        """The groups outside of the step; those of gradients only order ops."""
+        analysis = self._analysis
+        return [
+            op
+            for op in analysis.flow.having(NO_OP.__eq__)
+            if not analysis.updates.steps[op] and not analysis.backward.ops[op]
+        ]
+
+    @cached_property
+    def _groups(self) -> Sequence[int]:
+        """The outermost groups outside of the step."""
+        inner = {
+            op
+            for group in self._no_ops
+            for op in self._analysis.flow.control_inputs.get(group, ())
+        }
+        return [group for group in self._no_ops if group not in inner]
+
+    @cached_property
+    def _of_other_steps(self) -> bytearray:
+        """For each op whether another step runs it, one with updates by gradients of its own."""
+        flow, steps = self._analysis.flow, self._analysis.updates.steps
+        others = [op for op in flow.having(is_gradient_update) if not steps[op]]
+        if not others:
+            return bytearray(len(flow.names))
+        groups = [group for group in self._groups if self._trains(group, others)]
+        return flow.needed_to_run([*groups, *others])
+
+    def _trains(self, group: int, others: Sequence[int]) -> bool:
+        runs = self._analysis.flow.needed_to_run([group])
+        return any(runs[op] for op in others)
+
+    def _all(self) -> Iterator[int]:
+        flow = self._analysis.flow
+        yield from (
+            flow.number[name] for name in self._placement.step.update_ops if name in flow.number
+        )
+        for op in flow.having(ASSIGNS.__contains__):
+            holder = flow.state_holder(flow.inputs[op][0]) if len(flow.inputs[op]) > 1 else None
+            if holder is not None and flow.types[holder] in VARIABLES:
+                name = flow.names[holder]
+                if self._is_kept(name) and self._assigns_statistics(op, name):
+                    yield op
+
+    def _is_kept(self, variable: str) -> bool:
+        """Whether it is one of the program's own, not one of a metric's or of a counter's."""
+        collected = self._placement.collected
+        saved = not any(collected.values()) or any(variable in each for each in collected.values())
+        return saved and variable not in gradient_flow(self._placement).trained
+
+    def _assigns_statistics(self, op: int, variable: str) -> bool:
+        """Whether what is assigned is computed by a tower on the way to its loss."""
+        analysis = self._analysis
+        # Reading the variable itself proves nothing: a counter does so as well.
+        itself = set(analysis.reads_by_gpu.readers[variable])
+
+        def leads_on(value: int) -> bool:
+            return not analysis.own_towers[value] or value in itself
+
+        values = analysis.flow.walk_back(analysis.flow.inputs[op][1:], leads_on)
+        of_towers = [value for value in values if not leads_on(value)]
+        gradients = any(
+            analysis.towers_behind[value] & analysis.gradient_bit for value in of_towers
+        )
+        return not gradients and any(map(analysis.reads_by_gpu.in_loss, of_towers))
+
+
+def statistics(placement: Placement) -> Statistics:
+    """The statistics of a placement, analysed once."""
+    return placement.cached(Statistics)

@@ -1,0 +1,99 @@
+"""What is beside the computation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from graphs import op, placement
+
+from placement_checks import Op, Placement
+from placement_checks.analysis.beside import beside_computation
+from placement_checks.core.placement import Details, Tensor
+
+
+def fell(name: str, kind: str, *inputs: str, switched: bool = False) -> Op:
+    """An op that asks for a GPU and is on the host."""
+    return op(name, kind, "/gpu:0", "CPU:0", *inputs, fell_with_another=switched)
+
+
+def beside(graph: Placement) -> list[str]:
+    fallen = {name: each for name, each in graph.ops.items() if each.requested.is_gpu}
+    return sorted(beside_computation(graph, fallen))
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_beside"),
+    [
+        ("ScalarSummary", True),
+        ("MergeSummary", True),
+        ("WriteScalarSummary", True),
+        ("Assert", True),
+        ("PrintV2", True),
+        ("SaveV2", True),
+        ("RestoreV2", True),
+        ("Print", False),
+        ("MatMul", False),
+        ("Where", False),
+    ],
+)
+def test_what_is_for_people_or_saved(kind: str, is_beside: bool) -> None:
+    assert beside(placement(fell("a", kind))) == (["a"] if is_beside else [])
+
+
+class Outputs(Details):
+    """The dtypes of what each op yields."""
+
+    def outputs(self, op: str) -> Sequence[Tensor]:
+        return [Tensor(dtype, ()) for dtype in op.split("_")]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_text"), [("string", True), ("string_string", True), ("string_int32", False)]
+)
+def test_text_has_no_place_on_a_gpu(name: str, is_text: bool) -> None:
+    graph = placement(fell(name, "Const"))
+
+    assert beside(replace(graph, details=Outputs())) == ([name] if is_text else [])
+    assert beside(graph) == []  # nothing is known of what it yields
+
+
+@pytest.mark.parametrize(
+    ("ops", "found"),
+    [
+        pytest.param([fell("shown", "ScalarSummary", "a")], ["a", "shown"], id="a summary"),
+        pytest.param([op("shown", "Assert", "", "", "a")], ["a"], id="one that asks for no GPU"),
+        pytest.param(
+            [fell("shown", "ScalarSummary", "a"), op("used", "MatMul", "/cpu:0", "", "a")],
+            ["shown"],
+            id="and an op of the model",
+        ),
+        pytest.param(
+            [fell("b", "Unique", "a"), fell("shown", "PrintV2", "b")],
+            ["a", "b", "shown"],
+            id="by way of another",
+        ),
+        pytest.param([fell("shown", "PrintV2", "^a")], ["shown"], id="one that waits for it"),
+        pytest.param([], [], id="nobody"),
+    ],
+)
+def test_what_only_such_ops_take_is_beside_as_well(ops: Sequence[Op], found: list[str]) -> None:
+    assert beside(placement(fell("a", "Where"), *ops)) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "switched", "found"),
+    [
+        pytest.param(op("value", "Placeholder", "", "CPU:0"), True, ["s"], id="a predicate"),
+        pytest.param(op("value", "Placeholder", "", "CPU:0"), False, [], id="for its own reason"),
+        pytest.param(op("value", "Greater", "/gpu:0", "CPU:0"), True, [], id="one that fell"),
+        pytest.param(op("value", "Greater", "", "GPU:0"), True, [], id="one that is on a GPU"),
+        pytest.param(op("value", "VariableV2", "", "CPU:0"), True, [], id="a variable"),
+        pytest.param(op("other", "Greater", "", "CPU:0"), True, [], id="one that is gone"),
+    ],
+)
+def test_the_switch_of_a_value_that_is_on_the_host(
+    value: Op, switched: bool, found: Sequence[str]
+) -> None:
+    assert beside(placement(value, fell("s", "Switch", "value", "p", switched=switched))) == found

@@ -1,0 +1,74 @@
+"""Which tower the backward ops of what is shared, or bound to a variable, work for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from towers import gradient, on, program
+
+from placement_checks import Op, Placement
+from placement_checks.analysis.tower_analysis import analyse
+
+
+def penalised(*ops: Op) -> Placement:
+    """Towers that both add a penalty which the first one made."""
+    return program(
+        on(0, "penalty", "L2Loss", "tower_0/w/read"),
+        on(0, "tower_0/loss", "AddN", "tower_0/w/MatMul", "penalty"),
+        on(1, "tower_1/loss", "AddN", "tower_1/w/MatMul", "penalty"),
+        *ops,
+    )
+
+
+def tower_of(graph: Placement, name: str) -> int:
+    return analyse(graph).tower_of[analyse(graph).flow.number[name]]
+
+
+@pytest.mark.parametrize("i", [0, 1])
+def test_the_gradient_of_a_shared_penalty_works_for_the_tower_from_whose_loss_it_comes(
+    i: int,
+) -> None:
+    of_loss = f"gradients/tower_{i}/loss_grad/Mul"
+    decay = on(0, "gradients/penalty_grad/Mul", "Mul", of_loss, "w", colocated=["penalty"])
+
+    assert tower_of(penalised(decay), decay.name) == i
+
+
+def test_the_gradient_of_a_shared_penalty_that_comes_from_both_losses_is_shared() -> None:
+    both = [f"gradients/tower_{i}/loss_grad/Mul" for i in (0, 1)]
+    decay = on(0, "gradients/penalty_grad/Mul", "AddN", *both, colocated=["penalty"])
+
+    assert tower_of(penalised(decay), decay.name) == -1
+
+
+@pytest.mark.parametrize("i", [0, 1])
+def test_what_the_gradient_of_something_shared_is_made_of_works_for_the_same_tower(i: int) -> None:
+    """Twice the weights, by which the gradient of a square is multiplied."""
+    twice = on(0, "gradients/penalty_grad/Mul", "Mul", "w", "two", colocated=["penalty"])
+    of_loss = f"gradients/tower_{i}/loss_grad/Mul"
+    decay = on(0, "gradients/penalty_grad/Mul_1", "Mul", of_loss, twice.name)
+
+    assert tower_of(penalised(twice, decay), twice.name) == i
+
+
+@pytest.mark.parametrize(
+    ("takers", "tower"),
+    [([1], 1), ([0], 0), ([0, 1], 0), ([], 0)],
+    ids=["the second", "the first", "both", "none"],
+)
+def test_zeros_that_are_made_beside_a_variable_work_for_the_tower_that_takes_them(
+    takers: Sequence[int], tower: int
+) -> None:
+    """Those of both stay where they ask to be."""
+    zeros = on(0, "gradients/zeros", "Fill", "shape", colocated=["w"])
+    graph = program(
+        zeros,
+        *(
+            on(i, gradient(i), "MatMul", f"gradients/tower_{i}/loss_grad/Mul", zeros.name)
+            for i in takers
+        ),
+        step={"backward": {zeros.name, *(gradient(i) for i in (0, 1))}},
+    )
+
+    assert tower_of(graph, zeros.name) == tower

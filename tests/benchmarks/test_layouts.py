@@ -1,0 +1,65 @@
+"""What it takes to tell whom each op works for, and how variables lie: the same for each op."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+from towers import program
+
+from placement_checks import Placement
+from placement_checks.analysis.gradient_flow import GradientFlow
+from placement_checks.analysis.homes import homes
+from placement_checks.analysis.layouts import Layout
+from placement_checks.analysis.tower_analysis import analyse
+
+pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
+
+SIZES = (1_000, 10_000, 100_000)
+_OPS_A_VARIABLE = 13
+
+
+def find_homes(graph: Placement) -> Callable[[], object]:
+    analysis = analyse(graph)
+    backward, examples = analysis.backward.ops, analysis.examples
+    return lambda: homes(graph, analysis.flow, backward, examples)
+
+
+def find_layout(graph: Placement) -> Callable[[], object]:
+    analyse(graph).prepare()
+
+    def found() -> object:
+        vars(graph)["_cache"].pop(GradientFlow, None)  # it keeps the ways back from updates
+        return Layout(graph).tower_of
+
+    return found
+
+
+def cpu_per_op(call: Callable[[], object], ops: int) -> float:
+    """The CPU microseconds of one of three calls, the shortest, for each op."""
+    times = []
+    for _ in range(3):
+        begin = time.process_time()
+        call()
+        times.append(time.process_time() - begin)
+    return min(times) / ops * 1e6
+
+
+@pytest.mark.parametrize("mirrored", [False, True], ids=["central", "mirrored"])
+@pytest.mark.parametrize("find", [find_homes, find_layout])
+def test_it_is_linear(
+    benchmark: BenchmarkFixture, find: Callable[[Placement], Callable[[], object]], mirrored: bool
+) -> None:
+    taken = {}
+    for size in SIZES if benchmark.enabled else SIZES[:1]:
+        names = [f"w{number}" for number in range(size // _OPS_A_VARIABLE)]
+        graph = program(variables=names, mirrored=mirrored)
+        call = find(graph)
+        taken[size] = cpu_per_op(call, len(graph.ops))
+
+    benchmark.pedantic(call, rounds=3)
+
+    benchmark.extra_info["CPU us an op"] = {size: round(each, 2) for size, each in taken.items()}
+    assert max(taken.values()) < 4 * min(taken.values())

@@ -1,0 +1,57 @@
+"""What writing a report takes."""
+
+from __future__ import annotations
+
+import time
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from benchmarks import figures
+from benchmarks.figures import Record
+from pytest_benchmark.fixture import BenchmarkFixture
+from reports import broken, finding, report
+from rich.console import Console
+
+from placement_checks.report.findings import Extent
+from placement_checks.report.text import write
+
+pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
+
+FINDINGS = 10_000
+
+
+@pytest.mark.parametrize("extent", [Extent.BRIEF, Extent.FULL])
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "each another"])
+def test_many_findings(
+    benchmark: BenchmarkFixture, record: Record, fixtures: Path, extent: Extent, alike: bool
+) -> None:
+    source = fixtures / "mnist.py"
+    found = [
+        finding(
+            f"tower_{number % 8}/layer_{number}/weights",
+            message=f"variable tower_{number % 8}/layer_{number}/weights sits on /device:GPU:0, "
+            f"not on /device:CPU:0; it asks for {'it' if alike else number}",
+            consequence="Each step copies it to the other GPUs.",
+            fix="create it under tf.device('/cpu:0')",
+            frames=(f"{source}:20", f"{source}:{1 + number % 100}"),
+            device_line=f"{source}:12",
+            path=(f"read_{number}", f"matmul_{number}"),
+        )
+        for number in range(FINDINGS)
+    ]
+    told = report(broken("variables-on-host", *found))
+    costs = []
+
+    def cost() -> None:
+        began = time.process_time()
+        text = StringIO()
+        write([told], Console(file=text), extent)
+        costs.append(time.process_time() - began)
+        assert "10,000 findings" in text.getvalue()
+
+    benchmark.pedantic(cost, rounds=3)
+
+    if extent is Extent.FULL and not alike:
+        record(figures.REPORT, costs)
+    benchmark.extra_info["CPU s"] = [round(each, 3) for each in costs]

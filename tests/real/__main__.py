@@ -1,0 +1,56 @@
+"""Verifies other people's programs, and tells how long each took and what was found.
+
+PYTHONPATH=tests PLACEMENT_CHECKS_SOURCES=folder python -m real [--mutants] [NAME]...
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from real.mutants import MUTANTS, Mutant
+from real.programs import PROGRAMS, Program
+from real.sources import SOURCES, extract, repository, root_of, sources
+from real.verifying import Outcome, verified
+
+
+def main(words: list[str]) -> None:
+    folder = sources()
+    if folder is None:
+        raise SystemExit(f"{SOURCES} names no folder with the sources")
+    names = [word for word in words if word != "--mutants"]
+    for program in PROGRAMS:
+        if names and program.name not in names:
+            continue
+        git = repository(program, folder)
+        if git is None:
+            print(f"{program.name}: no {program.repository} with its commit in {folder}")
+        elif "--mutants" in words:
+            for mutant in MUTANTS:
+                if mutant.program == program.name:
+                    print(_told(program, mutant, _outcome(program, git, mutant)), flush=True)
+        else:
+            outcome = _outcome(program, git)
+            print(f"{program.name}: {outcome.seconds:.0f} s of CPU; {outcome}", flush=True)
+
+
+def _outcome(program: Program, git: Path, mutant: Mutant | None = None) -> Outcome:
+    with tempfile.TemporaryDirectory() as into:
+        start = extract(program, git, Path(into))
+        if mutant is not None:
+            mutant.put_into(root_of(program, Path(into)))
+        return verified(program, start)
+
+
+def _told(program: Program, mutant: Mutant, outcome: Outcome) -> str:
+    """Whether the rule that must name a mistake does, and what else breaks by it."""
+    if not outcome.rules:
+        return f"{mutant}: {outcome}"
+    found = "found" if outcome.says(mutant.rule, mutant.said) else "MISSED"
+    new = sorted(outcome.those("broken") - {mutant.rule, *program.broken.split()})
+    return f"{mutant}: {found} by {mutant.rule}; broken beside: {', '.join(new) or 'none'}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,22 @@
+"""Skips the tests of programs whose sources, or what they import, are not at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from real.programs import Program
+from real.sources import SOURCES, extract, repository, sources
+
+
+def extracted(program: Program, into: Path) -> Path:
+    """The folder where a program is started, with its files and data."""
+    folder = sources()
+    if folder is None:
+        pytest.skip(f"{SOURCES} names no folder with their sources")
+    git = repository(program, folder)
+    if git is None:
+        pytest.skip(f"{folder} has no {program.repository} with its commit {program.commit:.7}")
+    for package in ("tf_slim", *program.packages):
+        pytest.importorskip(package)
+    return extract(program, git, into)

@@ -1,0 +1,201 @@
+"""Made-up data for other people's programs, as little as brings them to their first step.
+
+Each function is given the folder where a program is started. What a program only reads while it
+trains, behind queues and iterators, need but exist: a watched step never gets there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def nothing(folder: Path) -> None:
+    """For programs that need no data."""
+
+
+def _empty(*files: Path) -> None:
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+
+
+def _old_checkpoint(folder: Path) -> None:
+    """What an earlier training left, which a program deletes when it starts."""
+    _empty(folder / "train" / "model.ckpt-700000.index")
+
+
+def cifar10_binary(folder: Path) -> None:
+    """CIFAR-10 in its binary form, small, and a checkpoint."""
+    _empty(folder / "data" / "cifar-10-binary.tar.gz")
+    batches = folder / "data/cifar-10-batches-bin"
+    batches.mkdir(exist_ok=True)
+    records = np.random.default_rng(0).integers(256, size=(1000, 1 + 3 * 32 * 32), dtype=np.uint8)
+    records[:, 0] %= 10
+    for i in range(1, 6):
+        (batches / f"data_batch_{i}.bin").write_bytes(records.tobytes())
+    _old_checkpoint(folder)
+
+
+def cifar10_pickled(folder: Path) -> None:
+    """CIFAR-10 as pickles of 10,000 pictures, all of them the same object."""
+    batches = folder / "tensorpack_data/cifar10_data/cifar-10-batches-py"
+    batches.mkdir(parents=True, exist_ok=True)
+    pictures = [np.zeros(3 * 32 * 32, np.uint8)] * 10_000
+    batch = pickle.dumps({b"data": pictures, b"labels": [0] * 10_000})
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (batches / name).write_bytes(batch)
+    names = [f"class {i}" for i in range(10)]
+    (batches / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
+
+
+def mnist_in_tmp(folder: Path) -> None:
+    """MNIST where the program looks for it, whoever starts it."""
+    data = Path("/tmp/data")
+    data.mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)
+    for part, rows in (("train", 10_000), ("t10k", 1_000)):
+        for kind, head, highest in (
+            ("images-idx3", (2051, rows, 28, 28), 255),
+            ("labels-idx1", (2049, rows), 9),
+        ):
+            size = int(np.prod(head[1:]))
+            values = rng.integers(highest, size=size, dtype=np.uint8, endpoint=True)
+            file = gzip.compress(np.array(head, ">u4").tobytes() + values.tobytes(), 1)
+            (data / f"{part}-{kind}-ubyte.gz").write_bytes(file)
+
+
+def wikitext(folder: Path) -> None:
+    """What describes records of a corpus of 1,000 words, and an empty file of them."""
+    records = folder / "data"
+    _empty(records / "train.tfrecords")
+    info = {"filenames": ["train.tfrecords"], "bin_sizes": [], "num_batch": 1000}
+    (records / "record_info-train.bsz-60.tlen-150.json").write_text(json.dumps(info))
+    corpus = {"vocab_size": 1000, "cutoffs": [0, 200, 400, 1000], "dataset": "wt103"}
+    (records / "corpus-info.json").write_text(json.dumps(corpus))
+
+
+def pretraining_records(folder: Path) -> None:
+    """What describes records of sentences in permutations, and an empty file of them."""
+    _empty(folder / "data/train.tfrecords")
+    name = "record_info-train-0-0.bsz-16.seqlen-512.reuse-256.uni.alpha-6.beta-1.fnp-85.json"
+    info = {"num_batch": 1000, "filenames": ["train.tfrecords"]}
+    (folder / "data" / name).write_text(json.dumps(info))
+
+
+def pascal_voc(folder: Path) -> None:
+    """Pascal VOC, which a queue reads."""
+    _empty(folder / "tfrecords/voc_2012_train_000.tfrecord")
+
+
+def flowers(folder: Path) -> None:
+    """The flowers of slim, which a queue reads."""
+    _empty(folder / "data/flowers_train_00000-of-00005.tfrecord")
+
+
+def inception_flowers(folder: Path) -> None:
+    """The flowers of Inception, which a queue reads, and a checkpoint."""
+    _empty(folder / "data/train-00000-of-00002")
+    _old_checkpoint(folder)
+
+
+def penn_treebank(folder: Path) -> None:
+    """Lines of 10,000 words, as many as the model knows, for training, validation and test."""
+    (folder / "data").mkdir(exist_ok=True)
+    text = "".join(f" word{i % 9999} \n" for i in range(20_000))
+    for part in ("train", "valid", "test"):
+        (folder / f"data/ptb.{part}.txt").write_text(text)
+
+
+def sentences(folder: Path) -> None:
+    """10,000 words, more than a step takes samples of, and two files of sentences."""
+    words = [f"word{i}" for i in range(10_000)]
+    (folder / "vocabulary.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *words]))
+    (folder / "sentences").mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)
+    for file in ("1", "2"):
+        lines = (" ".join(rng.choice(words, 30)) for _ in range(2000))
+        (folder / "sentences" / file).write_text("\n".join(lines) + "\n")
+    (folder / "save").mkdir(exist_ok=True)
+
+
+def stories(folder: Path) -> None:
+    """Short stories, weights that are all zero, and a stand-in for the package that cuts words."""
+    data = folder / "data"
+    data.mkdir(exist_ok=True)
+    line = "id,we went out,it rained,we got wet,we went in,we were dry,we swam,1\n"
+    for split in ("cloze_test_val__spring2016", "cloze_test_test__spring2016"):
+        name = f"{split} - {'cloze_test_ALL_val' if 'val__' in split else 'cloze_test_ALL_test'}"
+        (data / f"{name}.csv").write_text("a header\n" + 500 * line)
+    shapes = json.loads((folder / "model/params_shapes.json").read_text())
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    part, rest = divmod(sum(sizes), 10)
+    for i in range(10):
+        file = folder / f"model/params_{i}.npy"
+        length = part + (rest if i == 9 else 0)
+        np.lib.format.open_memmap(file, "w+", np.float32, (length,)).flush()
+    (folder / "spacy.py").write_text(
+        "from types import SimpleNamespace\n\n"
+        "def load(*args, **kwargs):\n"
+        "    return lambda text: [SimpleNamespace(text=word) for word in text.split()]\n"
+    )
+
+
+def texts_in_pictures(folder: Path) -> None:
+    """Grey pictures with the corners of a text in each, and a checkpoint."""
+    import tensorflow as tf
+
+    (folder / "data").mkdir(exist_ok=True)
+    picture = tf.io.encode_jpeg(np.full((512, 512, 3), 127, np.uint8)).numpy()
+    for i in range(64):
+        (folder / f"data/img_{i}.jpg").write_bytes(picture)
+        (folder / f"data/img_{i}.txt").write_text("100,100,220,100,220,140,100,140,word\n")
+    _old_checkpoint(folder)
+
+
+def faces(folder: Path) -> None:
+    """Records of pictures of 4 to 16 pixels."""
+    records = folder / "datasets/ffhq"
+    records.mkdir(parents=True, exist_ok=True)
+    for level in range(2, 5):
+        shape = (3, 2**level, 2**level)
+        features = {"shape": list(shape), "data": bytes(int(np.prod(shape)))}
+        _write_records(records / f"ffhq-r{level:02}.tfrecords", [features] * 16)
+
+
+def point_clouds(folder: Path) -> None:
+    """Clouds of points in files of HDF5, and the lists of those files."""
+    h5py = import_module("h5py")
+    name = "data/modelnet40_ply_hdf5_2048"
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for part in ("train", "test"):
+        with h5py.File(folder / name / f"{part}0.h5", "w") as file:
+            file["data"] = rng.normal(size=(64, 2048, 3)).astype(np.float32)
+            file["label"] = rng.integers(40, size=(64, 1), dtype=np.uint8)
+        (folder / name / f"{part}_files.txt").write_text(f"{name}/{part}0.h5\n")
+
+
+def _write_records(file: Path, examples: Iterable[dict[str, Any]]) -> None:
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for example in examples:
+            features = {name: _feature(value) for name, value in example.items()}
+            record = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(record.SerializeToString())
+
+
+def _feature(value: bytes | list[int]) -> Any:
+    import tensorflow as tf
+
+    if isinstance(value, bytes):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=value))

@@ -1,0 +1,378 @@
+"""Mistakes made by hand in other people's programs, and the rule that must name each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+_DROPPED = "a tower is left out of the average"
+_LAST = "the last tower's gradients are applied alone"
+_OWN_VARIABLES = "each tower has variables of its own"
+_OWN_GRADIENT = "each copy takes the gradient of its own tower"
+_FIRST_COPY = "only the copy on the first GPU is updated"
+_ONE_GPU = "everything is on one GPU"
+_ANOTHERS_ROWS = "a tower reads the rows of another"
+_ANOTHERS_LOSSES = "a tower adds up the losses of all before it"
+_NO_STEP = "the step counter is not passed"
+_LAST_LOSS = "the loss of the last tower is reported"
+_NO_STATISTICS = "no step runs the updates of batch normalisation"
+_LAST_STATISTICS = "the step runs the last tower's updates of batch normalisation"
+_AVERAGED_ON_GPU = "the servers' gradients are averaged on a GPU"
+_CUT = "stop_gradient cuts off the loss of a tower"
+_EVALUATES = "all towers but the first normalise as for evaluation"
+_NOT_COLOCATED = "the backward ops are left to the placer"
+_NOT_APPLIED = "a gradient is computed and never applied"
+_SUM = "the gradients are added up, and not averaged"
+
+
+class Mutant(NamedTuple):
+    """A program with one mistake: ``new`` in place of ``old`` in one of its files."""
+
+    program: str
+    mistake: str
+    file: str  # in the repository
+    old: str  # that occurs once
+    new: str
+    rule: str  # that must name the mistake
+    said: str = ""  # by a finding of that rule, and by none of the program as it is
+    missed: str = ""  # why that rule does not name it yet
+
+    def __str__(self) -> str:
+        return f"{self.program}: {self.mistake}"
+
+    def put_into(self, root: Path) -> None:
+        """Make the mistake in the program's files."""
+        file = root / self.file
+        text = file.read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.file} has {text.count(self.old)} times, not once: {self.old}")
+        file.write_text(text.replace(self.old, self.new))
+
+
+_CIFAR10 = "tutorials/image/cifar10/cifar10_multi_gpu_train.py"
+_MNIST = "tensorflow_v1/examples/6_MultiGPU/multigpu_cnn.py"
+_BENCHMARK = "scripts/tf_cnn_benchmarks/benchmark_cnn.py"
+_VARIABLES = "scripts/tf_cnn_benchmarks/variable_mgr.py"
+_GRADIENTS = "scripts/tf_cnn_benchmarks/variable_mgr_util.py"
+
+MUTANTS = (
+    Mutant(
+        "cifar10_multi_gpu_train",
+        _DROPPED,
+        _CIFAR10,
+        "grads = average_gradients(tower_grads)",
+        "grads = average_gradients(tower_grads[:1])",
+        "every-tower-counts",
+        "GPU:1",
+    ),
+    Mutant(
+        "cifar10_multi_gpu_train",
+        _ANOTHERS_LOSSES,
+        _CIFAR10,
+        "losses = tf.get_collection('losses', scope)",
+        "losses = tf.get_collection('losses')",
+        "losses-apart",
+        "GPU:0",
+    ),
+    Mutant(
+        "cifar10_multi_gpu_train",
+        _SUM,
+        _CIFAR10,
+        "grad = tf.reduce_mean(grad, 0)",
+        "grad = tf.reduce_sum(grad, 0)",
+        "gradients-equal",
+    ),
+    Mutant(
+        "multigpu_cnn",
+        _ANOTHERS_ROWS,
+        _MNIST,
+        "_x = X[i * batch_size: (i+1) * batch_size]",
+        "_x = X[0 * batch_size: (0+1) * batch_size]",
+        "inputs-distinct",
+        "GPU:1",
+    ),
+    Mutant(
+        "multigpu_cnn",
+        _LAST,
+        _MNIST,
+        "tower_grads = average_gradients(tower_grads)",
+        "tower_grads = grads",
+        "every-tower-counts",
+        "GPU:0",
+    ),
+    Mutant(
+        "multigpu_cnn",
+        _ONE_GPU,
+        _MNIST,
+        "assign_to_device('/gpu:{}'.format(i), ps_device='/cpu:0')",
+        "assign_to_device('/gpu:{}'.format(0), ps_device='/cpu:0')",
+        "no-idle-device",
+        "GPU:1",
+    ),
+    Mutant(
+        "train_ssd_network",
+        _OWN_VARIABLES,
+        "deployment/model_deploy.py",
+        "with tf.variable_scope(tf.get_variable_scope(),\n"
+        "                                           reuse=True if i > 0 else None):",
+        "with tf.variable_scope(\n"
+        "                            'clone_%d' % i if i > 0 else tf.get_variable_scope()):",
+        "variables-shared",
+        "clone_1/",
+    ),
+    Mutant(
+        "train_ssd_network",
+        _NO_STEP,
+        "train_ssd_network.py",
+        "apply_gradients(clones_gradients,\n"
+        "                                                 global_step=global_step)",
+        "apply_gradients(\n            clones_gradients)",
+        "one-update",
+        "global_step",
+    ),
+    Mutant(
+        "train_image_classifier",
+        _NO_STATISTICS,
+        "train_image_classifier.py",
+        "update_ops = tf.get_collection(tf.GraphKeys.UPDATE_OPS, first_clone_scope)",
+        "update_ops = []",
+        "update-ops-run",
+        "clone_0/",
+    ),
+    Mutant(
+        "train_image_classifier",
+        _ONE_GPU,
+        "deployment/model_deploy.py",
+        "device += '/device:GPU:%d' % clone_index",
+        "device += '/device:GPU:0'",
+        "no-idle-device",
+        "GPU:1",
+    ),
+    Mutant(
+        "train_image_classifier",
+        _CUT,
+        "deployment/model_deploy.py",
+        "      all_losses.append(clone_loss)",
+        "      all_losses.append(\n"
+        "          clone_loss if regularization_losses else tf.stop_gradient(clone_loss))",
+        "every-tower-counts",
+        "GPU:1",
+    ),
+    Mutant(
+        "train_elmo",
+        _DROPPED,
+        "bilm/training.py",
+        "grads = average_gradients(tower_grads, options",
+        "grads = average_gradients(tower_grads[:1], options",
+        "every-tower-counts",
+        "GPU:1",
+    ),
+    Mutant(
+        "train_elmo",
+        _LAST_LOSS,
+        "bilm/training.py",
+        "train_perplexity += loss",
+        "train_perplexity = loss",
+        "loss-of-all-towers",
+        "GPU:1",
+        missed="it reports what is made of the losses before they are scaled for the gradients",
+    ),
+    Mutant(
+        "tf_cnn_benchmarks",
+        _DROPPED,
+        _VARIABLES,
+        "aggregate_gradients_using_copy_with_variable_colocation(\n            device_grads,",
+        "aggregate_gradients_using_copy_with_variable_colocation(\n            device_grads[:1],",
+        "every-tower-counts",
+        "GPU:1",
+    ),
+    Mutant(
+        "tf_cnn_benchmarks",
+        _LAST_STATISTICS,
+        _BENCHMARK,
+        "if device_num == 0:\n          # Retain",
+        "if device_num == len(self.devices) - 1:\n          # Retain",
+        "update-ops-run",
+        "tower_0/",
+    ),
+    Mutant(
+        "tf_cnn_benchmarks, a parameter server",
+        _AVERAGED_ON_GPU,
+        _GRADIENTS,
+        "with tf.device(var.device):",
+        "with tf.device('/gpu:0'):",
+        "averaging-on-host",
+        "GPU:0",
+    ),
+    Mutant(
+        "tf_cnn_benchmarks, a parameter server",
+        _LAST_LOSS,
+        _BENCHMARK,
+        "average_loss = tf.reduce_mean(losses)",
+        "average_loss = tf.reduce_mean(losses[-1:])",
+        "loss-of-all-towers",
+        "GPU:1",
+    ),
+    Mutant(
+        "tf_cnn_benchmarks, replicated",
+        _OWN_GRADIENT,
+        _VARIABLES,
+        "return self.benchmark_cnn.devices, reduced_device_grads",
+        "return self.benchmark_cnn.devices, device_grads",
+        "variables-shared",
+        "v1/cg/conv0",
+    ),
+    Mutant(
+        "tf_cnn_benchmarks, replicated",
+        _FIRST_COPY,
+        _BENCHMARK,
+        "for d, device in enumerate(apply_gradient_devices):",
+        "for d, device in enumerate(apply_gradient_devices[:1]):",
+        "variables-shared",
+        "v1/cg/conv0",
+    ),
+    Mutant(
+        "finetune-transformer-lm",
+        _DROPPED,
+        "train.py",
+        "grads = average_grads(gpu_grads)",
+        "grads = average_grads(gpu_grads[:1])",
+        "every-tower-counts",
+        "GPU:1",
+    ),
+    Mutant(
+        "finetune-transformer-lm",
+        _ANOTHERS_ROWS,
+        "train.py",
+        "for i, xs in enumerate(zip(*xs)):\n        do_reuse",
+        "for i, xs in enumerate([next(zip(*xs))] * n_gpu):\n        do_reuse",
+        "inputs-distinct",
+        "GPU:1",
+    ),
+    Mutant(
+        "transformer-xl",
+        _DROPPED,
+        "tf/train_gpu.py",
+        "average_grads_and_vars(tower_grads_and_vars)",
+        "average_grads_and_vars(tower_grads_and_vars[:1])",
+        "every-tower-counts",
+        "GPU:1",
+    ),
+    Mutant(
+        "transformer-xl",
+        _ANOTHERS_ROWS,
+        "tf/train_gpu.py",
+        "is_training=True,\n          inp=inputs[i],\n          tgt=labels[i],",
+        "is_training=True,\n          inp=inputs[i],\n          tgt=labels[0],",
+        "inputs-distinct",
+        "GPU:1",
+    ),
+    Mutant(
+        "xlnet",
+        _DROPPED,
+        "train_gpu.py",
+        "average_grads_and_vars(tower_grads_and_vars)",
+        "average_grads_and_vars(tower_grads_and_vars[:1])",
+        "every-tower-counts",
+        "GPU:1",
+    ),
+    Mutant(
+        "xlnet",
+        _LAST_LOSS,
+        "train_gpu.py",
+        "loss = tf.add_n(tower_losses) / len(tower_losses)",
+        "loss = tower_losses[-1]",
+        "loss-of-all-towers",
+        "GPU:1",
+    ),
+    Mutant(
+        "cifar10-resnet",
+        _LAST,
+        "tensorpack/graph_builder/training.py",
+        "self.grads = aggregate_grads_colocate(grad_list)",
+        "self.grads = grad_list[-1]",
+        "every-tower-counts",
+        "GPU:0",
+    ),
+    Mutant(
+        "cifar10-resnet",
+        _ONE_GPU,
+        "tensorpack/graph_builder/training.py",
+        "device = devices[idx] if devices is not None",
+        "device = devices[0] if devices is not None",
+        "no-idle-device",
+        "GPU:1",
+        missed="the other GPU has variables still, and averages and applies their gradients",
+    ),
+    Mutant(
+        "EAST",
+        _ANOTHERS_ROWS,
+        "multigpu_train.py",
+        "itms = input_training_masks_split[i]",
+        "itms = input_training_masks_split[0]",
+        "inputs-distinct",
+        "GPU:1",
+    ),
+    Mutant(
+        "EAST",
+        _NO_STEP,
+        "multigpu_train.py",
+        "opt.apply_gradients(grads, global_step=global_step)",
+        "opt.apply_gradients(grads)",
+        "one-update",
+        "global_step",
+    ),
+    Mutant(
+        "EAST",
+        _EVALUATES,
+        "multigpu_train.py",
+        "model.model(images, is_training=True)",
+        "model.model(images, is_training=not reuse_variables)",
+        "towers-alike",
+        "GPU:1",
+    ),
+    Mutant(
+        "stylegan",
+        _OWN_GRADIENT,
+        "dnnlib/tflib/optimizer.py",
+        "g = nccl_ops.all_sum(g)",
+        "g = list(g)",
+        "variables-shared",
+        "G_synthesis_2/4x4",
+    ),
+    Mutant(
+        "stylegan",
+        _FIRST_COPY,
+        "dnnlib/tflib/optimizer.py",
+        "in enumerate(dev_grads.items()):",
+        "in enumerate(list(dev_grads.items())[:1]):",
+        "variables-shared",
+        "G_synthesis_2/4x4",
+    ),
+    Mutant(
+        "nmt",
+        _NOT_COLOCATED,
+        "nmt/model.py",
+        "colocate_gradients_with_ops=hparams.colocate_gradients_with_ops)",
+        "colocate_gradients_with_ops=False)",
+        "gradients-colocated",
+        "GPU:1",
+    ),
+    Mutant(
+        "nmt",
+        _NO_STEP,
+        "nmt/model.py",
+        "zip(clipped_grads, params), global_step=self.global_step)",
+        "zip(clipped_grads, params))",
+        "one-update",
+    ),
+    Mutant(
+        "nmt",
+        _NOT_APPLIED,
+        "nmt/model.py",
+        "zip(clipped_grads, params), global_step=self.global_step)",
+        "zip(clipped_grads[1:], params[1:]), global_step=self.global_step)",
+        "trainables-trained",
+        "embedding_encoder",
+    ),
+)

@@ -1,0 +1,58 @@
+"""Where the sources of other people's programs are, and a copy of what a program needs of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from real.programs import Program
+
+SOURCES = "PLACEMENT_CHECKS_SOURCES"
+# A repository OWNER/NAME may be any of these in the folder of sources, cloned or mirrored.
+_FORMS = ("{owner}/{name}", "{owner}+{name}", "{name}", "{owner}/{name}.git", "{name}.git")
+_WITHIN = (".git", ".", "repo/.git", "repo")
+
+
+def sources() -> Path | None:
+    """The folder that the environment names."""
+    folder = os.environ.get(SOURCES)
+    return Path(folder) if folder else None
+
+
+def repository(program: Program, folder: Path) -> Path | None:
+    """The git directory, in the folder of sources, that has the program's commit."""
+    owner, name = program.repository.split("/")
+    for form in _FORMS:
+        for within in _WITHIN:
+            path = folder / form.format(owner=owner, name=name) / within
+            if (path / "HEAD").is_file() and _git(path, "cat-file", "-e", program.commit) == 0:
+                return path
+    return None
+
+
+def _git(path: Path, *words: str) -> int:
+    return subprocess.run(["git", f"--git-dir={path}", *words], capture_output=True).returncode
+
+
+def extract(program: Program, git: Path, into: Path) -> Path:
+    """Write the program's files as they were committed, and the data it needs.
+
+    Gives the folder where it is started.
+    """
+    root = root_of(program, into)
+    root.mkdir(parents=True, exist_ok=True)
+    archive = subprocess.run(
+        ["git", f"--git-dir={git}", "archive", program.commit, "--", *program.paths],
+        check=True,
+        stdout=subprocess.PIPE,
+    ).stdout
+    subprocess.run(["tar", "--extract", "--directory", root], input=archive, check=True)
+    folder = root / program.folder
+    program.data(folder)
+    return folder
+
+
+def root_of(program: Program, into: Path) -> Path:
+    """Where the files of its repository are, in the folder that they were written to."""
+    return into / program.repository.partition("/")[2]

@@ -1,0 +1,61 @@
+"""Mistakes in other people's programs are named; skipped where their sources are not at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from real.at_hand import extracted
+from real.mutants import MUTANTS, Mutant
+from real.programs import PROGRAMS
+from real.sources import root_of
+from real.verifying import verified
+
+_PROGRAMS = {program.name: program for program in PROGRAMS}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_a_mistake_in_a_program_of_other_people(
+    mutant: Mutant, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if mutant.missed:
+        request.applymarker(pytest.mark.xfail(reason=mutant.missed, strict=True))
+    program = _PROGRAMS[mutant.program]
+    start = extracted(program, tmp_path)
+    mutant.put_into(root_of(program, tmp_path))
+
+    outcome = verified(program, start)
+
+    assert outcome.says(mutant.rule, mutant.said), str(outcome)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_a_mistake_is_told_from_what_the_program_breaks_as_it_is(mutant: Mutant) -> None:
+    program = _PROGRAMS[mutant.program]
+
+    assert mutant.said or mutant.rule not in program.broken.split()
+    assert program.numbers or mutant.rule not in ("gradients-equal", "weights-equal")
+
+
+def test_each_of_these_programs_has_two_mistakes_or_more() -> None:
+    programs = [mutant.program for mutant in MUTANTS]
+
+    assert len(set(programs)) >= 12
+    assert all(programs.count(name) >= 2 for name in programs)
+
+
+def test_a_mistake_is_put_where_its_text_is(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("a = mean(b)\nc = d\n")
+
+    Mutant("one", "a sum", "train.py", "mean(", "sum(", "gradients-equal").put_into(tmp_path)
+
+    assert (tmp_path / "train.py").read_text() == "a = sum(b)\nc = d\n"
+
+
+@pytest.mark.parametrize("text", ["a = mean(b)\nc = mean(d)\n", "a = b\n"])
+def test_a_mistake_that_fits_in_no_one_place_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.py").write_text(text)
+    mutant = Mutant("one", "a sum", "train.py", "mean(", "sum(", "gradients-equal")
+
+    with pytest.raises(ValueError, match=r"train\.py has [02] times, not once: mean\("):
+        mutant.put_into(tmp_path)

@@ -1,0 +1,23 @@
+"""Other people's programs come in as they are; skipped where their sources are not at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from real.at_hand import extracted
+from real.programs import PROGRAMS, Program
+from real.verifying import verified
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_program_of_other_people(program: Program, tmp_path: Path) -> None:
+    start = extracted(program, tmp_path)
+
+    outcome = verified(program, start)
+
+    assert outcome.status == program.status
+    assert outcome.those("broken") == frozenset(program.broken.split())
+    assert program.said in outcome.err
+    if program.kept is not None:
+        assert (start / program.kept).exists()
