@@ -1,4 +1,7 @@
-"""The arguments that a target gives its function: ``train.py:build(depth=50, n={gpus})``."""
+"""Arguments that depend on the number of GPUs: ``--num_gpus={gpus} --gpu_list={gpu_list}``.
+
+Also those that a target gives its function: ``train.py:build(depth=50, n={gpus})``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 GPUS = "{gpus}"  # to Python, a set that holds a name
+GPU_LIST = "{gpu_list}"
+
+
+def for_gpus(text: str, gpus: int) -> str:
+    """A text with the number of GPUs for ``{gpus}`` and ``0,1,…`` for ``{gpu_list}``."""
+    return text.replace(GPUS, str(gpus)).replace(GPU_LIST, ",".join(map(str, range(gpus))))
+
+
+def uses_gpus(text: str) -> bool:
+    """Whether a text depends on the number of GPUs."""
+    return GPUS in text or GPU_LIST in text
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,7 @@ class Arguments:
     @property
     def uses_gpus(self) -> bool:
         """Whether one of them depends on the number of GPUs."""
-        return any(GPUS in literal for _, literal in self.literals)
+        return any(uses_gpus(literal) for _, literal in self.literals)
 
     def for_gpus(self, gpus: int) -> dict[str, Any]:
         """The values for a call of the function."""
@@ -50,7 +64,7 @@ NONE = Arguments()
 
 
 class _NumberOfGpus(ast.NodeTransformer):
-    """Puts a number in place of ``{gpus}``, also within strings."""
+    """Puts a number in place of ``{gpus}``, and within strings of ``{gpu_list}`` too."""
 
     def __init__(self, gpus: int) -> None:
         self._gpus = gpus
@@ -61,5 +75,5 @@ class _NumberOfGpus(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         if isinstance(node.value, str):
-            return ast.Constant(node.value.replace(GPUS, str(self._gpus)))
+            return ast.Constant(for_gpus(node.value, self._gpus))
         return node

@@ -77,6 +77,11 @@ class Evidence:
         return self.placement.machine
 
     @property
+    def notes(self) -> Sequence[str]:
+        """What a report says of the program beside the rules."""
+        return self.program.notes if self.program else ()
+
+    @property
     def placer(self) -> Placer | None:
         """Who assigned the devices: ``phantom``, ``session``, ``log``, or None."""
         return self.placement.placer

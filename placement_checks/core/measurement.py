@@ -131,6 +131,8 @@ class Measurement:
         missing: variables that get a gradient in one of the programs only: True if in the
             reference.
         changed: variables whose gradient is clipped, or else changed, before it is applied.
+        races: variables whose value after a step hangs on a race in one of the programs, each with
+            the variable that is read before or after its update.
         optimizers: the types of the ops that apply the gradients.
         updates: the op of the program that updates a variable, by variable.
         notes: what a reader should know.
@@ -149,6 +151,7 @@ class Measurement:
     unread: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, bool] = field(default_factory=dict)
     changed: frozenset[str] = frozenset()
+    races: Mapping[str, str] = field(default_factory=dict)
     optimizers: frozenset[str] = frozenset()
     updates: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()

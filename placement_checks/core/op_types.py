@@ -32,6 +32,14 @@ ASSIGNS = ADDITIONS | {
     *("Assign", "AssignVariableOp", "AssignSub", "AssignSubVariableOp"),
     "AssignVariableXlaConcatND",
 }
+# They set what they change to a value, whatever it was before.
+OVERWRITES = frozenset(
+    [
+        *("Assign", "AssignVariableOp", "AssignVariableXlaConcatND", "StridedSliceAssign"),
+        *("ScatterUpdate", "ScatterNdUpdate", "ResourceScatterUpdate"),
+        *("ResourceScatterNdUpdate", "ResourceStridedSliceAssign"),
+    ]
+)
 _PARTIAL = (
     *("ScatterAdd", "ScatterSub", "ScatterMul", "ScatterDiv", "ScatterMin", "ScatterMax"),
     *("ScatterUpdate", "ScatterNdAdd", "ScatterNdSub", "ScatterNdMin", "ScatterNdMax"),
@@ -60,6 +68,9 @@ NOT_A_READ = INITIALISATION_TESTS | {
     *("DestroyResourceOp", "DestroyTemporaryVariable", "AccumulatorApplyGradient"),
     *("SparseAccumulatorApplyGradient", "ResourceAccumulatorApplyGradient"),
 }
+
+# They yield what was saved in a checkpoint.
+RESTORES = frozenset({"Restore", "RestoreSlice", "RestoreV2"})
 
 # --- Other state that is kept from one run to the next, behind a handle ---
 
@@ -150,6 +161,8 @@ DECODERS = frozenset(
 PIPELINE_OPS = ITERATORS | QUEUES | READERS | DECODERS | {"ReadFile"}
 # A dataset that a function generates, which may call a pipeline on another device.
 GENERATOR_DATASET = "GeneratorDataset"
+ONE_SHOT_ITERATOR = "OneShotIterator"
+SHARD_DATASET = "ShardDataset"
 # What MultiDeviceIterator and prefetch_to_device build on a device, to prefetch batches.
 PREFETCHERS = ITERATORS | {
     *(GENERATOR_DATASET, "PrefetchDataset", "OptionsDataset", "ModelDataset"),
@@ -177,6 +190,8 @@ PASSES_HANDLE = ENTERS | SWITCHES | {"Identity", "RefIdentity", "RefMerge"}
 PASSES_VALUE = PASSES_HANDLE | {"StopGradient", "PreventGradient"}
 # It changes only the dtype; it is in none of the sets above.
 CAST = "Cast"
+# They hand a variable's value to what computes with it.
+PASSES_READ = PASSES_VALUE | VARIABLE_READS | {CAST}
 
 # --- What reads only the shape of a value ---
 
@@ -191,20 +206,36 @@ REWRITTEN = frozenset({"AccumulateNV2"})
 # TensorFlow adds up gradients of rows of a variable by joining them (gradients_util.py).
 JOINS = frozenset({"Concat", "ConcatV2"})
 # The factor may be the first or the second input.
-SCALES = frozenset({"Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan"})
+PRODUCTS = frozenset({"Mul", "MulNoNan"})
+# By the second input.
+DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan"})
+SCALES = PRODUCTS | DIVISIONS
+# They normalise by the mean and variance of the rows.
+BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
+SUM, MEAN, NEGATION, STACK = "Sum", "Mean", "Neg", "Pack"
+# tf.global_norm adds these up: half the sum of squares.
+SUM_OF_SQUARES = "L2Loss"
 # They take a part of a tensor: the index of that input; the other inputs say which part.
 CUTS: Mapping[str, int] = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1, "Unpack": 0}
+# Which of their inputs says where a part ends, or how large it is.
+ENDS_OF_CUTS: Mapping[str, int] = {"StridedSlice": 2, "Slice": 2, "SplitV": 1}
 # They take parts too, but the model may compute which, as the gate of a mixture of experts.
 PARTITIONS = frozenset({"DynamicPartition"})
 # They look rows up, any number of times each: not parts, where the table holds weights.
 GATHERS = frozenset({"Gather", "GatherV2"})
+# They put rows in another order.
+REORDERS = frozenset({"Roll", "Reverse", "ReverseV2", "ReverseSequence", "RandomShuffle"})
 # They change only the shape.
 RESHAPES = frozenset({"ExpandDims", "Squeeze", "Reshape", "Transpose"})
+# They yield what they are given where it is in memory: later changes of a ref variable too.
+PASSES_BUFFER = PASSES_VALUE | IDENTITIES | {"Merge", *(RESHAPES - {"Transpose"})}
+# The loss of several parts, or their mean, is made with these.
+SUMS_UP = ADDS | JOINS | SCALES | RESHAPES | IDENTITIES | {SUM, MEAN, NEGATION, STACK, CAST}
 # They add up or scale, the same for every row of a batch, or move rows.
 LINEAR = frozenset(
     [
         *(ADDS | JOINS | SCALES | CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES),
-        *("Sum", "Mean", "Neg", "UnsortedSegmentSum", "Pack", "Unique", "ScatterNd"),
+        *(SUM, MEAN, NEGATION, STACK, "UnsortedSegmentSum", "Unique", "ScatterNd"),
         *("Tile", "BroadcastTo", CAST),
     ]
 )
@@ -244,6 +275,13 @@ COLLECTIVES = frozenset(
         *("CollectiveAllToAllV2", "CollectiveAllToAllV3"),
     ]
 )
+# They bring values of several devices together, or spread one, on none of them alone.
+AMONG_DEVICES = COLLECTIVES | {
+    *("NcclReduce", "_NcclReduceRecv", "_NcclReduceSend"),
+    *("NcclBroadcast", "_NcclBroadcastRecv", "_NcclBroadcastSend"),
+    *("CollectiveBcastSend", "CollectiveBcastRecv"),
+    *("CollectiveBcastSendV2", "CollectiveBcastRecvV2"),
+}
 
 # --- Random numbers ---
 
@@ -310,3 +348,10 @@ SUMMARIES = SUMMARY_WRITES | {
 # Always of one number; for WriteSummary only its metadata says of what.
 SCALAR_SUMMARIES = frozenset({"ScalarSummary", "WriteScalarSummary"})
 MERGE_SUMMARY = "MergeSummary"
+# What they write, print, test or save is for people, or for the next run: no GPU has a part in it.
+# Not Print, which passes on a value of the model.
+FOR_PEOPLE = SUMMARIES | {MERGE_SUMMARY, "Assert", "PrintV2"}
+SAVERS = RESTORES | {
+    *("Save", "SaveSlices", "SaveV2"),
+    *("ShardedFilename", "ShardedFilespec", "MergeV2Checkpoints"),
+}

@@ -134,6 +134,10 @@ class Details:
         """The user's source lines that built the op, the outermost first."""
         return ()
 
+    def device_line(self, _op: str) -> Frame | None:
+        """The user's ``with tf.device(…)``, or device function, that decided what it asks for."""
+        return None
+
     def outputs(self, _op: str) -> Sequence[Tensor]:
         """What the op yields; empty where that is not known."""
         return ()
@@ -264,9 +268,9 @@ class Placement:
         return (op for op in self.ops.values() if op.assigned and op.assigned.matches(pattern))
 
     def where(self, op: str) -> str | None:
-        """The user's outermost source line that built ``op``, as ``file:line``."""
+        """The user's innermost source line that built ``op``, as ``file:line``."""
         frames = self.details.frames(op)
-        return str(frames[0]) if frames else None
+        return str(frames[-1]) if frames else None
 
 
 def producer_of(source: str) -> str:

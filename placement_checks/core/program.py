@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from placement_checks.core.arguments import NONE, Arguments
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.returned import is_in_graph, returned_in
+from placement_checks.core.script import Script
 from placement_checks.util.text import did_you_mean, joined
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ BatchFunction: TypeAlias = "Callable[[np.random.Generator, int], Mapping[str, An
 # What a call may name: a batch function itself, a target that names one, or a saved case.
 Batch: TypeAlias = "str | Path | BatchFunction | None"
 # A program: its builder, or as the command line names it.
-Target: TypeAlias = "str | Path | Program | Callable[..., object]"
+Target: TypeAlias = "str | Path | Program | Script | WatchedCode | Callable[..., object]"
 
 _ANY = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
@@ -105,6 +107,7 @@ class Program:
         folder: where its source lines are looked for; None for "wherever the user's code is".
         function: the user's own function, where ``build`` calls it as its file was loaded.
         given: the arguments that the target names.
+        argv: those of its command line, which flags are read from.
     """
 
     name: str
@@ -112,6 +115,7 @@ class Program:
     folder: Path | None = None
     function: Callable[..., object] | None = None
     given: Arguments = NONE
+    argv: Sequence[str] = ()
 
     def is_same_function(self, other: Program) -> bool:
         """Whether both are the same function of the user, with the same arguments."""
@@ -228,18 +232,27 @@ def _described(value: object) -> str:
     return f"{text[:60]}… ({type(value).__name__})" if len(text) > 60 else text
 
 
+class Gradient(NamedTuple):
+    """The names of the tensors that make up a gradient; a dense one has no indices."""
+
+    values: str
+    indices: str = ""
+
+
 class AppliedGradient(NamedTuple):
-    """What an optimiser was called with.
+    """The gradient that a variable receives, as the program declares it or its optimiser got it.
 
     Attributes:
-        gradient: a tensor, ``tf.IndexedSlices`` or None.
+        gradient: None where there is none, or it is in a body.
         variable: the name of the op that holds the variable.
-        optimizer: the class of the optimiser.
+        optimizer: the class of the optimiser; ``""`` where it is only declared.
+        in_body: whether the gradient is in the body of a branch, loop or function.
     """
 
-    gradient: Any
+    gradient: Gradient | None
     variable: str
     optimizer: str
+    in_body: bool = False
 
 
 @dataclass(frozen=True)
@@ -269,18 +282,23 @@ class BuiltProgram:
     TensorFlow's objects are opaque outside of the modules that load, place and run.
 
     Attributes:
-        program: the builder; missing for a graph, which cannot be built again.
+        program: the builder or script; missing for a graph, which cannot be built again.
         gpus: how many GPUs it was built for.
         requested: the devices that it requests.
         step: what the builder returned.
         graph_def: its ``GraphDef``, which is never changed.
         graph: its ``tf.Graph``; None for a file.
         initial: how its variables get their first values.
-        applied: the gradients that optimisers were called with.
+        applied: the gradients that the program declares, and that optimisers were called with.
         for_gpus: the same program for another number of GPUs, which is built once.
+        fed: what its first training step was fed, arrays by the names of tensors (``x:0``); empty
+            where it was not watched, or feeds nothing.
+        turns: how many different training steps it takes in turn, as adversaries do.
+        notes: what is said of it in reports beside the rules.
+        machine: the cluster that it made a server of; None where it made none.
     """
 
-    program: Program | Missing
+    program: Program | Script | Missing
     gpus: int
     requested: Placement = field(repr=False)
     step: Step = field(repr=False)
@@ -289,8 +307,25 @@ class BuiltProgram:
     initial: InitialState = field(repr=False)
     applied: Sequence[AppliedGradient] = field(repr=False)
     for_gpus: Callable[[int], BuiltProgram | Missing] = field(repr=False)
+    fed: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    turns: int = 1
+    notes: Sequence[str] = ()
+    machine: Machine | None = None
 
     @property
     def name(self) -> str:
         """What it is called in reports."""
         return self.requested.program
+
+
+@dataclass(eq=False)
+class WatchedCode:
+    """The code of a ``with watch()`` block, which is a target when the block has ended.
+
+    Attributes:
+        name: what it is called in reports.
+        built: what it built until its first training step; None while the block runs.
+    """
+
+    name: str
+    built: BuiltProgram | None = None

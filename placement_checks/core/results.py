@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +21,8 @@ Places = tuple[Device, ...]
 class Finding:
     """One breach of a rule.
 
+    A rule says what is wrong and which ops show it; their lines are filled in by `Rule.judge`.
+
     Attributes:
         object: the op, variable (without ``:0``) or device it is about.
         op: the type of that op; ``""`` for a device.
@@ -28,10 +30,18 @@ class Finding:
         expected, found: the two that differ.
         message: a sentence that names all of it.
         fix: what to change.
-        where: the user's outermost source line that built the object, if it is known.
+        consequence: what it means for the training, in a sentence; ``""`` where that is plain.
+        alike: what it has in common with findings of this rule that say the same of other
+            objects; of those one is told, and the others are listed. None for its message
+            without the object's name.
         path: the ops that show the breach, one after the other.
-        frames: all of the user's lines that had a part in it, the outermost first; not yet read.
-        device_line: the ``with tf.device(…)`` that decided where it is; not yet read.
+        ops: the ops whose lines are told; the object itself where none is named.
+        placed: the op whose device is at fault, of which ``device_line`` tells.
+        frames: the user's source lines that all of ``ops`` were built through, the outermost
+            first.
+        at: the line of these to look at, where it is not the innermost.
+        device_line: the ``with tf.device(…)`` that decided where ``placed`` is.
+        follows: the rule that has found the same objects, from which this follows.
     """
 
     object: str
@@ -41,10 +51,20 @@ class Finding:
     found: str
     message: str
     fix: str
-    where: str | None = None
+    consequence: str = ""
+    alike: Hashable = field(default=None, compare=False)
     path: tuple[str, ...] = ()
+    ops: tuple[str, ...] = field(default=(), compare=False)
+    placed: str | None = field(default=None, compare=False)
     frames: tuple[str, ...] = ()
+    at: str | None = None
     device_line: str | None = None
+    follows: str | None = None
+
+    @property
+    def where(self) -> str | None:
+        """`at`, or else the innermost of `frames`, as ``file:line``; None where none is known."""
+        return self.at or (self.frames[-1] if self.frames else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from itertools import groupby
 from typing import ClassVar
 
 from placement_checks.analysis.tower_analysis import analyse
@@ -15,6 +14,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing, OneTower
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Kind, State, Verdict
+from placement_checks.rules.lines.locating import located
 from placement_checks.rules.needs import Need
 
 _SHOWN = 4  # steps of a path at each end
@@ -28,12 +28,14 @@ class Rule(ABC):
         name: its name in reports and settings.
         kind: the kind of evidence that it rests on.
         requires: the evidence without which it is not checked.
+        explained_by: the rules whose finding on an object explains one of this rule on it.
         by_absence: whether what is missing breaks it, so that part of a program proves nothing.
     """
 
     name: ClassVar[str]
     kind: ClassVar[Kind]
     requires: ClassVar[frozenset[Need]] = frozenset()
+    explained_by: ClassVar[tuple[str, ...]] = ()
     by_absence: ClassVar[bool] = False
 
     def judge(self, program: Evidence | Placement) -> Verdict:
@@ -42,7 +44,12 @@ class Rule(ABC):
         for need in Need:
             if need in self.requires and (missing := need.missing(evidence)) is not None:
                 return self.without(missing)
-        return self.check(evidence)
+        verdict = self.check(evidence)
+        findings = [
+            finding if finding.frames else located(finding, evidence.placement)
+            for finding in verdict.findings
+        ]
+        return replace(verdict, findings=findings) if findings else verdict
 
     @abstractmethod
     def check(self, evidence: Evidence) -> Verdict:
@@ -96,19 +103,6 @@ def steps(placement: Placement, ops: Sequence[int]) -> tuple[str, ...]:
     if len(ops) > 2 * _SHOWN:
         shown.insert(_SHOWN, f"… {len(ops) - 2 * _SHOWN} more")
     return tuple(shown)
-
-
-def built_at(placement: Placement, op: str) -> str:
-    """`` (built at a.py:1 > :7 > b.py:2)``, where more lines than ``where`` built the op."""
-    frames = [next(same) for _, same in groupby(placement.details.frames(op), key=str)]
-    if len(frames) < 2:
-        return ""
-    files = [None, *(frame.file for frame in frames)]
-    steps = (
-        f":{frame.line}" if frame.file == before else str(frame)
-        for before, frame in zip(files, frames, strict=False)
-    )
-    return f" (built at {' > '.join(steps)})"
 
 
 def request_of(op: Op) -> str:

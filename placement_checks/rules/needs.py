@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
+from placement_checks.analysis.mixed_losses import mixed_losses
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing, OneTower
@@ -95,10 +96,10 @@ def _losses(evidence: Evidence) -> Missing | None:
 
 
 def _losses_apart(evidence: Evidence) -> Missing | None:
-    analysis = analyse(evidence.placement)
-    if not analysis.mixed_losses:
+    mixed = mixed_losses(evidence.placement)
+    if not mixed:
         return None
-    tower = analysis.towers[analysis.mixed_losses[0].tower]
+    tower = analyse(evidence.placement).towers[mixed[0].tower]
     return Missing(
         f"the loss of the tower on {tower} contains another tower's; fix losses-apart first"
     )

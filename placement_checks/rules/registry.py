@@ -26,6 +26,7 @@ _FILES: Final = (
     "towers.one_update",
     "towers.loss_of_all_towers",
     "towers.randomness_apart",
+    "towers.trainables_trained",
     "towers.names_portable",
     "towers.update_ops_run",
     "devices.transfer_budget",

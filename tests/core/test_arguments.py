@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from placement_checks.core.arguments import Arguments
+from placement_checks.core.arguments import Arguments, for_gpus, uses_gpus
 
 
 @pytest.mark.parametrize(
@@ -20,16 +20,37 @@ from placement_checks.core.arguments import Arguments
         ("{'n': {gpus}}", {"n": 4}),
         ("{1, 2}", {1, 2}),
         ("'--n={gpus}'", "--n=4"),
+        ("'{gpu_list}'", "0,1,2,3"),
         ("b'x'", b"x"),
     ],
 )
 def test_values(literal: str, value: Any) -> None:
     arguments = Arguments((("a", literal),))
     assert arguments.for_gpus(4) == {"a": value}
-    assert arguments.uses_gpus == ("gpus" in literal)
+    assert arguments.uses_gpus == ("{gpu" in literal)
 
 
 def test_each_call_gets_lists_of_its_own() -> None:
     arguments = Arguments((("sizes", "[1, 2]"),))
     arguments.for_gpus(2)["sizes"].append(3)
     assert arguments.for_gpus(2) == {"sizes": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("text", "for_2", "for_1"),
+    [
+        ("--num_gpus={gpus}", "--num_gpus=2", "--num_gpus=1"),
+        ("--gpu_list={gpu_list}", "--gpu_list=0,1", "--gpu_list=0"),
+        ("[{gpu_list}]", "[0,1]", "[0]"),
+        ("{gpus}x{gpus}", "2x2", "1x1"),
+    ],
+)
+def test_a_text_for_a_number_of_gpus(text: str, for_2: str, for_1: str) -> None:
+    assert [for_gpus(text, 2), for_gpus(text, 1)] == [for_2, for_1]
+    assert uses_gpus(text)
+
+
+@pytest.mark.parametrize("text", ["", "--gpus=2", "{gpu}", "{0}", "{}", "{GPUS}"])
+def test_other_braces_are_left(text: str) -> None:
+    assert for_gpus(text, 2) == text
+    assert not uses_gpus(text)

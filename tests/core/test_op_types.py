@@ -23,6 +23,8 @@ WORDS = {
     ("__init__.py", "Variable"),
     ("logs/__init__.py", "Log"),
     ("loading/batches.py", "BatchFunction"),  # a type of ours
+    ("loading/tensorflow_1/moved_names.py", "Assert"),  # names of Python
+    ("loading/tensorflow_1/moved_names.py", "Variable"),
 }
 LATER = {"DecodeJxl", "DecodeWebP"}  # 2.21 has them, 2.15 has not
 

@@ -71,9 +71,9 @@ def test_what_is_known_of_requests_is_kept_when_devices_are_assigned() -> None:
     assert [each.assigned for each in placed.by_number] == [Device.parse("/cpu:0").over(LOCALHOST)]
 
 
-def test_where_is_the_outermost_line() -> None:
+def test_where_is_the_innermost_line() -> None:
     graph = placement(op("a", "Const"), lines={"a": "main.py:9 net.py:3"})
-    assert graph.where("a") == "main.py:9"
+    assert graph.where("a") == "net.py:3"
     assert graph.where("b") is None
 
 

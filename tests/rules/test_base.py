@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from graphs import op, placement
@@ -11,9 +11,8 @@ from syrupy.assertion import SnapshotAssertion
 from towers import program
 
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import Details, Frame
 from placement_checks.core.results import Verdict
-from placement_checks.rules.base import Rule, built_at
+from placement_checks.rules.base import Rule
 from placement_checks.rules.devices.no_fallback import NoFallback
 from placement_checks.rules.towers.towers_alike import TowersAlike
 
@@ -63,19 +62,6 @@ def test_a_rule_on_requests_says_why_there_are_none() -> None:
     assert NoFallback().judge(graph) == Verdict(
         "no-fallback", "not-checked", None, "a log has no requests"
     )
-
-
-def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
-    """A lambda, for example."""
-
-    class Called(Details):
-        def frames(self, _op: str) -> list[Frame]:
-            names = [("a.py", 3, "<module>"), ("a.py", 3, "<lambda>"), ("b.py", 5, "net")]
-            return [Frame(*frame) for frame in names]
-
-    graph = replace(placement(op("a", "MatMul")), details=Called())
-
-    assert built_at(graph, "a") == " (built at a.py:3 > b.py:5)"
 
 
 def test_towers_on_one_gpu_are_recognised_by_the_losses_that_are_reported_too(

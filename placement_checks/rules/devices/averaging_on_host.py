@@ -2,14 +2,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.op_types import AMONG_DEVICES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, request_of, steps
+from placement_checks.rules.base import Rule, request_of, steps
+from placement_checks.rules.lines.joining import joining_ops
+from placement_checks.rules.lines.locating import device_line
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import joined, plural
 
@@ -25,12 +30,16 @@ class AveragingOnHost(Rule):
     the gradients are taken of one loss of all towers, TensorFlow adds them up in the backward
     pass, on the first tower's GPU unless told otherwise.
 
+    Sums that only copies of mirrored variables take are not judged: each GPU needs one, wherever
+    it is made. Collective ops, such as those of NCCL, bring gradients together on no device.
+
     `device` is a name or a list of names; a partial one such as /job:ps matches any task.
     """
 
     name = "averaging-on-host"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.TWO_TOWERS, Need.LOSSES_APART})
+    explained_by = ("no-fallback",)
 
     device: str | tuple[str, ...] = "/cpu:0"
 
@@ -41,15 +50,13 @@ class AveragingOnHost(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis = analyse(placement)
-        joining = [op for op in _joining_ops(placement) if placement.by_number[op].assigned]
+        joining = list(_judged(placement))
         if any(analysis.backward.ops) and not gradient_flow(placement).trained:
             return self.not_checked(
                 analysis.updates.unknown or "no variable is updated by a gradient"
             )
         if not joining:
-            return self.not_checked(
-                "no op that brings the gradients of the towers together was found"
-            )
+            return self.not_checked(_why_none(placement))
         allowed = [Device.parse(name) for name in self._names()]
         findings = []
         for op in joining:
@@ -76,32 +83,35 @@ class AveragingOnHost(Rule):
             evidence="assigned",
             expected=expected,
             found=assigned.short,
-            where=placement.where(op.name),
+            placed=op.name,
+            at=device_line(placement, op.name),
+            alike=(assigned, op.requested),
             path=steps(placement, [number, *gradient_flow(placement).taken(number)]),
             message=f"{op.name} ({op.type}) brings the gradients of the towers on {towers} "
-            f"together on {assigned.short}, not on {expected}; it asks for {request_of(op)}"
-            f"{built_at(placement, op.name)}",
-            fix=f"average under tf.device('{self._names()[0]}'), from one list of gradients per "
-            "tower",
+            f"together on {assigned.short}, not on {expected}; it asks for {request_of(op)}",
+            consequence=f"all gradients travel to {assigned.short}, which adds them up on top of "
+            "what else it computes",
+            fix=f"average under `with tf.device('{self._names()[0]}'):`, from one list of "
+            "gradients per tower",
         )
 
 
-def _joining_ops(placement: Placement) -> Iterator[int]:
-    """The ops on the way to an update that first take the gradients of more than one tower."""
-    analysis, gradients = analyse(placement), gradient_flow(placement)
-    between = {
-        op
-        for updates in gradients.trained.values()
-        for update in updates
-        for op in gradients.ancestors(update)
-    }
-    for op in sorted(between):
-        taken = [
-            gradients.gradient_towers[gradient] & analysis.all_towers
-            for gradient in gradients.taken(op)
-        ]
-        towers = 0
-        for bits in taken:
-            towers |= bits
-        if towers and towers not in taken:
+def _judged(placement: Placement) -> Iterator[int]:
+    """The ops that bring gradients together, of which each is on a device of its own."""
+    copies, flow = layout(placement).copies, analyse(placement).flow
+    trained = gradient_flow(placement).trained
+    updates = (trained[variable] for variable in trained if variable not in copies)
+    for op in joining_ops(placement, chain.from_iterable(updates)):
+        if placement.by_number[op].assigned and flow.types[op] not in AMONG_DEVICES:
             yield op
+
+
+def _why_none(placement: Placement) -> str:
+    """Why there is no op to judge."""
+    if layout(placement).mirrored:
+        return f"{layout(placement)}, wherever that is made"
+    collective = next(iter(analyse(placement).flow.having(AMONG_DEVICES.__contains__)), None)
+    if collective is not None:
+        name = placement.by_number[collective].name
+        return f"collective ops such as {name} bring the gradients together, on no device alone"
+    return "no op that brings the gradients of the towers together was found"

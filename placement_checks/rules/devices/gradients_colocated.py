@@ -7,7 +7,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_allowed, request_of
+from placement_checks.rules.base import Rule, is_allowed, request_of
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -22,7 +22,9 @@ class GradientsColocated(Rule):
 
     TensorFlow records the forward op of each backward op; in a saved graph without
     that, the name of the op says it, and so does the finding. A backward op on a GPU may have a
-    forward op on the host, such as a lookup in a table that the host holds.
+    forward op on the host, such as a lookup in a table that the host holds. It may be on its own
+    tower's GPU if the forward op is bound to a variable on another one, or is made once for
+    several towers.
 
     `allow` lists op types, op names or patterns of names that may sit elsewhere.
     """
@@ -30,6 +32,7 @@ class GradientsColocated(Rule):
     name = "gradients-colocated"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
+    explained_by = ("no-fallback",)
 
     allow: tuple[str, ...] = ()
 
@@ -50,6 +53,7 @@ class GradientsColocated(Rule):
                 and forward_op.assigned.is_gpu
                 and not (op.fallback_reason and not op.fell_with_another)
                 and not is_allowed(op, self.allow)
+                and not _is_with_its_tower(placement, number, forward)
             ):
                 findings.append(_finding(placement, op, forward_op, known_by))
         if not judged:
@@ -57,6 +61,19 @@ class GradientsColocated(Rule):
         if findings and (mixed := Need.LOSSES_APART.missing(evidence)) is not None:
             return self.not_checked(mixed.reason)
         return self.verdict(findings, plural(judged, "backward op"))
+
+
+def _is_with_its_tower(placement: Placement, number: int, forward: int) -> bool:
+    """Whether a backward op is on its own tower's GPU, and the forward op not for this tower.
+
+    That is bound to something elsewhere, or made once for several towers.
+    """
+    analysis, assigned = analyse(placement), placement.by_number[number].assigned
+    tower = analysis.tower_of[number]
+    is_for_others = placement.by_number[forward].colocated or analysis.tower_of[forward] < 0
+    if assigned is None or tower < 0 or not is_for_others:
+        return False
+    return any(map(assigned.matches, analysis.towers[tower].devices))
 
 
 def _is_shape_of_variable(placement: Placement, op: Op) -> bool:
@@ -87,13 +104,17 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
         evidence="assigned",
         expected=expected,
         found=found,
-        where=placement.where(op.name),
+        placed=op.name,
+        alike=(op.assigned, op.requested),
         path=(
             f"{op.name} ({op.type}) on {found}",
             f"{forward.name} ({forward.type}) on {expected}{f' {where}' if where else ''}",
         ),
         message=f"{op.name} sits on {found}, and its forward op{named} on {expected}; "
-        f"it asks for {request_of(op)}{built_at(placement, op.name)}",
-        fix="take the gradients inside the tower's tf.device scope, or with "
+        f"it asks for {request_of(op)}",
+        consequence=f"{found} computes the backward pass "
+        + ("of other towers too" if op.assigned.is_gpu else "in the place of the GPUs")
+        + ", and what it needs of the forward pass is copied there",
+        fix="take the gradients inside the tower's `with tf.device(...):`, or pass "
         "colocate_gradients_with_ops=True",
     )

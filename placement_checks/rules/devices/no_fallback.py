@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from placement_checks.analysis.beside import beside_computation
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
@@ -15,7 +16,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_allowed, request_of
+from placement_checks.rules.base import Rule, is_allowed, request_of
 from placement_checks.rules.needs import Need
 
 
@@ -28,7 +29,9 @@ class NoFallback(Rule):
     that fell, by colocation or by a reference, are named with it.
 
     Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
-    resource to the host it was asked for, such as its reads and its initialisation test.
+    resource to the host it was asked for, such as its reads and its initialisation test; texts,
+    summaries, assertions, printed lines, savers, and what only these take; the switch of a
+    predicate that is on the host.
 
     `allow` lists op types, op names or patterns of names that may fall back.
     """
@@ -36,6 +39,7 @@ class NoFallback(Rule):
     name = "no-fallback"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
+    explained_by = ("placeable",)
 
     allow: tuple[str, ...] = ()
 
@@ -52,18 +56,20 @@ class NoFallback(Rule):
             for op in (placement.ops.values() if fell else ())
             if (op.requested, op.assigned) in fell
         }
+        beside = beside_computation(placement, fallen)
+        for name in beside:
+            del fallen[name]
         groups: dict[str, list[Op]] = {}
         for op in fallen.values():
             leader = _leader(op, placement, fallen)
             if leader is not None:
                 groups.setdefault(leader, []).append(op)
-        return self.verdict(
-            [
-                _finding(placement, placement.ops[name], group)
-                for name, group in groups.items()
-                if not is_allowed(placement.ops[name], self.allow)
-            ]
-        )
+        findings = [
+            _finding(placement, placement.ops[name], group)
+            for name, group in groups.items()
+            if not is_allowed(placement.ops[name], self.allow)
+        ]
+        return self.verdict(list(_of_one_scope(placement, findings)))
 
 
 def _fell(requested: Device, assigned: Device | None, machine: Machine | None) -> bool:
@@ -171,22 +177,56 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
         evidence="assigned",
         expected=request_of(fell),
         found=found,
-        where=placement.where(op.name),
+        placed=fell.name,
+        alike=(fell.fallback_reason, found, itself),
         path=tuple(follower.name for follower in followers),
-        message=f"{what}: {fell.fallback_reason or 'the placer gives no reason'}"
-        f"{built_at(placement, op.name)}",
+        message=f"{what}: {fell.fallback_reason or 'the placer gives no reason'}",
+        consequence=_consequence(fell, placement),
         fix=_fix(op, placement),
     )
 
 
+def _of_one_scope(placement: Placement, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """The findings, those that a library made among the user's under the scope of the others."""
+    known: dict[Hashable, str] = {}
+    for finding in findings:
+        if finding.placed and placement.details.device_line(finding.placed) is not None:
+            known.setdefault(finding.alike, finding.placed)
+    for finding in findings:
+        of_library = finding.placed and placement.details.device_line(finding.placed) is None
+        yield replace(finding, placed=known.get(finding.alike)) if of_library else finding
+
+
+def _is_lacking(op: Op, placement: Placement) -> bool:
+    """Whether it fell because there is no such device."""
+    return placement.machine is not None and not placement.machine.has(op.requested)
+
+
+def _consequence(op: Op, placement: Placement) -> str:
+    if op.assigned is None:
+        return ""
+    there = op.assigned.short
+    if _is_lacking(op, placement) and op.assigned.is_gpu:
+        asked = (kind.requested for kind in placement.kinds)
+        busy = any(device.is_gpu and op.assigned.matches(device) for device in asked)
+        more = ", beside what is meant for itself" if busy else ""
+        return f"{there} computes what is meant for {op.requested}{more}"
+    if _is_lacking(op, placement) or op.caller:
+        return f"{there} computes what is meant for a GPU"
+    if op.type in VARIABLES:
+        return f"it is kept on {there}, and copied to each GPU that reads it, in every step"
+    return f"its inputs leave the GPU for {there}, and its value goes back, in every step"
+
+
 def _fix(op: Op, placement: Placement) -> str:
-    if placement.machine is not None and not placement.machine.has(op.requested):
+    if _is_lacking(op, placement):
         return (
-            "correct the index of the device, or give as many GPUs as the program names (--gpus)"
+            "correct the index, GPUs count from 0: `with tf.device(f'/gpu:{i}'):`; or give as "
+            "many GPUs as the program names (--gpus)"
         )
     if op.type in CALLS:
         return "read the variables before and pass their values: tf.identity(variable)"
     return (
-        "build it under /cpu:0 if it belongs there, so that the program says so; "
-        "else use a type or an op that has a GPU kernel"
+        "build it under `with tf.device('/cpu:0'):` if it belongs there, so that the program says "
+        "so; else use a type or an op that has a GPU kernel"
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import NO_COMPUTATION
-from placement_checks.core.placement import Kind, Placement
+from placement_checks.core.placement import Kind, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.needs import Need
@@ -51,9 +51,7 @@ class NoIdleDevice(Rule):
         if not gpus:
             return self.not_checked("the machine has no GPU that must compute")
         computing = {
-            kind: ops
-            for kind, ops in placement.kinds.items()
-            if kind.assigned and kind.type not in NO_COMPUTATION
+            kind: ops for kind, ops in placement.kinds.items() if kind.type not in NO_COMPUTATION
         }
         work = Counter[Device | None]()
         for kind, ops in computing.items():
@@ -62,8 +60,8 @@ class NoIdleDevice(Rule):
         of_all_tasks = len(gpus)
         gpus = tuple(gpu for gpu in gpus if gpu.task_device in own.get(gpu.job, [gpu.task_device]))
         of_others = of_all_tasks - len(gpus)
-        busiest = max(gpus, key=lambda gpu: work[gpu])
-        findings = [self._finding(gpu, busiest, work) for gpu in gpus if not work[gpu]]
+        idle = [gpu for gpu in gpus if not work[gpu]]
+        findings = _findings(placement, idle, [gpu for gpu in gpus if work[gpu]], work)
         if not placement.all_devices and not findings:
             return self.not_checked(placement.all_devices.reason)
         note = _note(gpus, work)
@@ -71,20 +69,81 @@ class NoIdleDevice(Rule):
             note += f"; other tasks have {plural(of_others, 'GPU')} for graphs of their own"
         return self.verdict(findings, note)
 
-    def _finding(self, gpu: Device, busiest: Device, work: Counter[Device | None]) -> Finding:
-        others = "no GPU computes anything"
-        if work[busiest]:
-            others = f"{busiest.short} computes with {plural(work[busiest], 'op')}"
-        return Finding(
+
+def _findings(
+    placement: Placement,
+    idle: Sequence[Device],
+    busy: Sequence[Device],
+    work: Counter[Device | None],
+) -> list[Finding]:
+    """One for each GPU without work; all have one cause, which is where the others have theirs."""
+    if not idle:
+        return []
+    asking = _asking(placement, busy[0]) if len(busy) == 1 else ()
+    others = _others(placement, busy, work, asks=bool(asking))
+    return [
+        Finding(
             object=gpu.short,
             op="",
             evidence="assigned",
             expected="ops that compute",
             found="none",
+            ops=asking,
+            placed=asking[0] if asking else None,
+            alike=others,
             message=f"{gpu.short} computes nothing; {others}",
-            fix=f"build a tower under tf.device('{gpu.short}'), or say how many GPUs the program "
-            "is meant for (--gpus)",
+            consequence=_consequence(len(idle), len(busy)),
+            fix=f"build tower i under `with tf.device(f'{_task_of(gpu)}/gpu:{{i}}'):`, or say how "
+            "many GPUs the program is meant for (--gpus)",
         )
+        for gpu in idle
+    ]
+
+
+def _task_of(gpu: Device) -> str:
+    """What the name of a device begins with, as code; nothing on a single host."""
+    return "" if gpu.short == f"/device:GPU:{gpu.index}" else f"/job:{gpu.job}/task:{{task}}"
+
+
+def _asking(placement: Placement, gpu: Device) -> tuple[str, ...]:
+    """The ops that compute on a GPU and were put there by the program."""
+    asking = [
+        op.name
+        for op in placement.assigned_to(gpu)
+        if op.requested.is_gpu and op.type not in NO_COMPUTATION
+    ]
+    known = next((name for name in asking if placement.details.device_line(name)), None)
+    return tuple(asking) if known is None else (known, *(op for op in asking if op != known))
+
+
+def _others(
+    placement: Placement, busy: Sequence[Device], work: Counter[Device | None], *, asks: bool
+) -> str:
+    """What the other GPUs do, as text."""
+    if not busy:
+        return "no GPU computes anything"
+    busiest = max(busy, key=lambda gpu: work[gpu])
+    ops = f"{busiest.short} computes with {plural(work[busiest], 'op')}"
+    if len(busy) > 1:
+        return ops
+    losses = [producer_of(name) for name in placement.step.objectives]
+    wanted = [placement.ops[name].requested for name in losses if name in placement.ops]
+    if len(wanted) > 1 and all(device.is_gpu and busiest.matches(device) for device in wanted):
+        every = "both" if len(wanted) == 2 else f"all {len(wanted)}"
+        return f"{every} losses ask for {busiest.short}, which {ops.partition(' ')[2]}"
+    if not asks and placement.requested:
+        return f"no op asks for a GPU, and the placer takes the first: {ops}"
+    return ops
+
+
+def _consequence(idle: int, busy: int) -> str:
+    if not busy:
+        return "the CPU computes the whole step"
+    if busy == 1:
+        others = "the other does" if idle == 1 else f"the other {idle:,} do"
+        return f"the step is no faster than on one GPU, as {others} nothing"
+    adds = "adds" if idle == 1 else "add"
+    return f"{idle:,} of {plural(idle + busy, 'GPU')} {adds} nothing to the step"
 
 
 def _own_tasks(
@@ -92,12 +151,14 @@ def _own_tasks(
 ) -> dict[str | None, set[Device]]:
     """The task that a graph is built for, by job, where other tasks build graphs of their own."""
     wanted = set(gpus)
+    master = placement.machine.stated_master if placement.machine else None
     tasks: dict[str | None, set[Device]] = defaultdict(set)
     unnamed = set()
     for _, requested, assigned in computing:
         if assigned in wanted:
             tasks[assigned.job].add(assigned.task_device)
-            if requested.task is None:
+            # What names no task follows the master, whose program it is where that is known.
+            if requested.task is None and (assigned.job, assigned.task) != master:
                 unnamed.add(assigned.job)
     variables = (placement.ops[variable.name].assigned for variable in placement.variables)
     serving = {device.job for device in variables if device}

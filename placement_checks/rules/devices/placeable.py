@@ -1,17 +1,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, request_of
+from placement_checks.rules.base import Rule, request_of
 from placement_checks.rules.needs import Need
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
+_DEVICE = re.compile(r"'/\S+'")  # '/device:GPU:0', which a tower has another of
 _MEMBER = re.compile(r"  (\S+) \(\w+\).*")  # two spaces, then: step (VariableV2) /device:GPU:0
 
 
@@ -49,12 +50,21 @@ def _finding(placement: Placement, refusal: Refusal) -> Finding:
         evidence="assigned",
         expected=requested,
         found="refused by the placer",
-        where=placement.where(refusal.op),
+        ops=(refusal.op,),
+        placed=refusal.op,
+        alike=_kind(placement, op, reason),
         path=tuple(_group(rest)),
-        message=f"{refusal.op or 'the graph'} cannot be placed: {reason}"
-        f"{built_at(placement, refusal.op)}",
+        message=f"{refusal.op or 'the graph'} cannot be placed: {reason}",
+        consequence="the session refuses the graph, and no step runs",
         fix=_fix(placement, op, rest),
     )
+
+
+def _kind(placement: Placement, op: Op | None, reason: str) -> Hashable:
+    """Why an op was refused: a device that is not there, or else the placer's reason and type."""
+    if op and placement.machine and not placement.machine.has(op.requested):
+        return op.requested
+    return op.type if op else "", _DEVICE.sub("", reason)
 
 
 def _group(lines: Sequence[str]) -> Iterator[str]:
@@ -83,7 +93,7 @@ def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
     soft = "or allow soft placement (allow_soft_placement=True, --soft)"
     if not op.requested.is_gpu:
         return f"let all ops that are bound to it ask for one device, {soft}"
-    return f"build it under /cpu:0 instead of {request_of(op)}, {soft}"
+    return f"build it under `with tf.device('/cpu:0'):`, {soft}"
 
 
 def _task_without_gpu(placement: Placement, op: Op | None, group: Sequence[str]) -> Device | None:

@@ -54,6 +54,10 @@ class Claim(NamedTuple):
         return f"{'all' if self.share == 1 else what} of the memory of {of}"
 
 
+_USUAL = 0.95  # the largest share, where none is declared
+_SETTINGS = {"allow_growth", "per_process_gpu_memory_fraction", "visible_device_list"}
+
+
 @dataclass(frozen=True)
 class SessionMemory(Rule):
     """The session does not take all of every GPU's memory.
@@ -62,6 +66,9 @@ class SessionMemory(Rule):
     program on the same machine fails, or runs on the CPU. `gpu_options.allow_growth`,
     `per_process_gpu_memory_fraction`, and `visible_device_list`, which leaves the other GPUs
     alone, change that; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
+
+    Most programs set none of these, and are the only one on their machine: the rule is then not
+    checked, unless `fraction` or `others` are declared.
 
     `fraction` is the largest share of a GPU's memory that may be taken. `others` are the programs
     that run on the same machine, each by its gpu_options: what they and this one take of a GPU is
@@ -73,7 +80,7 @@ class SessionMemory(Rule):
     kind = "configuration"
     requires = frozenset({Need.SESSION_CONFIG})
 
-    fraction: float = 0.95
+    fraction: float = _USUAL
     others: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
@@ -100,6 +107,13 @@ class SessionMemory(Rule):
         except ValueError as error:
             return self.not_checked(str(error))
         forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH")
+        declared = self.others or self.fraction != _USUAL
+        if not (_SETTINGS & options.keys() or declared or forced in ("true", "false")):
+            return self.not_checked(
+                "the session configuration says nothing of the GPUs' memory, all of which "
+                "TensorFlow then takes; if other programs need some, "
+                "--set session-memory.fraction=0.9"
+            )
         if forced == "true":
             own = own._replace(share=0)
         elif forced == "false":

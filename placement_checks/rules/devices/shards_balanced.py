@@ -11,7 +11,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, Tensor, Variable
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.base import Rule, is_among
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import joined, plural
 
@@ -98,11 +98,11 @@ class ShardsBalanced(Rule):
         findings = (
             list(_out_of_turn(placement, shards, counted))
             if self.by == "round-robin"
-            else list(self._findings(placement, shards))
+            else list(self._findings(shards))
         )
         return replace(self.verdict(findings, note), figures=[_figure(shard) for shard in shards])
 
-    def _findings(self, placement: Placement, shards: Sequence[Shard]) -> Iterator[Finding]:
+    def _findings(self, shards: Sequence[Shard]) -> Iterator[Finding]:
         """The servers that hold too much."""
         counts = [len(shard.variables) for shard in shards]
         if not self.by and max(counts) - min(counts) <= 1:
@@ -111,7 +111,7 @@ class ShardsBalanced(Rule):
         if not heavy and min(counts) == 0 and max(counts) > 1:
             heavy = [shards[counts.index(max(counts))]]
         for shard in heavy:
-            yield _finding(placement, shards, shard)
+            yield _finding(shards, shard)
 
 
 def _servers(placement: Placement) -> str:
@@ -181,17 +181,17 @@ def _out_of_turn(
                 evidence="assigned",
                 expected=expected,
                 found=found,
-                where=placement.where(name),
+                placed=name,
+                alike="out of turn",
                 message=f"variable {name} sits on {found}; after {before} on "
-                f"{shards[on[before]].task} it is the turn of {expected}"
-                f"{built_at(placement, name)}",
+                f"{shards[on[before]].task} it is the turn of {expected}",
                 fix="make all variables under one replica_device_setter, which deals them out, "
                 "and pin none",
             )
         before = name
 
 
-def _finding(placement: Placement, shards: Sequence[Shard], heavy: Shard) -> Finding:
+def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
     total = sum(shard.bytes for shard in shards)
     count = sum(len(shard.variables) for shard in shards)
     empty = [shard.task for shard in shards if not shard.variables]
@@ -204,12 +204,16 @@ def _finding(placement: Placement, shards: Sequence[Shard], heavy: Shard) -> Fin
         evidence="assigned",
         expected=f"about {math.ceil(_even_share(shards)):,} bytes",
         found=f"{heavy.bytes:,} bytes",
-        where=placement.where(largest[0].name),
+        ops=(largest[0].name,),
+        placed=largest[0].name,
+        alike="holds too much",
         path=tuple(
             f"{variable.name}: {_bytes(variable):,} bytes" for variable in largest[:_SHOWN]
         ),
         message=f"{heavy.task} holds {len(heavy.variables)} of {plural(count, 'variable')}{share}"
         f"{idle}",
+        consequence=f"every worker fetches all of that from {heavy.task} in each step, and the "
+        "other servers wait",
         fix="give replica_device_setter a ps_strategy that picks the server with fewest bytes, "
         "or cut large variables up (tf.compat.v1.fixed_size_partitioner)",
     )

@@ -9,7 +9,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.base import Rule, is_among
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -105,8 +105,11 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
         evidence="assigned",
         expected=expected,
         found=found,
-        where=placement.where(slot),
+        placed=slot,
+        alike=(found, expected),
         message=f"{slot} is a slot of {variable} and sits on {found}; the variable is on "
-        f"{expected}{built_at(placement, slot)}",
-        fix="make it under tf.compat.v1.colocate_with(variable), or where the variable is made",
+        f"{expected}",
+        consequence=f"every step sends values between {found} and {expected} to update it",
+        fix="make it under `with tf.device(variable.device):`, or under "
+        "`with tf.compat.v1.colocate_with(variable):`",
     )

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -107,7 +107,6 @@ class TransferBudget(Rule):
         if excess := _over(copied, self.bytes, self.copies):
             first = producer_of(max(copied, key=_size).tensor)
             yield _finding(
-                placement,
                 copied,
                 excess,
                 object=first,
@@ -138,7 +137,6 @@ class TransferBudget(Rule):
                 f"; {others} of that task {'is' if len(over_budget) == 2 else 'are'} over it too"
             )
             yield _finding(
-                placement,
                 sent,
                 excess,
                 object=str(task),
@@ -156,7 +154,6 @@ class TransferBudget(Rule):
         for name, sent in large.items():
             if placement.ops[name].type == CONST:
                 yield _finding(
-                    placement,
                     sent,
                     (f"{self.constant_bytes:,} bytes", f"{sent[0].bytes:,} bytes"),
                     object=name,
@@ -164,6 +161,7 @@ class TransferBudget(Rule):
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
                     f"{sent[0].source.task_device} to {plural(len(sent), 'device')} of other "
                     "tasks in every step",
+                    alike="a constant",
                     fix="create it where it is read, or keep it in a variable there",
                 )
 
@@ -227,13 +225,13 @@ def _figures(sums: list[Transfer]) -> list[Mapping[str, Any]]:
 
 
 def _finding(
-    placement: Placement,
     copied: list[Copied],
     excess: tuple[str, str],
     *,
     object: str,
     op: str,
     message: str,
+    alike: Hashable = None,
     fix: str = "keep large tensors where they are used, and feed each tower only its part",
 ) -> Finding:
     largest = sorted(copied, key=lambda copy: -_size(copy))[:_LARGEST]
@@ -243,7 +241,8 @@ def _finding(
         evidence="assigned",
         expected=f"at most {excess[0]} per step",
         found=excess[1],
-        where=placement.where(producer_of(largest[0].tensor)),
+        ops=(producer_of(largest[0].tensor),),
+        alike=alike,
         path=tuple(
             f"{copy.tensor} {copy.source.short} -> {copy.to.short}: "
             + ("unknown size" if copy.bytes is None else f"{copy.bytes:,} bytes")

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from placement_checks.analysis.accumulators import accumulators
+from placement_checks.analysis.layouts import layout
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -10,13 +14,14 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among, request_of
+from placement_checks.rules.base import Rule, is_among, request_of
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
 _DEVICE_FUNCTION = (
     "; a device function must send VarHandleOp there as well as Variable and VariableV2"
 )
+_KINDS = "('VarHandleOp', 'Variable', 'VariableV2')"
 
 
 @dataclass(frozen=True)
@@ -31,21 +36,31 @@ class VariablesOnHost(Rule):
     A variable that asks for no device is a finding too, wherever it ends: the next machine may put
     it elsewhere. One that asks only for a job is judged by where it was put.
 
+    What is one tower's own is right on that tower's GPU, and judged like the others elsewhere: a
+    copy of a mirrored variable, its slots and statistics, what the tower adds up to be shown, and
+    examples that are kept in variables which are neither trained nor saved. So is a part of one
+    model that is split among GPUs, with its slots, on the one GPU that reads it.
+
     `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
     matches any task. In a cluster /job:ps/cpu:0 says more than /cpu:0, which every task has.
+    `local` names the devices of local variables, which are in neither of the collections
+    TRAINABLE_VARIABLES and GLOBAL_VARIABLES, if they are others.
     `allow` lists variables, or patterns such as table/part_*, that may sit anywhere.
     """
 
     name = "variables-on-host"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED})
+    explained_by = ("placeable",)
 
     device: str | tuple[str, ...] = "/cpu:0"
     allow: tuple[str, ...] = ()
+    local: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self._names() or not all(Device.parse(name) for name in self._names()):
-            raise ConfigError("device", "names no device", "give one, such as /cpu:0")
+        for field, names in (("device", self._names() or ("",)), ("local", self.local)):
+            if not all(map(Device.parse, names)):
+                raise ConfigError(field, "names no device", "give one, such as /cpu:0")
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -67,10 +82,13 @@ class VariablesOnHost(Rule):
         for op in placed:
             if op.assigned is None or is_among(op.name, self.allow):
                 continue
-            if not any(op.assigned.matches(device) for device in allowed):
-                findings.append(self._misplaced(placement, op))
+            names = self._meant(placement, op.name)
+            if not _is_on(names, op.assigned):
+                names = (*names, *self._with_tower(placement, op.name))
+            if not _is_on(names, op.assigned):
+                findings.append(_misplaced(placement, op, names))
             elif not (op.requested or op.colocated or not placement.requested):
-                findings.append(self._without_request(placement, op))
+                findings.append(_without_request(placement, op, names))
         unnamed = len(placement.variables) - len(placed)
         more = f", and {unnamed} that the log does not name" if unnamed else ""
         return self.verdict(findings, note=plural(len(placed), "variable") + more)
@@ -78,44 +96,121 @@ class VariablesOnHost(Rule):
     def _names(self) -> tuple[str, ...]:
         return (self.device,) if isinstance(self.device, str) else tuple(self.device)
 
-    def _expected(self) -> str:
-        return " or ".join(str(Device.parse(name)) for name in self._names())
+    def _meant(self, placement: Placement, variable: str) -> tuple[str, ...]:
+        """The devices that are declared for a variable."""
+        return self.local if self.local and _is_local(placement, variable) else self._names()
 
-    def _misplaced(self, placement: Placement, op: Op) -> Finding:
-        found = op.assigned.short if op.assigned else ""
-        asks = "" if not placement.requested else f"; it asks for {request_of(op)}"
-        return Finding(
-            object=op.name,
-            op=op.type,
-            evidence="assigned",
-            expected=self._expected(),
-            found=found,
-            where=placement.where(op.name),
-            message=f"variable {op.name} sits on {found}, not on {self._expected()}{asks}"
-            f"{built_at(placement, op.name)}",
-            fix=self._fix(placement, op.type),
+    def _with_tower(self, placement: Placement, variable: str) -> Iterator[str]:
+        """The GPUs of the tower that a variable is the own of, unless it has its own devices."""
+        if not (self.local and _is_local(placement, variable)):
+            yield from _gpus_of_its_tower(placement, variable)
+
+
+def _is_on(names: Sequence[str], assigned: Device) -> bool:
+    return any(assigned.matches(Device.parse(name)) for name in names)
+
+
+def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
+    assert op.assigned is not None
+    found = op.assigned.short
+    return Finding(
+        object=op.name,
+        op=op.type,
+        evidence="assigned",
+        expected=_text(names),
+        found=found,
+        placed=_decided_by(op),
+        alike=(op.assigned.job, op.assigned.type, tuple(names)),
+        message=f"variable {op.name} sits on {found}, not on {_text(names)}{_asks(placement, op)}",
+        consequence=_consequence(placement, op),
+        fix=_fix(placement, op, names[0]),
+    )
+
+
+def _fix(placement: Placement, op: Op, name: str) -> str:
+    wanted = Device.parse(name)
+    if placement.machine is not None and (lacking := placement.machine.lacks(wanted)):
+        return f"the rule {lacking}; {placement.machine.fix_for(wanted)}"
+    decided = placement.details.device_line(_decided_by(op))
+    if decided is not None and decided.function:
+        named = "" if decided.function.startswith("<") else f" {decided.function}"
+        return (
+            f"let the device function{named} return '{name}' for every kind of variable: "
+            f"op.type in {_KINDS}"
         )
+    # Where nothing is known of the line, it may be a function from the days of ref variables.
+    asks = op.requested or not placement.requested
+    may_be_function = decided is None and asks and not op.colocated
+    also = _DEVICE_FUNCTION if may_be_function and op.type in RESOURCE_VARIABLES else ""
+    return f"make it under `with tf.device('{name}'):`{also}"
 
-    def _fix(self, placement: Placement, kind: str = "") -> str:
-        wanted = Device.parse(self._names()[0])
-        if placement.machine is not None and (lacking := placement.machine.lacks(wanted)):
-            return f"the rule {lacking}; {placement.machine.fix_for(wanted)}"
-        also = _DEVICE_FUNCTION if kind in RESOURCE_VARIABLES else ""
-        return f"create it under tf.device('{self._names()[0]}'){also}"
 
-    def _without_request(self, placement: Placement, op: Op) -> Finding:
-        found = op.assigned.short if op.assigned else ""
-        return Finding(
-            object=op.name,
-            op=op.type,
-            evidence="requested",
-            expected=self._expected(),
-            found="no device",
-            where=placement.where(op.name),
-            message=f"variable {op.name} asks for no device; the placer chose {found} on this "
-            f"machine and may choose another elsewhere{built_at(placement, op.name)}",
-            fix=self._fix(placement),
-        )
+def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
+    found = op.assigned.short if op.assigned else ""
+    return Finding(
+        object=op.name,
+        op=op.type,
+        evidence="requested",
+        expected=_text(names),
+        found="no device",
+        alike="no device",
+        message=f"variable {op.name} asks for no device; the placer chose {found} on this "
+        f"machine and may choose another elsewhere",
+        fix=_fix(placement, op, names[0]),
+    )
+
+
+def _text(names: Sequence[str]) -> str:
+    return " or ".join(str(Device.parse(name)) for name in names)
+
+
+def _is_local(placement: Placement, variable: str) -> bool:
+    """Whether it is in neither collection, of a program that has them."""
+    collected = placement.collected
+    return any(collected.values()) and not any(variable in names for names in collected.values())
+
+
+def _gpus_of_its_tower(placement: Placement, variable: str) -> Iterator[str]:
+    """The GPUs of the tower, or of the part of the model, that a variable is the own of."""
+    if not placement.requested:
+        return
+    variables, analysis = layout(placement), analyse(placement)
+    tower = variables.tower_of.get(variable, accumulators(placement).tower_of.get(variable))
+    readers = variables.readers.get(variable, 0)
+    if tower is None and readers.bit_count() == 1 and variable in analysis.cached_inputs:
+        tower = readers.bit_length() - 1
+    if tower is not None:
+        yield from (device.short for device in analysis.towers[tower].devices)
+    elif variable in variables.gpu_of:
+        yield variables.gpu_of[variable].short
+
+
+def _decided_by(op: Op) -> str:
+    """What decided where a variable is: of a slot, the variable that it is bound to."""
+    return op.colocated[0] if op.colocated else op.name
+
+
+def _asks(placement: Placement, op: Op) -> str:
+    if not placement.requested:
+        return ""
+    if op.colocated:
+        return f"; it goes with {op.colocated[0]}"
+    return f"; it asks for {request_of(op)}"
+
+
+def _consequence(placement: Placement, op: Op) -> str:
+    """What it costs that a variable is on a GPU that others read it from."""
+    if op.assigned is None or not op.assigned.is_gpu or not placement.requested:
+        return ""
+    readers = analyse(placement).reads_by_gpu.readers.get(op.name, ())
+    gpus = {placement.by_number[reader].assigned for reader in readers}
+    others = sum(device is not None and device.is_gpu for device in gpus - {op.assigned})
+    if not others:
+        return ""
+    return (
+        f"every step copies it from {op.assigned.short} to {plural(others, 'other GPU')}, and it "
+        "takes that GPU's memory"
+    )
 
 
 def _only_allowed_devices(machine: Machine, allowed: list[Device]) -> bool:

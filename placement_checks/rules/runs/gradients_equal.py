@@ -9,7 +9,8 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.mistakes.places import place_of, scalings
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import joined, plural
 
@@ -46,6 +47,7 @@ class GradientsEqual(Rule):
     name = "gradients-equal"
     kind = "executed"
     requires = frozenset({Need.MEASUREMENT})
+    explained_by = ("every-tower-counts", "variables-shared")
 
     tolerance: float = 32.0
     noise: float = 8.0
@@ -195,7 +197,9 @@ def _finding(
     placement: Placement, measured: Measurement, difference: Difference, diagnosis: Diagnosis
 ) -> Finding:
     name = difference.variable
-    at = measured.updates.get(name, name)
+    place = place_of(placement, name, diagnosis)
+    factor = diagnosis.ratio if diagnosis.mistake == "scaled" else None
+    scaling = () if factor is None else scalings(placement, factor)
     verb = (
         f"is {diagnosis.ratio:.4g} times the reference's"
         if diagnosis.ratio is not None
@@ -207,11 +211,23 @@ def _finding(
         evidence="executed",
         expected="the reference's gradient",
         found=_found(difference),
-        where=placement.where(at),
-        path=diagnosis.shown,
-        message=f"the gradient of {name} {verb}: {diagnosis.what}{built_at(placement, at)}",
+        ops=tuple(place.ops) or (measured.updates.get(name, name),),
+        frames=place.frames,
+        alike=(diagnosis.mistake, diagnosis.fix, place.frames),
+        path=(*diagnosis.shown, *place.path, *steps(placement, scaling)),
+        message=f"the gradient of {name} {verb}: {diagnosis.what}"
+        f"{_multiplied(placement, scaling)}",
+        consequence=diagnosis.consequence,
         fix=diagnosis.fix,
     )
+
+
+def _multiplied(placement: Placement, scaling: Sequence[int]) -> str:
+    """What multiplies the losses, as a clause."""
+    if not scaling:
+        return ""
+    name = placement.by_number[scaling[0]].name
+    return f", by which {name} multiplies the loss, and its gradients are not divided by it"
 
 
 def _found(difference: Difference) -> str:
@@ -230,13 +246,12 @@ def _missing(
         evidence="executed",
         expected="the reference's gradient" if in_reference else "no gradient",
         found="no gradient" if in_reference else "a gradient",
-        where=placement.where(at),
+        ops=(at,),
         message=(
             f"{name} receives no gradient, and in {measured.reference} it does"
             if in_reference
             else f"{name} receives a gradient, and in {measured.reference} it does not"
-        )
-        + built_at(placement, at),
+        ),
         fix="give both programs the same variables to train: var_list, trainable, stop_gradient",
     )
 

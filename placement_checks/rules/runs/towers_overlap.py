@@ -2,16 +2,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from placement_checks.analysis.schedule import Overlap, observed_overlap, possible_overlap
-from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.analysis.towers import Tower
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, steps
+from placement_checks.rules.lines.calls import frames_beside
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -78,15 +80,19 @@ class TowersOverlap(Rule):
         if towers < 2 or gpus < 2 or found > 1 or len(busy) != 1:
             return None
         gpu = busy[0].short
+        losses = tuple(map(producer_of, placement.step.objectives or placement.step.losses))
         return Finding(
             object=gpu,
             op="",
             evidence=self.kind,
             expected=f"{towers} towers, each on a GPU of its own",
             found=f"all of them on {gpu}",
+            ops=losses[:1],
+            placed=losses[0] if losses else None,
             message=f"there are inputs for {towers} towers, and {gpu} computes all of them, one "
             "after the other",
-            fix="build tower i under tf.device(f'/gpu:{i}')",
+            consequence="a step takes as long as all towers together",
+            fix="build tower i under `with tf.device(f'/gpu:{i}'):`",
         )
 
     def _findings(
@@ -110,20 +116,39 @@ class TowersOverlap(Rule):
     ) -> Finding:
         analysis = analyse(placement)
         names = analysis.flow.names
+        waits, awaited, by_control = _first_wait(analysis, late, path)
+        frames = frames_beside(placement, names[waits], names[awaited])
         return Finding(
             object=analysis.towers[late].devices[0].short,
             op="",
             evidence=self.kind,
             expected=f"overlap for at least {self.least:.0%} of the time",
             found=f"{share:.0%}",
-            where=placement.where(names[path[0]]),
+            ops=(names[path[0]],),
+            frames=frames,
+            alike=(frames, by_control),
             path=steps(placement, path),
             message=f"the tower on {analysis.towers[late]} computes at once with the one on "
             f"{analysis.towers[early]} for {share:.0%} of the time: "
             f"{names[path[0]]} waits for {names[path[-1]]}",
-            fix="take away what makes it wait: a control dependency, or a value of the other "
-            "tower that it reads",
+            consequence="for the rest of the time one of these GPUs stands idle",
+            fix="build it outside of the `with tf.control_dependencies(...):` that makes it wait"
+            if by_control
+            else "let it read no value of the other tower",
         )
+
+
+def _first_wait(analysis: TowerAnalysis, late: int, path: Sequence[int]) -> tuple[int, int, bool]:
+    """An op that waits, and for which, and whether by a control dependency.
+
+    Of a path without one, where it leaves the tower.
+    """
+    by_control = analysis.flow.control_inputs
+    for waits, awaited in pairwise(path):
+        if awaited in by_control.get(waits, ()):
+            return waits, awaited, True
+    waits, awaited = next(pair for pair in pairwise(path) if analysis.tower_of[pair[1]] != late)
+    return waits, awaited, False
 
 
 def _wait_path(placement: Placement, trace: Trace, late: int, early: int) -> list[int]:

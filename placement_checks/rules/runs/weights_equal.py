@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, isnan
 from typing import TYPE_CHECKING
@@ -9,7 +9,9 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.base import Rule, is_among
+from placement_checks.rules.mistakes.updates import copies_of
+from placement_checks.rules.mistakes.weights import COPIES, Cause, cause_of
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -17,15 +19,6 @@ if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trajectory
     from placement_checks.numerics.comparing import Difference
     from placement_checks.numerics.trajectories import Divergence
-
-
-_COPIES = (
-    "towers compute with something that the step does not update, such as copies of their own"
-)
-_NO_COPIES = (
-    "let all towers read the variables that the step updates: get_variable in a reused scope, and "
-    "no copies of it"
-)
 
 
 @dataclass(frozen=True)
@@ -43,6 +36,11 @@ class WeightsEqual(Rule):
     After the last step both programs are given the reference's variables, and the gradients are
     compared once more: copies that no step refreshes show there, whatever the optimiser hides.
 
+    A step may read a variable and update it in no set order, as one that groups moving averages
+    with the update: `tf.group(train_op, averages.apply(variables))`. What an average takes is then
+    the value before or after, in one GPU's program too, as it happens. It is left out, which the
+    note says; under `tf.control_dependencies([train_op])` it is compared.
+
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
 
     `steps` is how many are taken, at least 3; `allow` lists variables that may differ, or patterns
@@ -52,6 +50,7 @@ class WeightsEqual(Rule):
     name = "weights-equal"
     kind = "executed"
     requires = frozenset({Need.TRAJECTORY})
+    explained_by = ("gradients-equal", "every-tower-counts", "variables-shared", "one-update")
 
     steps: int = 3
     tolerance: float = 32.0
@@ -72,6 +71,7 @@ class WeightsEqual(Rule):
         from placement_checks.numerics.trajectories import (
             compared,
             compensated_factor,
+            variables_with_races,
             variables_with_stale_copies,
         )
 
@@ -105,10 +105,20 @@ class WeightsEqual(Rule):
         equal = [same for same in equal if not is_among(same.variable, self.allow)]
         differences = [*(divergence.difference for divergence in divergences), *equal]
         figures = [difference.figures() for difference in differences]
-        return replace(self._verdict(measured.trajectory, findings, equal), figures=figures)
+        racing = {
+            name: raced_for
+            for name, raced_for in variables_with_races(measured, measured.trajectory).items()
+            if not is_among(name, self.allow)
+        }
+        verdict = self._verdict(measured.trajectory, findings, equal, racing)
+        return replace(verdict, figures=figures)
 
     def _verdict(
-        self, trajectory: Trajectory, findings: Sequence[Finding], equal: Sequence[Difference]
+        self,
+        trajectory: Trajectory,
+        findings: Sequence[Finding],
+        equal: Sequence[Difference],
+        racing: Mapping[str, str],
     ) -> Verdict:
         too_coarse = [same.variable for same in equal if same.state == "too-coarse"]
         if too_coarse and not findings:
@@ -116,11 +126,29 @@ class WeightsEqual(Rule):
                 f"the precision of {too_coarse[0]} is too coarse to show a difference of 1 %",
                 "build the model in float32 or float64 to compare",
             )
+        left_out = _left_out(racing)
         if not findings and not any(_is_moved(trajectory, same.variable) for same in equal):
-            return self.not_checked("no variable that the steps change is left to compare")
+            what = "no variable that the steps change is left to compare"
+            return self.not_checked("; ".join([what, *left_out]))
+        trained = trajectory.trained & trajectory.steps[-1].keys()
+        if not findings and trained and not any(_is_moved(trajectory, name) for name in trained):
+            what = "no trained variable changes in these steps, as at a learning rate of 0"
+            return self.not_checked("; ".join([what, *left_out]))
+        if not findings and racing.keys() >= trajectory.trained != frozenset():
+            what = "no variable that is trained is left to compare"
+            return self.not_checked("; ".join([what, *left_out]))
         steps = plural(len(trajectory.steps), "step")
         note = f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"
-        return self.verdict(findings, note)
+        return self.verdict(findings, "; ".join([note, *left_out]))
+
+
+def _left_out(racing: Mapping[str, str]) -> list[str]:
+    """A clause on the variables whose value hangs on a race, if there are any."""
+    return [
+        f"{plural(len(racing), 'variable')} left out, as no order is set between the update of "
+        f"{raced_for} and what reads it for {name}"
+        for name, raced_for in [*racing.items()][:1]
+    ]
 
 
 def _finding(
@@ -131,8 +159,7 @@ def _finding(
     divergences: Sequence[Divergence],
 ) -> Finding:
     name = divergence.difference.variable
-    at = measured.updates.get(name, name)
-    what, fix = _diagnosis(measured, trajectory, divergence, divergences)
+    cause = cause_of(placement, measured, trajectory, divergence, divergences)
     steps = plural(divergence.step, "step")
     return Finding(
         object=name,
@@ -140,11 +167,19 @@ def _finding(
         evidence="executed",
         expected=f"the reference's value after {steps}",
         found=_found(divergence),
-        where=placement.where(at),
-        message=f"after {steps} {name} is not what the reference has: {what}"
-        f"{built_at(placement, at)}",
-        fix=fix,
+        ops=_ops(measured, name, cause),
+        frames=cause.place.frames,
+        alike=(cause.what, cause.fix, cause.place.frames),
+        message=f"after {steps} {name} is not what the reference has: {cause.what}",
+        consequence=cause.consequence,
+        fix=cause.fix,
+        follows=cause.follows,
     )
+
+
+def _ops(measured: Measurement, name: str, cause: Cause) -> tuple[str, ...]:
+    """Where it is wrong; else what updates it."""
+    return tuple(cause.place.ops) or (measured.updates.get(name, name),)
 
 
 def _found(divergence: Divergence) -> str:
@@ -159,110 +194,20 @@ def _stale(
     placement: Placement, measured: Measurement, trajectory: Trajectory, name: str
 ) -> Finding:
     """The finding on a variable whose gradient differs though all variables are equal."""
-    at = measured.updates.get(name, name)
     steps = plural(len(trajectory.steps), "step")
+    cause = COPIES._replace(place=copies_of(placement, name))
     return Finding(
         object=name,
         op=placement.ops[name].type,
         evidence="executed",
         expected="the reference's gradient from equal variables",
         found=f"another one after {steps}",
-        where=placement.where(at),
+        ops=_ops(measured, name, cause),
+        alike=COPIES.what,
         message=f"after {steps} the gradient of {name} is not the reference's, from equal "
-        f"variables: {_COPIES}{built_at(placement, at)}",
-        fix=_NO_COPIES,
-    )
-
-
-def _diagnosis(
-    measured: Measurement,
-    trajectory: Trajectory,
-    divergence: Divergence,
-    divergences: Sequence[Divergence],
-) -> tuple[str, str]:
-    """What is likely wrong, and the fix."""
-    from placement_checks.numerics.trajectories import (
-        trained_variable_of,
-        variables_with_stale_copies,
-    )
-
-    if followed := _followed(measured, trajectory, divergence, divergences):
-        return followed
-    name = divergence.difference.variable
-    if _is_count(measured, name):
-        return _of_count(trajectory, name, divergence.step)
-    trained = trained_variable_of(name, trajectory.trained)
-    if trained in variables_with_stale_copies(measured):
-        return _COPIES, _NO_COPIES
-    return _of_change(divergence.moved, is_trained=trained == name)
-
-
-def _followed(
-    measured: Measurement,
-    trajectory: Trajectory,
-    divergence: Divergence,
-    divergences: Sequence[Divergence],
-) -> tuple[str, str] | None:
-    """What else is wrong that explains it, and the fix, if anything else is."""
-    from placement_checks.numerics.comparing import differing
-    from placement_checks.numerics.trajectories import trained_variable_of
-
-    name = divergence.difference.variable
-    trained = trained_variable_of(name, trajectory.trained)
-    wrong = differing(measured.trials[0], measured.precisions)
-    if trained in wrong:
-        return "the gradient differs, see gradients-equal", "fix gradients-equal first"
-    if trained is None and wrong and not _is_count(measured, name):
-        return f"the gradient of {min(wrong)} differs, which it may follow", "fix that first"
-    if trained != name and trained in {other.difference.variable for other in divergences}:
-        return f"it follows {trained}", "fix that first"
-    first = min(divergences, key=lambda other: other.step)
-    if divergence.step > first.step:
-        return (
-            f"it follows {first.difference.variable}, which differs after "
-            f"{plural(first.step, 'step')}",
-            "fix that first",
-        )
-    return None
-
-
-def _is_count(measured: Measurement, name: str) -> bool:
-    return measured.dtypes[name].startswith(("int", "uint"))
-
-
-def _of_count(trajectory: Trajectory, name: str, number: int) -> tuple[str, str]:
-    """What is likely wrong with the updates of a counter, and the fix."""
-    theirs, ours = trajectory.steps[number - 1][name].moved
-    return (
-        f"a step changes it by {ours.flat[0]:g}, and in the reference by {theirs.flat[0]:g}"
-        if ours.size == 1
-        else "a step changes it in another way",
-        "let a step count as one, whatever the number of towers and rows",
-    )
-
-
-def _of_change(moved: float | None, *, is_trained: bool) -> tuple[str, str]:
-    """What is likely wrong by how far a step changes a variable, and the fix.
-
-    Args:
-        moved: its change, as `Divergence.moved`.
-        is_trained: whether it has a gradient of its own.
-    """
-    if moved is not None and abs(moved) < 1e-3:
-        return (
-            "it does not change",
-            "see that the step runs the op that updates it, and that towers share it",
-        )
-    if moved is not None and abs(moved - 1) > 1e-3:
-        return (
-            f"that step changes it {moved:.3g} times as much, though its gradient is equal"
-            if is_trained
-            else f"that step changes it {moved:.3g} times as much",
-            "update it once a step, for all towers together, and at the reference's rate",
-        )
-    return (
-        "the step updates it in another way",
-        "compare the ops that update it in both programs",
+        f"variables: {COPIES.what}",
+        consequence=COPIES.consequence,
+        fix=COPIES.fix,
     )
 
 

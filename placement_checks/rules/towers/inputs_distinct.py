@@ -9,14 +9,19 @@ from placement_checks.analysis.inputs import Use, input_uses, pipelines_of_one
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import (
+    CUTS,
     GENERATOR_DATASET,
+    ONE_SHOT_ITERATOR,
     PIPELINE_OPS,
+    PLACEHOLDERS,
     PREFETCHERS,
+    SHARD_DATASET,
     is_dataset,
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among, request_of, steps
+from placement_checks.rules.base import Rule, is_among, request_of, steps
+from placement_checks.rules.lines.loop_lines import LoopLines
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -71,30 +76,51 @@ def _same_slices(
     for use in uses:
         readers[equal.of(use.tensor)].setdefault(use.tower, use.tensor)
     for by_tower in readers.values():
-        towers = sorted(by_tower)
-        for tower in towers[1:]:
-            first, again = by_tower[towers[0]], by_tower[tower]
-            name = producer_of(again)
-            op = analysis.flow.number[name]
-            same = (
-                f"both read {name}"
-                if first == again
-                else f"{producer_of(first)} and {name} are the same slice of one tensor"
-            )
-            both = analysis.names_of(1 << towers[0] | 1 << tower)
-            yield Finding(
-                object=name,
-                op=analysis.flow.types[op],
-                evidence="requested",
-                expected="a slice of its own for each tower",
-                found=f"one slice for {both}",
-                where=placement.where(name),
-                path=steps(placement, [analysis.flow.number[producer_of(first)], op]),
-                message=f"{both} compute with the same examples: {same}"
-                f"{built_at(placement, name)}",
-                fix="give each tower its own part: tf.split(batch, num_gpus)[i], a placeholder, "
-                "or a get_next() of its own",
-            )
+        first, *others = sorted(by_tower)
+        for tower in others:
+            yield _same_slice(analysis, first, by_tower[first], tower, by_tower[tower])
+
+
+def _same_slice(
+    analysis: TowerAnalysis, tower: int, tensor: str, again: int, copy: str
+) -> Finding:
+    """The finding on two towers that compute with one tensor, or with two equal ones."""
+    flow, placement = analysis.flow, analysis.placement
+    original, name = producer_of(tensor), producer_of(copy)
+    kind = flow.types[flow.number[name]]
+    same = (
+        f"both read {copy.removesuffix(':0')}"
+        if tensor == copy
+        else f"{original} and {name} are the same slice of one tensor"
+    )
+    both = analysis.names_of(1 << tower | 1 << again)
+    taken = None
+    if tensor == copy and (kind in CUTS or kind in PLACEHOLDERS):
+        taken = _taken(analysis, again, copy)
+    return Finding(
+        object=name,
+        op=kind,
+        evidence="requested",
+        expected="a slice of its own for each tower",
+        found=f"one slice for {both}",
+        path=steps(placement, [flow.number[original], flow.number[name]]),
+        message=f"{both} compute with the same examples: {same}",
+        consequence="they compute the same gradients: one of the two works for nothing",
+        fix=_OWN_ROWS if tensor != copy else _OWN_PART if taken else _OWN_BATCH,
+        alike="slice",
+        ops=(taken,) if taken else (),
+        at=placement.cached(LoopLines).line(taken) if taken else None,
+    )
+
+
+def _taken(analysis: TowerAnalysis, tower: int, tensor: str) -> str | None:
+    """The first op of a tower that takes a tensor."""
+    for op in analysis.flow.consumers[analysis.flow.number[producer_of(tensor)]]:
+        inputs = analysis.placement.by_number[op].inputs
+        takes = tensor in inputs or tensor.removesuffix(":0") in inputs
+        if takes and analysis.tower_of[op] == tower and not analysis.backward.ops[op]:
+            return analysis.flow.names[op]
+    return None
 
 
 def _on_gpus(placement: Placement) -> Iterator[Finding]:
@@ -112,10 +138,13 @@ def _on_gpus(placement: Placement) -> Iterator[Finding]:
                 evidence="requested",
                 expected="/device:CPU:0",
                 found=request_of(op),
-                where=placement.where(op.name),
                 message=f"{op.name} ({op.type}) is an input op and requests {request_of(op)}: "
-                f"input ops belong on the CPU{built_at(placement, op.name)}",
-                fix="build the input pipeline under tf.device('/cpu:0'), before the towers",
+                f"input ops belong on the CPU",
+                consequence="it has no kernel there and fails, or each batch is copied to the "
+                "GPU and back",
+                fix="before the loop over towers: with tf.device('/cpu:0'): around the pipeline",
+                alike="on a GPU",
+                placed=op.name,
             )
 
 
@@ -133,19 +162,50 @@ def _built_again(
     for by_tower in made.values():
         first, *others = sorted(by_tower)
         for tower in others:
-            name = analysis.flow.names[by_tower[tower]]
-            original = analysis.flow.names[by_tower[first]]
-            yield Finding(
-                object=name,
-                op=analysis.flow.types[by_tower[tower]],
-                evidence="requested",
-                expected="one input pipeline for all towers",
-                found=f"one only for the tower on {analysis.towers[tower]}",
-                where=placement.where(name),
-                path=steps(placement, [by_tower[first], by_tower[tower]]),
-                message=f"{name} feeds only the tower on {analysis.towers[tower]} and is built "
-                f"like {original}, which feeds the tower on {analysis.towers[first]}: each of the "
-                f"two towers reads all of the data{built_at(placement, name)}",
-                fix="build it once, before the towers, and take one batch per tower from it, or "
-                "give each tower its part: dataset.shard(num_gpus, i)",
-            )
+            yield _again(analysis, first, by_tower[first], tower, by_tower[tower])
+
+
+def _again(analysis: TowerAnalysis, tower: int, holder: int, again: int, copy: int) -> Finding:
+    """The finding on the pipeline of a tower that is built like that of another."""
+    flow, placement = analysis.flow, analysis.placement
+    name, original = flow.names[copy], flow.names[holder]
+    one, other = analysis.towers[tower], analysis.towers[again]
+    like = f"{original} for the one, {name} for the other, which is built like it"
+    both = f"the towers on {one} and {other}"
+    shard = _shard(analysis, copy)
+    return Finding(
+        object=name,
+        op=flow.types[copy],
+        evidence="requested",
+        expected="one input pipeline for all towers",
+        found=f"one only for the tower on {other}",
+        ops=() if shard is None else (flow.names[shard],),
+        path=steps(placement, [holder, copy]),
+        message=f"{both} take the same shard of the data: {like}"
+        if shard is not None
+        else f"{both} each read all of the data: {like}",
+        consequence="the other shards are never read, and the towers compute the same gradients"
+        if shard is not None
+        else "an epoch reads each example once per tower, and rows may be the same in all of them",
+        fix="the loop's index for each tower: dataset.shard(num_gpus, i)"
+        if shard is not None
+        else "build it once, before the loop, and call get_next() once per tower, or give each "
+        "tower its part: dataset.shard(num_gpus, i)",
+        alike=("built again", shard is not None),
+        at=None if shard is not None else placement.cached(LoopLines).line(name),
+    )
+
+
+def _shard(analysis: TowerAnalysis, holder: int) -> int | None:
+    """The op that takes a shard of the data for an iterator, if there is one."""
+    flow = analysis.flow
+    datasets = [value for _, values in flow.writers.get(holder, ()) for value in values]
+    if flow.types[holder] == ONE_SHOT_ITERATOR:  # it has a copy of the one built before it
+        datasets = [op for op in flow.having(is_dataset) if op < holder][-1:]
+    behind = flow.walk_back(datasets, lambda op: is_dataset(flow.types[op]))
+    return next((op for op in behind if flow.types[op] == SHARD_DATASET), None)
+
+
+_OWN_ROWS = "take rows i in tower i: x[i * rows : (i + 1) * rows] or tf.split(x, num_gpus)[i]"
+_OWN_PART = "take part i in tower i: tf.split(x, num_gpus)[i]"
+_OWN_BATCH = "one get_next() per tower, in the loop, or tf.split(batch, num_gpus)[i] in tower i"

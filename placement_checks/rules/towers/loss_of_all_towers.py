@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
@@ -14,7 +14,8 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.lines.loop_lines import LoopLines
 from placement_checks.rules.needs import Need
 
 
@@ -51,9 +52,13 @@ class LossOfAllTowers(Rule):
             )
         findings += _partial(placement, analysis, [analysis.flow.number[n] for n in reported])
         named = {finding.object for finding in findings}
+        repeated = {op: finding for finding in findings for op in finding.ops}
         for op in of_losses:
-            if analysis.flow.names[op] not in named:
-                findings += _partial(placement, analysis, [op])
+            name = analysis.flow.names[op]
+            if name in named:
+                continue
+            for finding in _partial(placement, analysis, [op]):
+                findings.append(_like(finding, repeated.get(name)))
         return self.verdict(
             [finding for finding in findings if not is_among(finding.object, self.allow)],
             f"{len(reported)} reported as loss, {len(of_losses)} in summaries",
@@ -104,11 +109,22 @@ def _partial(placement: Placement, analysis: TowerAnalysis, ops: list[int]) -> I
         evidence="requested",
         expected="a loss of all towers",
         found=f"the loss of {towers}",
-        where=placement.where(name),
         path=steps(placement, path),
         message=f"{name} ({analysis.flow.types[ops[-1]]}) reports only the loss of {towers}; it "
-        f"does not depend on {without}{built_at(placement, name)}",
-        fix="report the mean of the towers' losses: tf.add_n(losses) / num_gpus, under /cpu:0",
+        f"does not depend on {without}",
+        consequence="what is printed looks like the loss of the batch, and is of a part of it",
+        fix="in the loop losses.append(loss), and after it report tf.add_n(losses) / num_gpus",
+        alike=read,
+        at=placement.cached(LoopLines).line(name),
+    )
+
+
+def _like(finding: Finding, cause: Finding | None) -> Finding:
+    """The finding on a summary, told with that on the others that its line builds."""
+    if cause is None:
+        return finding
+    return replace(
+        finding, consequence=cause.consequence, fix=cause.fix, alike=cause.alike, at=cause.at
     )
 
 
@@ -131,13 +147,16 @@ def _repeated(
             yield Finding(
                 object=name,
                 op=analysis.flow.types[by_tower[tower]],
+                ops=(name, original),
                 evidence="requested",
                 expected="one summary for all towers",
                 found=f"one for the tower on {analysis.towers[tower]}",
-                where=placement.where(name),
                 path=steps(placement, [by_tower[first], by_tower[tower]]),
-                message=f"the summary {name} is written once per tower: the same line builds "
-                f"{original} for the tower on {analysis.towers[first]}{built_at(placement, name)}",
-                fix="summarise the mean over the towers, or one tower and allow it: "
-                "--set loss-of-all-towers.allow=PATTERN",
+                message=f"each tower writes a summary of its own: {name} is built by the line "
+                f"that builds {original} for the tower on {analysis.towers[first]}",
+                consequence="there is a curve for each tower, of its part of each batch, and none "
+                "of the whole",
+                fix="after the loop, of the mean: tf.add_n(values) / num_gpus; or of one tower, "
+                "and allow that: --set loss-of-all-towers.allow=PATTERN",
+                alike="repeated",
             )

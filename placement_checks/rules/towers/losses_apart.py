@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from placement_checks.analysis.tower_analysis import MixedLoss, analyse
+from placement_checks.analysis.mixed_losses import MixedLoss, meetings, mixed_losses
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.base import Rule, is_among, steps
 from placement_checks.rules.needs import Need
 
 
@@ -18,11 +19,17 @@ class LossesApart(Rule):
     the second tower's loss then contains the first one's, whose examples count twice, and
     regularisation counts once more with every tower.
 
-    A loss depends on another tower if it contains what that tower computes with a variable that
-    its own tower reads as well. Layers that one GPU computes for all towers are no breach.
+    A loss contains another tower's if a part that is added to it, or averaged, is the other's and
+    not its own; if it depends on what the other computes, and the other does not depend on its
+    tower; or if it has a penalty on the weights twice that each tower makes, its own and the
+    other's. It counts what the other computes of examples with a variable that both read, or have
+    copies of: a layer that one GPU computes for all towers is no breach.
 
-    `allow` lists losses, or patterns, that read other towers on purpose, such as by moments of
-    batch normalisation that all towers share.
+    Towers that depend on each other alike are meant to, by moments of batch normalisation that all
+    share or a loss over the examples of all: the note names the op at which they meet. Two towers
+    of which each takes the other's values by mistake look the same.
+
+    `allow` lists losses, or patterns, that read other towers on purpose.
     """
 
     name = "losses-apart"
@@ -36,28 +43,54 @@ class LossesApart(Rule):
         analysis = analyse(placement)
         findings = [
             finding
-            for finding in (_finding(placement, mixed) for mixed in analysis.mixed_losses)
+            for finding in (_finding(placement, mixed) for mixed in mixed_losses(placement))
             if not is_among(finding.object, self.allow)
         ]
         joint = "one loss of all towers; its parts were checked" if analysis.losses.joint else None
-        return self.verdict(findings, joint or f"{len(analysis.towers)} towers")
+        note = joint or f"{len(analysis.towers)} towers"
+        return self.verdict(findings, note + _where_they_meet(placement))
+
+
+def _where_they_meet(placement: Placement) -> str:
+    """For the note: the op at which towers meet that depend on each other alike."""
+    analysis = analyse(placement)
+    meeting = min(meetings(placement), default=None)
+    if meeting is None:
+        return ""
+    towers = analysis.names_of(meetings(placement)[meeting])
+    return f"; {towers} depend on each other alike, from {analysis.flow.names[meeting]} on"
 
 
 def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
     analysis = analyse(placement)
     loss, *_, contained = (analysis.flow.names[op] for op in mixed.path)
     tower = analysis.towers[mixed.tower]
-    other = analysis.towers[analysis.tower_of[mixed.path[-1]]]
+    other = analysis.towers[mixed.other]
     return Finding(
         object=loss,
         op=placement.ops[loss].type,
         evidence="requested",
         expected=f"only ops of the tower on {tower}",
         found=f"{contained} of the tower on {other}",
-        where=placement.where(loss),
+        ops=(analysis.flow.names[_mixing(analysis, mixed)],),
         path=steps(placement, mixed.path),
         message=f"the loss of the tower on {tower}, {loss}, contains what the tower on {other} "
-        f"computes, such as {contained}{built_at(placement, loss)}",
-        fix="add up the losses of this tower only: get_collection(key, scope) with the tower's "
-        "name scope, or a list of its own",
+        f"computes, such as {contained}",
+        consequence=_TWICE if analysis.examples[mixed.path[-1]] else _DECAYS,
+        fix="add up this tower's losses only: tf.compat.v1.get_collection(key, scope), of "
+        "`with tf.name_scope(f'tower_{i}') as scope:`",
+        alike="mixed",
     )
+
+
+_TWICE = "the other tower's examples count in both losses, and so more than once"
+_DECAYS = (
+    "the penalty counts once more with every tower: weights decay more, the more GPUs there are"
+)
+
+
+def _mixing(analysis: TowerAnalysis, mixed: MixedLoss) -> int:
+    """The op in which the other tower's loss is added to the tower's own: the last that has it."""
+    own = 1 << mixed.tower
+    of_both = (op for op in reversed(mixed.path) if analysis.towers_behind[op] & own)
+    return next(of_both, mixed.path[0])

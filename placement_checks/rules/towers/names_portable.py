@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.rules.base import Rule, is_among
+from placement_checks.rules.lines.locating import located
 from placement_checks.rules.needs import Need
+from placement_checks.rules.own_variables import OwnVariables
 from placement_checks.util.text import nearest, plural
 
 Shape = tuple[int | None, ...] | None
@@ -34,11 +38,15 @@ class NamesPortable(Rule):
     number: tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
     variables and go with them.
 
+    Copies of mirrored variables are named after towers, as they must: a checkpoint holds one of
+    them. Beside a reference the first copy counts. Local variables are in no checkpoint.
+
     `allow` lists variables, or patterns, that are named so on purpose.
     """
 
     name = "names-portable"
     kind = "requested"
+    explained_by = ("variables-shared",)
 
     allow: tuple[str, ...] = ()
 
@@ -60,14 +68,17 @@ class NamesPortable(Rule):
         analysis = analyse(placement)
         scopes = _towers_of_scopes(analysis)
         siblings = _siblings(scopes)
-        findings: dict[str, Finding] = {}
-        for variable in placement.variables:
-            name = variable.name
+        named: dict[str, str] = {}
+        for name in _saved_apart(placement):
             scope = _tower_scope(name, scopes, siblings, len(analysis.towers))
-            is_slot = name.rpartition("/")[0] in findings
+            is_slot = name.rpartition("/")[0] in named
             if scope and not is_slot and not is_among(name, self.allow):
-                findings[name] = _finding(placement, analysis, name, scope, scopes[scope])
-        return findings
+                named[name] = scope
+        own = OwnVariables(placement, named)
+        return {
+            name: _finding(analysis, own, name, scope, scopes[scope])
+            for name, scope in named.items()
+        }
 
 
 def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
@@ -75,7 +86,7 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
     ours = {variable.name: variable for variable in placement.variables}
     theirs = {variable.name: variable for variable in reference.variables}
     saved = reference.collected.get(GLOBAL) or theirs.keys()
-    trained = placement.collected.get(TRAINABLE, frozenset())
+    trained = placement.collected.get(TRAINABLE, frozenset()) - _other_copies(placement, theirs)
     for name, variable in theirs.items():
         is_slot = name.rpartition("/")[0] in theirs.keys() - ours.keys()
         if name in ours and not _alike(ours[name].shape, variable.shape):
@@ -83,11 +94,14 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
                 placement,
                 reference,
                 name,
-                f"variable {name} has shape {ours[name].shape}, and shape {variable.shape} in "
-                f"{reference.program}",
-                str(variable.shape),
-                str(ours[name].shape),
-                "give both the same shape",
+                _Fault(
+                    f"variable {name} has shape {ours[name].shape}, and shape {variable.shape} in "
+                    f"{reference.program}",
+                    str(variable.shape),
+                    str(ours[name].shape),
+                    "a checkpoint of one cannot be restored into the other",
+                    "give both the same shape",
+                ),
             )
         elif name in saved and name not in ours and not is_slot:
             near = nearest(name, sorted(ours.keys() - theirs.keys()))
@@ -95,10 +109,14 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
                 placement,
                 reference,
                 name,
-                f"there is no variable {name}, which {reference.program} has",
-                f"the name {name}",
-                near or "no such variable",
-                "give the variables the same names in both programs",
+                _Fault(
+                    f"there is no variable {name}, which {reference.program} has"
+                    + (f"; {near} may be meant" if near else ""),
+                    f"the name {name}",
+                    near or "no such variable",
+                    f"what {reference.program} trained of it is not restored, without an error",
+                    f"give the variables the names that {reference.program} gives them",
+                ),
             )
     for name in ours:
         if name in trained and name not in theirs:
@@ -106,11 +124,35 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
                 placement,
                 reference,
                 name,
-                f"variable {name} is trained, and {reference.program} has none of this name",
-                f"a name that {reference.program} has",
-                name,
-                "give the variables the same names in both programs",
+                _Fault(
+                    f"variable {name} is trained, and {reference.program} has none of this name",
+                    f"a name that {reference.program} has",
+                    name,
+                    f"a checkpoint of {reference.program} cannot be restored: it is not in there",
+                    f"give the variables the names that {reference.program} gives them",
+                ),
             )
+
+
+def _saved_apart(placement: Placement) -> Iterator[str]:
+    """The variables that a checkpoint holds by names of their own."""
+    collected, copies = placement.collected, layout(placement).tower_of
+    for variable in placement.variables:
+        name = variable.name
+        is_local = any(collected.values()) and not any(
+            name in names for names in collected.values()
+        )
+        if not is_local and name not in copies:
+            yield name
+
+
+def _other_copies(placement: Placement, theirs: Collection[str]) -> frozenset[str]:
+    """The copies that a checkpoint need not hold: it has another one."""
+    found: set[str] = set()
+    for group in layout(placement).mirrored:
+        names = list(group.of.values())
+        found.update(names if any(name in theirs for name in names) else names[1:])
+    return frozenset(found)
 
 
 def _alike(shape: Shape, other: Shape) -> bool:
@@ -123,27 +165,31 @@ def _alike(shape: Shape, other: Shape) -> bool:
     )
 
 
-def _against(
-    placement: Placement,
-    reference: Placement,
-    name: str,
-    message: str,
-    expected: str,
-    found: str,
-    fix: str,
-) -> Finding:
+class _Fault(NamedTuple):
+    """In what a variable differs from that of the reference, as texts."""
+
+    message: str
+    expected: str
+    found: str
+    consequence: str
+    fix: str
+
+
+def _against(placement: Placement, reference: Placement, name: str, fault: _Fault) -> Finding:
     """A finding on a variable of either program, with the line that built it there."""
     home = placement if name in placement.ops else reference
-    return Finding(
+    finding = Finding(
         object=name,
         op=home.ops[name].type,
         evidence="requested",
-        expected=expected,
-        found=found,
-        where=home.where(name),
-        message=message + built_at(home, name),
-        fix=fix,
+        expected=fault.expected,
+        found=fault.found,
+        message=fault.message,
+        consequence=fault.consequence,
+        fix=fault.fix,
+        alike=fault.consequence,
     )
+    return located(finding, home)
 
 
 def _towers_of_scopes(analysis: TowerAnalysis) -> dict[str, int]:
@@ -190,18 +236,31 @@ def _tower_scope(
 
 
 def _finding(
-    placement: Placement, analysis: TowerAnalysis, variable: str, scope: str, towers: int
+    analysis: TowerAnalysis, own: OwnVariables, variable: str, scope: str, towers: int
 ) -> Finding:
     tower = analysis.towers[towers.bit_length() - 1]
+    anew = own.is_anew(variable)
     return Finding(
         object=variable,
-        op=placement.ops[variable].type,
+        op=analysis.placement.ops[variable].type,
         evidence="requested",
         expected="a name without the scope of a tower",
         found=f"the scope of the tower on {tower}",
-        where=placement.where(variable),
         message=f"variable {variable} is named after the tower on {tower}, whose ops are in "
-        f"{scope}/: a program for one GPU, or for another number of GPUs, does not find it in a "
-        f"checkpoint{built_at(placement, variable)}",
-        fix="open the tower's scope with tf.name_scope, which get_variable does not add to names",
+        f"{scope}/",
+        consequence="a program for one GPU, or for another number of GPUs, does not find it in a "
+        "checkpoint",
+        fix=_GET_VARIABLE if anew else _NAME_SCOPE,
+        alike=(scope.rstrip("0123456789"), anew),
+        at=own.line(variable),
     )
+
+
+_NAME_SCOPE = (
+    "tf.name_scope in place of tf.compat.v1.variable_scope around each tower: get_variable does "
+    "not add it to names"
+)
+_GET_VARIABLE = (
+    "tf.compat.v1.get_variable in place of tf.Variable: it does not add the tower's tf.name_scope "
+    "to names"
+)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from placement_checks.analysis.counters import counted_apart, is_read, never_counted
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.analysis.updates import Update
@@ -10,7 +11,8 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import ADDITIONS, VARIABLE_READS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.advice import AVERAGE
+from placement_checks.rules.base import Rule, is_among, steps
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import joined, plural
 
@@ -23,6 +25,12 @@ class OneUpdate(Rule):
     makes N steps of one, each with a part of the batch. An optimiser that is applied to two groups
     of variables moves its own scalars, such as Adam's powers of beta, twice. A counter that grows
     by two, or not at all, makes the learning rate decay at the wrong time.
+
+    A counter is what the collection GLOBAL_STEP holds, and a whole number that starts at 0, that
+    the step reads, and that nothing but its initialiser sets. So is a fraction that only updates
+    depend on, by way of what is computed with it, such as the decay of the rate. If an op that is
+    not part of the step adds to a counter, the rule is not checked: the program may run that op
+    beside the step.
 
     Updates in branches of which one is taken count once; updates without a gradient, such as
     clipped weights or a decay, do not count.
@@ -48,6 +56,12 @@ class OneUpdate(Rule):
         ]
         if findings and analysis.updates.unknown:
             return self.not_checked(analysis.updates.unknown)
+        apart = next(_counted_apart(placement, analysis), None)
+        if apart is not None and not findings and not is_among(apart[0], self.allow):
+            return self.not_checked(
+                f"the step counter {apart[0]} is incremented by {apart[1]}, which is not part of "
+                "the train op; return both as the train op"
+            )
         count = len(analysis.updates.by_variable)
         return self.verdict(findings, f"{plural(count, 'variable')} updated")
 
@@ -86,19 +100,21 @@ def _finding(
     count = len(updates)
     names = [analysis.flow.names[update.op] for update in updates[:3]]
     more = [f"{count - 3} more"] if count > 3 else []
-    extra = analysis.flow.names[updates[1].op]
+    trained = variable in gradient_flow(placement).trained
     return Finding(
         object=variable,
         op=placement.ops[variable].type,
         evidence="requested",
         expected="1 update a step",
         found=f"{count} updates",
-        where=placement.where(extra),
+        ops=(analysis.flow.names[updates[1].op],),
         path=steps(placement, [update.op for update in updates]),
-        message=f"one step updates {variable} {count} times, by {joined([*names, *more])}"
-        f"{built_at(placement, extra)}",
-        fix="average the gradients of all towers and call apply_gradients once, with all "
-        "variables of the optimiser",
+        message=f"one step updates {variable} {count} times, by {joined([*names, *more])}",
+        consequence=f"{count} updates race in place of one, each with a part of the batch"
+        if trained
+        else "what the optimiser corrects by it, such as Adam's bias, runs ahead of the weights",
+        fix=_APPLY_AVERAGE if trained else _APPLY_ONCE,
+        alike=(trained, count),
     )
 
 
@@ -107,35 +123,51 @@ def _counters(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding
     if analysis.updates.unknown:
         return
     declared = [name for name in placement.step.counters if name in placement.ops]
-    for counter in dict.fromkeys([*declared, *_counted_again(placement, analysis)]):
+    moved_apart = {counter for counter, _ in _counted_apart(placement, analysis)}
+    others = (*_counted_again(placement, analysis), *never_counted(placement, analysis))
+    for counter in dict.fromkeys([*declared, *others]):
         updates = analysis.updates.at_once(analysis.updates.by_variable.get(counter, ()))
         if len(updates) > 1:
-            fault = f"incremented {len(updates)} times"
-            fix = "let only apply_gradients(…, global_step=global_step) increment it"
+            times = len(updates)
+            fault = f"incremented {times} times"
+            cost = _too_fast(times)
+            fix = f"let one op increment it: {_COUNT}"
         elif updates:
             by = _moved_by(placement, analysis, updates[0])
             if by is None or by == 1:
                 continue
             fault = f"incremented by {by}"
+            cost = _too_fast(by) if by else _AT_REST
             fix = "increment it by 1 in each step, whatever the number of towers"
-        elif any(analysis.updates.steps[op] for op in _consumers(analysis, counter)):
+        elif counter not in moved_apart and is_read(analysis, counter):
             fault = "never incremented, though the step reads it"
-            fix = "pass it to the optimiser: apply_gradients(…, global_step=global_step)"
+            cost = _AT_REST
+            fix = f"count the step where gradients are applied: {_COUNT}"
         else:
             continue
-        at = analysis.flow.names[updates[-1].op] if updates else counter
         yield Finding(
             object=counter,
             op=placement.ops[counter].type,
             evidence="requested",
             expected="incremented by 1 in each step",
             found=fault,
-            where=placement.where(at),
+            ops=(analysis.flow.names[updates[-1].op],) if updates else _applied(placement),
             path=steps(placement, [update.op for update in updates]),
-            message=f"the step counter {counter} is {fault}: what depends on it, such as the "
-            f"decay of the learning rate, changes at the wrong time{built_at(placement, at)}",
+            message=f"the step counter {counter} is {fault}",
+            consequence=cost,
             fix=fix,
         )
+
+
+def _too_fast(times: int) -> str:
+    return f"what depends on it, such as the decay of the rate, goes {times} times as fast"
+
+
+def _applied(placement: Placement) -> tuple[str, ...]:
+    """An op of the call that applies gradients, if there is one."""
+    flow = analyse(placement).flow
+    trained = gradient_flow(placement).trained.values()
+    return tuple(flow.names[updates[-1].op] for updates in trained)[-1:]
 
 
 def _counted_again(placement: Placement, analysis: TowerAnalysis) -> Iterator[str]:
@@ -148,8 +180,13 @@ def _counted_again(placement: Placement, analysis: TowerAnalysis) -> Iterator[st
             yield variable
 
 
-def _consumers(analysis: TowerAnalysis, variable: str) -> Sequence[int]:
-    return analysis.flow.consumers[analysis.flow.number[variable]]
+def _counted_apart(placement: Placement, analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:
+    """The declared counters that the step reads and another op moves, each with that op."""
+    for counter in () if analysis.updates.unknown else placement.step.counters:
+        if counter in placement.ops and counter not in analysis.updates.by_variable:
+            op = counted_apart(analysis, counter)
+            if op is not None and is_read(analysis, counter):
+                yield counter, analysis.flow.names[op]
 
 
 def _moved_by(placement: Placement, analysis: TowerAnalysis, update: Update) -> int | None:
@@ -158,3 +195,11 @@ def _moved_by(placement: Placement, analysis: TowerAnalysis, update: Update) -> 
         return None
     value = placement.details.value(analysis.flow.names[update.values[0]])
     return int(value[2]) if value is not None else None
+
+
+_APPLY_AVERAGE = f"once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
+_APPLY_ONCE = (
+    "apply the optimiser once, to all of its variables, or use one for each group of them"
+)
+_AT_REST = "what depends on it, such as the decay of the rate, stays as in the first step"
+_COUNT = "optimizer.apply_gradients(…, global_step=tf.compat.v1.train.get_or_create_global_step())"

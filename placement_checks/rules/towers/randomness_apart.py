@@ -10,7 +10,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.base import Rule, is_among, steps
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -84,17 +84,31 @@ def _finding(
 ) -> Finding:
     first = min(by_tower)
     name, original = analysis.flow.names[by_tower[tower]], analysis.flow.names[by_tower[first]]
+    kind = analysis.flow.types[by_tower[tower]]
     return Finding(
         object=name,
-        op=analysis.flow.types[by_tower[tower]],
+        op=kind,
         evidence="requested",
         expected="random numbers of its own for each tower",
         found=f"those of {original}",
-        where=placement.where(name),
         path=steps(placement, [by_tower[first], by_tower[tower]]),
         message=f"{name} of the tower on {analysis.towers[tower]} draws the same random numbers "
-        f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal"
-        f"{built_at(placement, name)}",
-        fix="leave the seed out and set tf.compat.v1.set_random_seed, or add the tower's number "
-        "to it",
+        f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal",
+        consequence="noise that averaging over towers was to even out is the same in both",
+        fix=_seeded(placement, name) if kind in RANDOM_SEEDED else _STATELESS,
+        alike=kind in RANDOM_SEEDED,
     )
+
+
+def _seeded(placement: Placement, name: str) -> str:
+    seed = placement.details.attributes(name).get("seed2", 0)
+    return (
+        f"add the tower's number: seed={seed} + i; or leave it out, and call "
+        "tf.compat.v1.set_random_seed before the loop"
+    )
+
+
+_STATELESS = (
+    "add the tower's number: seed=[seed, i]; of layers of Keras, one with a seed of its own for "
+    "each tower"
+)

@@ -7,7 +7,7 @@ from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among, steps
+from placement_checks.rules.base import Rule, is_among, steps
 from placement_checks.rules.needs import Need
 
 
@@ -65,11 +65,13 @@ class TowersAlike(Rule):
             evidence="requested",
             expected=difference.expected,
             found=difference.found,
-            where=placement.where(name),
             path=steps(placement, difference.path),
             message=f"the tower on {analysis.towers[number]} computes {name} ({difference.found}) "
             f"where the tower on {analysis.towers[0]} computes {original} "
-            f"({difference.expected}{at}){built_at(placement, name)}",
+            f"({difference.expected}{at})",
+            consequence="gradients of different models are averaged: what is trained is none of "
+            "them",
+            alike=(difference.expected, difference.found),
             fix="build all towers by one function with the same arguments; what only one tower "
             "needs must not be part of its loss",
         )

@@ -1,19 +1,28 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from placement_checks.analysis.accumulators import accumulators
+from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.analysis.towers import GpuReads, ReadsByGpu
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Variable, producer_of
-from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, built_at, is_among
+from placement_checks.core.results import Verdict
+from placement_checks.rules.base import Rule, is_among
+from placement_checks.rules.copies import copies_apart
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import joined, plural
+from placement_checks.rules.own_variables import (
+    Copy,
+    OwnVariables,
+    gpus_of,
+    is_trained,
+    unsaved,
+)
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -31,8 +40,14 @@ class VariablesShared(Rule):
     is built with 1 and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must not grow.
     An optimiser slot may only be added along with its variable.
 
+    Mirrored variables are shared too: each tower has a copy, and the same sum of gradients updates
+    all of them. A finding is the copy that takes another sum, such as its own tower's gradients,
+    or none. What goes with copies may be each tower's own: slots, averages, statistics and frozen
+    weights. So may be variables in which each tower adds up what is only shown.
+
     What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
     trained, but global_variables_initializer() does not set it and a Saver does not save it.
+    Copies may be local: they are set to the values of the first, and saved as that one.
 
     `allow` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
     purpose.
@@ -50,37 +65,40 @@ class VariablesShared(Rule):
         single = _informative(evidence)
         if not placement.variables:
             return self.not_checked("the graph has no variables")
-        unsaved = [_unsaved(placement, variable) for variable in _not_global(placement)]
-        if len(parts.gpus) < 2 and single is None and not unsaved:
+        not_global = [unsaved(placement, variable) for variable in _not_global(placement)]
+        if len(parts.gpus) < 2 and single is None and not not_global:
             where = f"on {parts.gpus[0].device.short} only" if parts.gpus else "on no GPU"
             reason = f"variables are read {where}, and {_why_not(evidence)}"
             return self.not_checked(reason, one_tower=len(parts.gpus) == 1)
         of_single = {variable.name for variable in single.variables} if single else set()
-        findings = {
-            copy.variable: _doubled(placement, copy)
+        mirrored = layout(placement).tower_of.keys() - layout(placement).strays.keys()
+        may_grow = mirrored | accumulators(placement).tower_of.keys()
+        apart = {finding.object: finding for finding in copies_apart(placement)}
+        known = {*of_single, *mirrored, *apart}
+        copies = {
+            copy.variable: copy
             for copy in _copies(placement, parts, informed=single is not None)
-            if copy.variable not in of_single and not self._is_allowed(copy.variable)
+            if copy.variable not in known and not self._is_allowed(copy.variable)
         }
+        own = OwnVariables(placement, {*copies, *(copy.original for copy in copies.values())})
+        findings = [each for name, each in apart.items() if not self._is_allowed(name)]
+        findings += [own.doubled(copy) for copy in copies.values()]
         if single is not None:
-            for variable in _grown(placement, single, findings):
-                if not self._is_allowed(variable):
-                    findings[variable] = _added(placement, variable)
+            slots = _primaries(placement)
+            findings += [
+                own.added(variable, slot=bool(slots.get(variable)))
+                for variable in _grown(placement, single, {*copies, *apart}, slots)
+                if variable not in may_grow and not self._is_allowed(variable)
+            ]
         note = _counts(evidence, single)
+        if mirrored:
+            note = f"{layout(placement)}; {note}"
         if single is None and parts.joined_gpus:
             note += "; GPUs that use each other's results were taken for parts of one model"
-        return self.verdict([*findings.values(), *unsaved], note)
+        return self.verdict([*findings, *not_global], note)
 
     def _is_allowed(self, variable: str) -> bool:
         return is_among(variable, self.allow)
-
-
-class _Copy(NamedTuple):
-    """A variable that a tower has instead of the one that another tower reads."""
-
-    variable: str
-    tower: GpuReads
-    original: str
-    of: GpuReads
 
 
 def _informative(evidence: Evidence) -> Placement | None:
@@ -102,7 +120,7 @@ def _why_not(evidence: Evidence) -> str:
     return "no variable is in a collection"
 
 
-def _copies(placement: Placement, parts: ReadsByGpu, informed: bool) -> Iterator[_Copy]:
+def _copies(placement: Placement, parts: ReadsByGpu, informed: bool) -> Iterator[Copy]:
     """Pair the variables that not all towers read, by their use and in the order of creation.
 
     GPUs that hold parts of one model count as one tower: the parts of the others are paired with
@@ -125,7 +143,7 @@ def _copies(placement: Placement, parts: ReadsByGpu, informed: bool) -> Iterator
             for number, of in zip(model, [*first, *first[:1] * len(model)], strict=False):
                 for original, copy in zip(by_tower[of], by_tower[number], strict=False):
                     if original not in towers[number].reads:
-                        yield _Copy(copy, towers[number], original, towers[of])
+                        yield Copy(copy, towers[number], original, towers[of])
 
 
 def _use(placement: Placement, variable: Variable, tower: GpuReads) -> tuple[object, ...]:
@@ -133,12 +151,7 @@ def _use(placement: Placement, variable: Variable, tower: GpuReads) -> tuple[obj
     and the op that reads it.
     """
     reader = placement.ops[tower.reads[variable.name]].type
-    return (variable.shape, variable.dtype, _is_trained(placement, variable.name), reader)
-
-
-def _is_trained(placement: Placement, variable: str) -> bool:
-    trainable = placement.collected.get(TRAINABLE)
-    return trainable is None or variable in trainable
+    return (variable.shape, variable.dtype, is_trained(placement, variable.name), reader)
 
 
 def _is_local(placement: Placement, variable: str) -> bool:
@@ -148,7 +161,10 @@ def _is_local(placement: Placement, variable: str) -> bool:
 
 
 def _grown(
-    placement: Placement, single: Placement, doubled: Mapping[str, object]
+    placement: Placement,
+    single: Placement,
+    doubled: Collection[str],
+    slots: Mapping[str, set[str]],
 ) -> Iterator[str]:
     """Variables that the program has with N towers and not with one, slots of such left out.
 
@@ -169,11 +185,10 @@ def _grown(
         for variable in placement.variables
         if variable.name in more and variable.name not in doubled
     ]
-    primaries = _primaries(placement)
     for name in new:
         if gone[shapes[name]]:
             gone[shapes[name]] -= 1
-        elif not primaries.get(name, set()) & (doubled.keys() | set(new)):
+        elif not slots.get(name, set()) & {*doubled, *new}:
             yield name
 
 
@@ -192,68 +207,10 @@ def _primaries(placement: Placement) -> dict[str, set[str]]:
     return found
 
 
-def _doubled(placement: Placement, copy: _Copy) -> Finding:
-    tower, of = copy.tower.device.short, copy.of.device.short
-    trained = _is_trained(placement, copy.variable)
-    apart = "trained separately" if trained else "separate variables"
-    return Finding(
-        object=copy.variable,
-        op=placement.ops[copy.variable].type,
-        evidence="requested",
-        expected=f"{copy.original}, which the tower on {of} reads",
-        found=f"a variable of its own for the tower on {tower}",
-        where=placement.where(copy.variable),
-        path=(
-            f"{copy.original} -> {copy.of.reads[copy.original]} ({of})",
-            f"{copy.variable} -> {copy.tower.reads[copy.variable]} ({tower})",
-        ),
-        message=f"the tower on {tower} reads {copy.variable} where the tower on {of} reads "
-        f"{copy.original}: they are {apart}{built_at(placement, copy.variable)}",
-        fix=_FIX,
-    )
-
-
-def _added(placement: Placement, variable: str) -> Finding:
-    readers = [
-        tower.device.short
-        for tower in analyse(placement).reads_by_gpu.gpus
-        if variable in tower.reads
-    ]
-    towers = "the tower" if len(readers) == 1 else "the towers"
-    verb = "reads" if len(readers) == 1 else "read"
-    by = f"; {towers} on {joined(readers)} {verb} it" if readers else ""
-    return Finding(
-        object=variable,
-        op=placement.ops[variable].type,
-        evidence="requested",
-        expected="the variables of the program with one tower",
-        found="an additional variable"
-        + (f" with {plural(_gpus(placement), 'GPU')}" if _gpus(placement) else ""),
-        where=placement.where(variable),
-        message=f"{variable} exists only when the program is built with more than one tower{by}"
-        f"{built_at(placement, variable)}",
-        fix=_FIX,
-    )
-
-
 def _not_global(placement: Placement) -> Iterator[str]:
-    in_global = placement.collected.get(GLOBAL, frozenset())
+    copies = layout(placement)
+    in_global = {*placement.collected.get(GLOBAL, ()), *copies.copies, *copies.apart}
     return (name for name in placement.collections.get(TRAINABLE, ()) if name not in in_global)
-
-
-def _unsaved(placement: Placement, variable: str) -> Finding:
-    return Finding(
-        object=variable,
-        op=placement.ops[variable].type if variable in placement.ops else "",
-        evidence="requested",
-        expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
-        found="in TRAINABLE_VARIABLES only",
-        where=placement.where(variable),
-        message=f"{variable} is trained but not in GLOBAL_VARIABLES: "
-        "global_variables_initializer() does not initialise it, and a Saver does not save it"
-        f"{built_at(placement, variable)}",
-        fix="leave out `collections` where it is created, or name both collections there",
-    )
 
 
 def _counts(evidence: Evidence, single: Placement | None) -> str:
@@ -262,7 +219,7 @@ def _counts(evidence: Evidence, single: Placement | None) -> str:
     if single is None:
         how = f"judged by data flow only: {_why_not(evidence)}"
         return f"{_sizes(placement)}; {how}" if placement.collections else how
-    gpus = _gpus(placement) or "more"
+    gpus = gpus_of(placement) or "more"
     if all(_size(single, key) == _size(placement, key) for key in _COLLECTIONS):
         return f"{_sizes(placement)} with 1 tower and with {gpus}"
     return ", ".join(
@@ -270,11 +227,6 @@ def _counts(evidence: Evidence, single: Placement | None) -> str:
         f"{_size(placement, key):,} with {gpus}"
         for key, kind in _COLLECTIONS.items()
     )
-
-
-def _gpus(placement: Placement) -> int:
-    """For how many it was built, by its machine; 0 also for the log of one that has none."""
-    return len(placement.machine.gpus) if placement.machine else 0
 
 
 def _sizes(placement: Placement) -> str:
@@ -287,7 +239,3 @@ def _size(placement: Placement, key: str) -> int:
 
 
 _COLLECTIONS = {TRAINABLE: "trainable", GLOBAL: "global"}
-_FIX = (
-    "create it once and let every tower read it: tf.compat.v1.get_variable in a variable scope "
-    "with reuse after the first tower, or one layer object called once per tower"
-)

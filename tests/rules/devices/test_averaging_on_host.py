@@ -20,7 +20,7 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Placement, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.rules.devices.averaging_on_host import AveragingOnHost
@@ -45,7 +45,8 @@ def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
 
 
 def test_broken(snapshot: SnapshotAssertion) -> None:
-    graph = on_gpu(lines={"sum/w": "main.py:50 net.py:3", gradient(1): "main.py:40"})
+    lines = {"sum/w": "main.py:50 net.py:3", gradient(1): "main.py:40"}
+    graph = on_gpu(lines=lines, device_lines={"sum/w": "main.py:4"})
 
     verdict = AveragingOnHost().judge(graph)
 
@@ -57,13 +58,16 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="assigned",
             expected="/device:CPU:0",
             found="/device:GPU:0",
-            where="main.py:50",
+            frames=("main.py:50", "net.py:3"),
+            at="main.py:4",
+            device_line="main.py:4",
             path=(
-                "sum/w (AddN) main.py:50",
+                "sum/w (AddN) net.py:3",
                 "gradients/tower_0/w/MatMul_grad/MatMul (MatMul)",
                 "gradients/tower_1/w/MatMul_grad/MatMul (MatMul) main.py:40",
             ),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -311,3 +315,61 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
     verdict = AveragingOnHost().judge(graph)
     assert verdict == Verdict("averaging-on-host", "not-checked", None, ANY)
     assert messages(verdict) == snapshot
+
+
+# Copies of mirrored variables, and collective ops.
+
+
+def on_first_gpu(name: str, *inputs: str) -> Op:
+    return on(0, name, "AddN", *inputs)
+
+
+def test_the_sum_that_copies_take_may_be_made_on_a_gpu(snapshot: SnapshotAssertion) -> None:
+    total = on_first_gpu("sum/w", gradient(0), gradient(1))
+
+    verdict = AveragingOnHost().judge(program(total, mirrored=True))
+
+    assert verdict.state == "not-checked"
+    assert messages(verdict) == snapshot
+
+
+def test_beside_copies_the_sums_of_other_variables_are_judged() -> None:
+    """A table that all towers read."""
+    ops = [
+        variable("table"),
+        *(on(i, f"tower_{i}/row", "ResourceGather", "table", f"tower_{i}/x") for i in (0, 1)),
+        *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/w/MatMul", f"row_{i}") for i in (0, 1)),
+        *(on(i, f"row_{i}", "Tanh", f"tower_{i}/row") for i in (0, 1)),
+        *(on(i, f"gradients/row_{i}_grad/Mul", "Mul", f"row_{i}") for i in (0, 1)),
+        on_first_gpu("sum/w", gradient(0), gradient(1)),
+        on_first_gpu("sum/table", *(f"gradients/row_{i}_grad/Mul" for i in (0, 1))),
+        host("update/table", "ResourceApplyGradientDescent", "table", "rate", "sum/table"),
+        host("train", "NoOp", "^update/v0/w", "^update/v1/w", "^update/table"),
+    ]
+
+    assert objects(program(*ops, mirrored=True)) == ["sum/table"]
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_collective_ops_bring_gradients_together_on_no_device(
+    mirrored: bool, snapshot: SnapshotAssertion
+) -> None:
+    graph = program(
+        *(on(i, f"reduced_{i}", "NcclAllReduce", gradient(i)) for i in (0, 1)),
+        host("mean/w", "Mul", "reduced_0", "share"),
+        mirrored=mirrored,
+    )
+
+    verdict = AveragingOnHost().judge(graph)
+
+    assert verdict.state == "not-checked"
+    assert messages(verdict) == snapshot
+
+
+def test_what_is_computed_of_a_collective_brings_nothing_together() -> None:
+    graph = program(
+        *(on(i, f"reduced_{i}", "CollectiveReduceV2", gradient(i)) for i in (0, 1)),
+        on_first_gpu("sum/w", "reduced_0", "reduced_1"),
+    )
+
+    assert AveragingOnHost().judge(graph).state == "not-checked"

@@ -16,6 +16,7 @@ from towers import (
     objects_of,
     on,
     program,
+    variable,
 )
 
 from placement_checks import Finding, Op, Placement, Verdict
@@ -47,6 +48,7 @@ def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
 def test_broken(snapshot: SnapshotAssertion) -> None:
     graph = program(
         *adrift(ADRIFT),
+        device_lines={ADRIFT: "main.py:4"},
         lines={ADRIFT: "main.py:40 net.py:3", "tower_1/w/MatMul": "net.py:9"},
     )
 
@@ -60,12 +62,14 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="assigned",
             expected="/device:GPU:1",
             found="/device:GPU:0",
-            where="main.py:40",
+            frames=("main.py:40", "net.py:3"),
+            device_line="main.py:4",
             path=(
                 f"{ADRIFT} (MatMul) on /device:GPU:0",
                 "tower_1/w/MatMul (MatMul) on /device:GPU:1 net.py:9",
             ),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -307,3 +311,33 @@ def test_what_computes_nothing_may_sit_anywhere(kind: str) -> None:
     graph = program(op(ADRIFT, kind, "", "GPU:0", "tower_1/x"))
 
     assert objects(graph) == []
+
+
+@pytest.mark.parametrize(("gpu", "found"), [(0, []), (1, []), (2, ["gradients/row_grad/Reshape"])])
+def test_the_gradient_of_a_lookup_beside_its_table_may_be_with_the_tower(
+    gpu: int, found: Sequence[str]
+) -> None:
+    """The table is on the first GPU, and the second tower looks rows up."""
+    graph = program(
+        variable("table", at="GPU:0"),
+        on(0, "row", "ResourceGather", "table", "tower_1/x", colocated=["table"]),
+        on(1, "tower_1/w/MatMul", "MatMul", "row", "tower_1/w/read"),
+        on(gpu, "gradients/row_grad/Reshape", "Reshape", gradient(1)),
+        gpus=range(3),
+    )
+
+    assert objects(graph) == found
+
+
+@pytest.mark.parametrize(("gpu", "found"), [(1, []), (2, ["gradients/kernel_grad/Mul"])])
+def test_the_gradient_of_what_towers_share_may_be_with_the_tower_it_comes_from(
+    gpu: int, found: Sequence[str]
+) -> None:
+    graph = program(
+        on(0, "kernel", "Mul", "tower_0/w/read", "scale"),
+        *(on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/x", "kernel") for i in range(3)),
+        on(gpu, "gradients/kernel_grad/Mul", "Mul", gradient(1), "scale"),
+        gpus=range(3),
+    )
+
+    assert objects(graph) == found

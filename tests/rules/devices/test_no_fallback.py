@@ -45,8 +45,9 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="assigned",
             expected="/device:GPU:0",
             found="/device:CPU:0",
-            where="main.py:30",
+            frames=("main.py:30", "main.py:9", "net.py:3"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -451,3 +452,44 @@ def test_what_is_bound_to_an_op_that_asks_for_nothing_is_named_itself() -> None:
     )
 
     assert objects(graph) == ["add"]
+
+
+KINDS = [("a", "MatMul"), ("b", "Add")]
+
+
+@pytest.mark.parametrize("assigned", ["GPU:0", "CPU:0"])
+def test_what_a_tower_without_a_gpu_means(assigned: str, snapshot: SnapshotAssertion) -> None:
+    """All of it is told at once, with the scope that counts wrongly."""
+    reason = "the machine has no GPU:2"
+    graph = placement(
+        *(op(name, kind, "/gpu:2", assigned, fallback_reason=reason) for name, kind in KINDS),
+        op("own", "MatMul", "/gpu:0", "GPU:0"),
+        device_lines={"a": "main.py:4"},
+    )
+
+    one, other = NoFallback().judge(graph).findings
+
+    assert (one.alike, one.fix) == (other.alike, other.fix)
+    assert one.device_line == other.device_line == "main.py:4"
+    assert messages(one) == snapshot
+
+
+def test_ops_of_several_towers_fall_alike_for_one_reason_each() -> None:
+    graph = placement(
+        *(op(f"{i}/print", "Print", f"/gpu:{i}", "CPU:0", fallback_reason="a") for i in (0, 1)),
+        op("hash", "Hash", "/gpu:0", "CPU:0", fallback_reason="b"),
+    )
+
+    one, other, different = NoFallback().judge(graph).findings
+
+    assert one.alike == other.alike != different.alike
+
+
+def test_what_is_beside_the_computation_may_be_on_the_host() -> None:
+    graph = placement(
+        fallen("shown", "ScalarSummary", "mean", fallback_reason="no kernel"),
+        fallen("mean", "Where", fallback_reason="no kernel"),
+        fallen("print", "Print", fallback_reason="no kernel"),
+    )
+
+    assert [finding.object for finding in NoFallback().judge(graph).findings] == ["print"]

@@ -10,7 +10,9 @@ from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
+from placement_checks.core.placement import StepOps
 from placement_checks.rules.devices.no_idle_device import NoIdleDevice
 
 
@@ -37,15 +39,57 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             expected="ops that compute",
             found="none",
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
     assert messages(verdict) == snapshot
 
 
+def test_ops_of_all_kinds_are_counted() -> None:
+    ops = [op(f"op{type}", type, "/gpu:0", "/gpu:0") for type in ("Add", "MatMul", "Mul")]
+    note = NoIdleDevice().judge(placement(*ops, machine="gpu*1")).note
+
+    assert note == "/device:GPU:0 computes with 3 ops"
+
+
+def test_what_is_allowed_names_a_device() -> None:
+    with pytest.raises(InputError, match="'gpu0' is not part of a device name"):
+        NoIdleDevice(allow=("gpu0",))
+
+
 def test_all_gpus_idle(snapshot: SnapshotAssertion) -> None:
     verdict = NoIdleDevice().judge(busy("/cpu:0"))
     assert messages(verdict) == snapshot
+
+
+def test_where_all_losses_are_on_one_gpu_its_scope_is_named(snapshot: SnapshotAssertion) -> None:
+    """The others are told with it."""
+    graph = placement(
+        op("x", "Placeholder", "/gpu:0", "GPU:0"),
+        *(op(f"tower_{i}/loss", "Mean", "/gpu:0", "GPU:0", "x") for i in (0, 1)),
+        machine="gpu*3",
+        step=StepOps(objectives=["tower_0/loss:0", "tower_1/loss:0"]),
+        lines={f"tower_{i}/loss": "main.py:9 net.py:3" for i in (0, 1)},
+        device_lines={"tower_1/loss": "main.py:7"},
+    )
+
+    one, other = NoIdleDevice().judge(graph).findings
+
+    assert (one.where, one.device_line) == ("net.py:3", "main.py:7")
+    assert (one.alike, one.fix) == (other.alike, other.fix)
+    assert messages(one) == snapshot
+
+
+def test_where_nothing_asks_for_a_gpu_the_placer_chose(snapshot: SnapshotAssertion) -> None:
+    graph = placement(
+        op("a", "MatMul", "", "GPU:0"), step=StepOps(objectives=["a"]), lines={"a": "main.py:9"}
+    )
+
+    (finding,) = NoIdleDevice().judge(graph).findings
+
+    assert finding.where is None
+    assert messages(finding) == snapshot
 
 
 def test_gpus_of_a_cluster_are_distinguished_by_task() -> None:
@@ -232,6 +276,14 @@ def test_variables_of_the_worker_beside_those_of_the_servers_make_no_difference(
     at = "/job:worker/task:0/cpu:0"
     graph = between(op("local", "VarHandleOp", at, at), *of_task(0, 0, 1))
     assert NoIdleDevice().judge(graph).state == "kept"
+
+
+@pytest.mark.parametrize(("master", "state"), [(0, "kept"), (1, "broken")])
+def test_what_leaves_the_task_open_is_of_the_master(master: int, state: str) -> None:
+    """A program that makes a server is known by its task."""
+    machine = f"{WORKERS}; master=worker/task:{master}"
+    graph = between(*of_task(0, 0), *of_task(0, 1, named=False), machine=machine)
+    assert NoIdleDevice().judge(graph).state == state
 
 
 def test_a_graph_for_two_tasks_is_judged_on_all(snapshot: SnapshotAssertion) -> None:

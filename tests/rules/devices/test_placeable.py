@@ -61,7 +61,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="assigned",
             expected="/device:GPU:0",
             found="refused by the placer",
-            where="main.py:9",
+            frames=("main.py:9", "net.py:3"),
             path=(
                 "Identity: GPU CPU",
                 "VariableV2: CPU",
@@ -69,6 +69,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
                 "step (VariableV2) /device:GPU:0",
             ),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -82,6 +83,38 @@ def test_every_refusal_is_a_finding() -> None:
         refusals=[Refusal("a", "no such device"), Refusal("b", "no such device")],
     )
     assert [finding.object for finding in Placeable().judge(graph).findings] == ["a", "b"]
+
+
+NO_KERNEL = "Could not satisfy '/device:GPU:{}' because no supported kernel is available."
+
+
+@pytest.mark.parametrize(
+    ("kinds", "gpus", "same"),
+    [
+        pytest.param("Print Print", (0, 1), True, id="no kernel, in two towers"),
+        pytest.param("Print Hash", (0, 0), False, id="no kernel, for two reasons"),
+        pytest.param("Print Hash", (7, 7), True, id="no such device"),
+        pytest.param("Print Print", (7, 8), False, id="two that there are not"),
+    ],
+)
+def test_refusals_of_one_cause(kinds: str, gpus: tuple[int, int], same: bool) -> None:
+    """They are alike, with one fix and one line."""
+    ops = [
+        op(name, kind, f"/gpu:{gpu}", "CPU:0")
+        for name, kind, gpu in zip("ab", kinds.split(), gpus, strict=True)
+    ]
+    graph = placement(
+        *ops,
+        refusals=[
+            Refusal(name, NO_KERNEL.format(gpu)) for name, gpu in zip("ab", gpus, strict=True)
+        ],
+        device_lines=dict.fromkeys("ab", "main.py:4"),
+    )
+
+    one, other = Placeable().judge(graph).findings
+
+    assert ((one.alike, one.fix) == (other.alike, other.fix)) == same
+    assert one.device_line == other.device_line == "main.py:4"
 
 
 def test_soft_placement_that_is_refused_has_another_fix(snapshot: SnapshotAssertion) -> None:

@@ -50,7 +50,7 @@ def test_kept(fields: Mapping[str, Any], snapshot: SnapshotAssertion) -> None:
 
 
 def test_broken(snapshot: SnapshotAssertion) -> None:
-    verdict = SessionMemory().judge(session({"allow_soft_placement": True}))
+    verdict = SessionMemory().judge(options(allow_growth=False))
 
     assert (verdict.state, verdict.evidence) == ("broken", "configuration")
     assert verdict.findings == [
@@ -68,21 +68,38 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"allow_growth": False},
+        {"per_process_gpu_memory_fraction": 0.0},
+        {"visible_device_list": ""},
+    ],
+)
+def test_all_of_the_memory_is_what_settings_may_say(fields: Mapping[str, Any]) -> None:
+    (finding,) = SessionMemory().judge(options(**fields)).findings
+
+    assert finding.found == "all of it"
+
+
+@pytest.mark.parametrize(
     "config",
     [
         {},
+        {"allow_soft_placement": True},
         {"gpu_options": {}},
         {"gpu_options": None},
-        {"gpu_options": {"allow_growth": False}},
-        {"gpu_options": {"per_process_gpu_memory_fraction": 0.0}},
-        {"gpu_options": {"visible_device_list": ""}},
         {"gpu_options": {"force_gpu_compatible": True}},
     ],
 )
-def test_all_of_the_memory_is_the_default(config: Mapping[str, Mapping[str, Any] | None]) -> None:
-    (finding,) = SessionMemory().judge(session(config)).findings
+def test_a_session_that_says_nothing_is_judged_where_a_share_is_declared(
+    config: Mapping[str, Mapping[str, Any] | None], snapshot: SnapshotAssertion
+) -> None:
+    verdict = SessionMemory().judge(session(config))
 
-    assert finding.found == "all of it"
+    assert verdict.state == "not-checked"
+    assert messages(verdict) == snapshot
+    assert SessionMemory(fraction=0.9).judge(session(config)).state == "broken"
+    assert SessionMemory(others=({"allow_growth": True},)).judge(session(config)).state == "broken"
 
 
 @pytest.mark.parametrize(("fraction", "found"), [(0.96, "0.96 of it"), (0.99, "0.99 of it")])
@@ -103,7 +120,7 @@ def test_too_large_a_share_of_some_gpus(snapshot: SnapshotAssertion) -> None:
 
 @pytest.mark.parametrize(
     ("value", "state"),
-    [("true", "kept"), ("false", "broken"), ("", "broken")],
+    [("true", "kept"), ("false", "broken"), ("", "not-checked")],
 )
 def test_the_environment_lets_the_memory_grow(
     monkeypatch: pytest.MonkeyPatch, value: str, state: str, snapshot: SnapshotAssertion
@@ -150,7 +167,11 @@ def test_what_is_no_share_is_refused(fraction: float) -> None:
 
 def test_it_needs_neither_towers_nor_a_placer() -> None:
     graph = session(
-        {}, placer=None, assigned=Missing("no wheel"), requested=Missing("a log"), machine=None
+        {"gpu_options": {"allow_growth": False}},
+        placer=None,
+        assigned=Missing("no wheel"),
+        requested=Missing("a log"),
+        machine=None,
     )
 
     assert SessionMemory().judge(graph).state == "broken"
@@ -362,7 +383,7 @@ def test_growth_beside_nearly_all_goes_where_the_fraction_says_so() -> None:
 def test_too_large_a_share_is_found_whatever_is_beside_it(
     own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], snapshot: SnapshotAssertion
 ) -> None:
-    alone = beside(**own)
+    alone = beside(**{"allow_growth": False, **own})
 
     assert beside(*others, **own) == alone
     assert messages(alone) == snapshot
@@ -518,7 +539,7 @@ def test_the_environment_has_no_part_where_it_is_neither_true_nor_false(
 ) -> None:
     monkeypatch.setenv(GROWTH, value)
     assert messages(beside(**GROWS)) == snapshot
-    assert beside().state == "broken"
+    assert beside(allow_growth=False).state == "broken"
 
 
 def test_the_environment_keeps_the_memory_from_growing_beside_others(

@@ -92,6 +92,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
                     "v4: 4,000 bytes",
                 ),
                 message=ANY,
+                consequence=ANY,
                 fix=ANY,
             )
         ],
@@ -106,7 +107,7 @@ def test_the_finding_says_where_the_largest_is_built(snapshot: SnapshotAssertion
 
     (finding,) = ShardsBalanced().judge(graph).findings
 
-    assert finding.where == "main.py:9"
+    assert finding.where == "net.py:3"
     assert messages(finding) == snapshot
 
 
@@ -126,8 +127,9 @@ def test_broken_by_turns(snapshot: SnapshotAssertion) -> None:
             evidence="assigned",
             expected="/job:ps/task:0",
             found="/job:ps/task:2",
-            where="main.py:9",
+            frames=("main.py:9", "net.py:3"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         ),
         Finding(
@@ -137,6 +139,7 @@ def test_broken_by_turns(snapshot: SnapshotAssertion) -> None:
             expected="/job:ps/task:1",
             found="/job:ps/task:0",
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         ),
     ]
@@ -243,6 +246,7 @@ def test_several_empty_servers(snapshot: SnapshotAssertion) -> None:
         found="40 bytes",
         path=("v0: 32 bytes", "v1: 4 bytes", "v2: 4 bytes"),
         message=ANY,
+        consequence=ANY,
         fix=ANY,
     )
     assert messages(finding) == snapshot

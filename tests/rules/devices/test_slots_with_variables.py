@@ -81,7 +81,8 @@ def test_kept(made: Callable[..., Placement], slot: str, snapshot: SnapshotAsser
 
 
 def test_broken(snapshot: SnapshotAssertion) -> None:
-    graph = momentum("GPU:0", lines={"w/Momentum": "main.py:50 net.py:3"})
+    lines = {"w/Momentum": "main.py:50 net.py:3"}
+    graph = momentum("GPU:0", lines=lines, device_lines={"w/Momentum": "main.py:4"})
 
     verdict = SlotsWithVariables().judge(graph)
 
@@ -93,8 +94,10 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="assigned",
             expected="/device:CPU:0",
             found="/device:GPU:0",
-            where="main.py:50",
+            frames=("main.py:50", "net.py:3"),
+            device_line="main.py:4",
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]

@@ -76,7 +76,7 @@ def test_broken_by_bytes(snapshot: SnapshotAssertion) -> None:
             evidence="assigned",
             expected="at most 15,999 bytes per step",
             found="16,000 bytes",
-            where="main.py:9",
+            frames=("main.py:9", "net.py:3"),
             path=(
                 "x:0 /device:CPU:0 -> /device:GPU:0: 8,000 bytes",
                 "x:0 /device:CPU:0 -> /device:GPU:1: 8,000 bytes",
@@ -478,7 +478,7 @@ def test_a_link_over_its_bytes(snapshot: SnapshotAssertion) -> None:
                 evidence="assigned",
                 expected="at most 79 bytes per step",
                 found="80 bytes",
-                where="main.py:9",
+                frames=("main.py:9", "net.py:3"),
                 path=(
                     f"x0:0 {ps(0)} -> {gpu(0)}: 40 bytes",
                     f"x0:0 {ps(0)} -> {gpu(0, 1)}: 40 bytes",
@@ -682,7 +682,7 @@ def test_a_large_constant_goes_to_other_tasks(
             evidence="assigned",
             expected="at most 1,048,576 bytes per step",
             found="1,048,580 bytes",
-            where="main.py:9",
+            frames=("main.py:9", "net.py:3"),
             path=tuple(
                 f"x0:0 {ps(0)} -> {to}: 1,048,580 bytes" for to in takers if "worker" in to
             ),

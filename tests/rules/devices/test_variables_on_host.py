@@ -8,11 +8,12 @@ import pytest
 from graphs import op, placement
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
-from towers import objects_of
+from towers import accumulating, gradient, objects_of, on, program, split
 
 from placement_checks import Finding, Op, Placement, Verdict
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import ConfigError, InputError
 from placement_checks.core.missing import Missing
+from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.rules.devices.variables_on_host import VariablesOnHost
 
 CLUSTER = "ps*2; worker*2: gpu*2"
@@ -44,7 +45,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="assigned",
             expected="/device:CPU:0",
             found="/device:GPU:1",
-            where="main.py:30",
+            frames=("main.py:30", "net.py:9", "net.py:3"),
             message=ANY,
             fix=ANY,
         )
@@ -64,7 +65,7 @@ def test_variable_that_asks_for_no_device_is_a_finding_where_it_happens_to_sit_w
             evidence="requested",
             expected="/device:CPU:0",
             found="no device",
-            where="main.py:9",
+            frames=("main.py:9",),
             message=ANY,
             fix=ANY,
         )
@@ -82,6 +83,43 @@ def test_the_fix_mentions_device_functions_for_resource_variables_only(
     type: str, snapshot: SnapshotAssertion
 ) -> None:
     (finding,) = VariablesOnHost().judge(placement(variable("/gpu:0", "GPU:0", type))).findings
+    assert messages(finding) == snapshot
+
+
+def test_the_scope_that_put_it_there_is_named(snapshot: SnapshotAssertion) -> None:
+    graph = placement(
+        variable("/gpu:0", "GPU:0"),
+        op("w/Momentum", "VarHandleOp", "", "GPU:0", colocated=["w"]),
+        device_lines={"w": "main.py:8"},
+    )
+
+    primary, slot = VariablesOnHost().judge(graph).findings
+
+    assert primary.device_line == slot.device_line == "main.py:8"
+    assert (primary.alike, primary.fix) == (slot.alike, slot.fix)
+    assert [messages(primary), messages(slot)] == snapshot
+
+
+@pytest.mark.parametrize("name", ["chosen", "<lambda>"])
+def test_the_device_function_that_put_it_there_is_named(
+    name: str, snapshot: SnapshotAssertion
+) -> None:
+    lines = {"w": f"main.py:5 in {name}"}
+    graph = placement(variable("/gpu:0", "GPU:0"), device_lines=lines)
+
+    (finding,) = VariablesOnHost().judge(graph).findings
+
+    assert finding.device_line == "main.py:5"
+    assert messages(finding) == snapshot
+
+
+@pytest.mark.parametrize("towers", [2, 3])
+def test_what_other_gpus_read_is_copied_to_them(towers: int, snapshot: SnapshotAssertion) -> None:
+    reads = (op(f"a{i}", "MatMul", f"/gpu:{i}", f"GPU:{i}", "w") for i in range(towers))
+    graph = placement(variable("/gpu:0", "GPU:0"), *reads, machine=f"gpu*{towers}")
+
+    (finding,) = VariablesOnHost().judge(graph).findings
+
     assert messages(finding) == snapshot
 
 
@@ -321,3 +359,133 @@ def test_variables_none_of_which_was_placed(snapshot: SnapshotAssertion) -> None
     verdict = VariablesOnHost().judge(placement(op("w", "VarHandleOp", "/cpu:0")))
 
     assert messages(verdict) == snapshot
+
+
+# What is one tower's own.
+
+LOCAL = {TRAINABLE: ["w"], GLOBAL: ["w", "step"]}
+
+
+def cached(at: str) -> Placement:
+    """The second tower's examples are kept in a variable."""
+    return program(
+        op("images", "VarHandleOp", at, at),
+        on(1, "tower_1/w/MatMul", "MatMul", "images", "tower_1/w/read"),
+        collections=LOCAL,
+    )
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_copy_is_right_on_its_own_towers_gpu(count: int, snapshot: SnapshotAssertion) -> None:
+    verdict = VariablesOnHost().judge(program(mirrored=True, gpus=range(count)))
+
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
+
+
+def test_a_copy_on_the_gpu_of_another_tower_is_found(snapshot: SnapshotAssertion) -> None:
+    graph = program(op("v1/w", "VarHandleOp", "/gpu:0", "GPU:0"), mirrored=True)
+
+    verdict = VariablesOnHost().judge(graph)
+
+    assert [finding.object for finding in verdict.findings] == ["v1/w"]
+    assert messages(verdict) == snapshot
+
+
+def test_a_variable_that_only_looks_like_a_copy_is_found() -> None:
+    """It takes its own tower's gradients."""
+    own = [
+        on(i, f"update/v{i}/w", "ResourceApplyGradientDescent", f"v{i}/w", gradient(i))
+        for i in (0, 1)
+    ]
+
+    assert objects_of(VariablesOnHost(), program(*own, mirrored=True)) == ["v0/w", "v1/w"]
+
+
+@pytest.mark.parametrize(("at", "found"), [("GPU:1", []), ("CPU:0", []), ("GPU:0", ["images"])])
+def test_examples_are_right_where_they_are_read_and_on_the_host(
+    at: str, found: Sequence[str]
+) -> None:
+    assert objects_of(VariablesOnHost(), cached(at)) == found
+
+
+@pytest.mark.parametrize(
+    ("local", "found"),
+    [
+        ((), []),
+        (("/gpu:1",), []),
+        (("/cpu:0", "/gpu:1"), []),
+        (("/gpu:0",), ["images"]),
+        (("/cpu:0",), ["images"]),
+    ],
+)
+def test_local_variables_may_have_devices_of_their_own(
+    local: Sequence[str], found: Sequence[str]
+) -> None:
+    assert objects_of(VariablesOnHost(local=tuple(local)), cached("GPU:1")) == found
+
+
+def test_local_variables_on_a_server_are_found_where_they_are_declared_for_workers(
+    snapshot: SnapshotAssertion,
+) -> None:
+    graph = placement(
+        op("w", "VarHandleOp", "/job:ps", "/job:ps/task:0/cpu:0"),
+        op("seen", "VarHandleOp", "/job:ps", "/job:ps/task:1/cpu:0"),
+        machine=CLUSTER,
+        collections={GLOBAL: ["w"]},
+    )
+
+    assert objects_of(VariablesOnHost(device="/job:ps"), graph) == []
+    verdict = VariablesOnHost(device="/job:ps", local=("/job:worker",)).judge(graph)
+    assert [finding.object for finding in verdict.findings] == ["seen"]
+    assert messages(verdict) == snapshot
+
+
+def test_every_variable_is_judged_alike_where_no_collection_is_known() -> None:
+    graph = placement(variable("/gpu:0", "GPU:0"))
+
+    assert objects_of(VariablesOnHost(local=("/gpu:0",)), graph) == ["w"]
+
+
+def test_local_must_be_devices() -> None:
+    with pytest.raises(ConfigError, match="local: names no device"):
+        VariablesOnHost(local=("",))
+
+
+@pytest.mark.parametrize(("at", "found"), [("GPU:1", []), ("CPU:0", []), ("GPU:0", ["shown1"])])
+def test_what_a_tower_adds_up_to_be_shown_is_right_on_its_gpu(
+    at: str, found: Sequence[str]
+) -> None:
+    graph = accumulating(op("shown1", "VarHandleOp", at, at))
+
+    assert objects_of(VariablesOnHost(), graph) == found
+
+
+# A split model.
+
+
+def test_a_part_of_a_split_model_is_right_on_its_own_gpu() -> None:
+    assert objects_of(VariablesOnHost(), split()) == []
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        pytest.param(op("a", "VarHandleOp", "/gpu:1", "GPU:1"), id="on the GPU of another part"),
+        pytest.param(op("a/m", "VarHandleOp", "/gpu:1", "GPU:1"), id="a slot apart from it"),
+        pytest.param(op("a", "VarHandleOp", "", "GPU:0"), id="that asks for no device"),
+        pytest.param(op("step", "VarHandleOp", "/gpu:0", "GPU:0"), id="of no part"),
+    ],
+)
+def test_what_is_found_in_a_split_model(moved: Op) -> None:
+    assert objects_of(VariablesOnHost(), split(moved)) == [moved.name]
+
+
+def test_a_variable_that_two_parts_read_is_found() -> None:
+    tied = [
+        op("table", "VarHandleOp", "/gpu:0", "GPU:0"),
+        on(0, "first", "MatMul", "x", "a", "table"),
+        on(1, "second", "MatMul", "first", "b", "table"),
+    ]
+
+    assert objects_of(VariablesOnHost(), split(*tied)) == ["table"]

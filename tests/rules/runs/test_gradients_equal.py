@@ -93,9 +93,10 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
         evidence="executed",
         expected="the reference's gradient",
         found="2 times, off by 8.4e+06 eps",
-        where="main.py:40",
+        frames=("main.py:40", "net.py:3"),
         path=(),
         message=ANY,
+        consequence=ANY,
         fix=ANY,
     )
     assert verdict.findings[1].where == "main.py:9"
@@ -356,8 +357,9 @@ def test_missing_in_the_towers(snapshot: SnapshotAssertion) -> None:
             evidence="executed",
             expected="the reference's gradient",
             found="no gradient",
-            where="main.py:40",
+            frames=("main.py:40", "net.py:5"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -405,9 +407,10 @@ def test_broken_by_a_gradient_that_is_not_finite(snapshot: SnapshotAssertion) ->
             evidence="executed",
             expected="the reference's gradient",
             found="NaN or infinite",
-            where="main.py:9",
+            frames=("main.py:9",),
             path=("tower_1/Log",),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]

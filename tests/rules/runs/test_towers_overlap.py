@@ -99,14 +99,28 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             expected="overlap for at least 50% of the time",
             found="0%",
             message=ANY,
+            consequence=ANY,
             fix=ANY,
-            where="main.py:12",
+            frames=("main.py:12", "net.py:3"),
             path=(
-                "tower_1/w/MatMul (MatMul) main.py:12",
+                "tower_1/w/MatMul (MatMul) net.py:3",
                 "gradients/tower_0/w/MatMul_grad/MatMul (MatMul)",
             ),
         )
     ]
+
+
+def test_a_value_of_the_other_tower_makes_it_wait(snapshot: SnapshotAssertion) -> None:
+    """Where no control dependency does; the line is where the tower takes it."""
+    lines = {"tower_1/w/MatMul": "main.py:12 net.py:3", "scaled": "main.py:9 net.py:7"}
+    graph = program(
+        host("scaled", "Mul", "share", "tower_0/loss"), waiting(1, "scaled"), lines=lines
+    )
+
+    (finding,) = checked(graph, *TURNS).findings
+
+    assert finding.where == "main.py:12"
+    assert messages(finding) == snapshot
 
 
 def test_the_way_may_lead_over_the_host_and_along_values() -> None:
@@ -359,6 +373,7 @@ def test_towers_that_share_a_gpu(towers: int, snapshot: SnapshotAssertion) -> No
                 expected=f"{towers} towers, each on a GPU of its own",
                 found="all of them on /device:GPU:0",
                 message=ANY,
+                consequence=ANY,
                 fix=ANY,
             )
         ],

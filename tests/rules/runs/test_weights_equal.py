@@ -113,8 +113,9 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="executed",
             expected="the reference's value after 1 step",
             found="off by 0.33 of its change in the reference",
-            where="main.py:40",
+            frames=("main.py:40", "net.py:3"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -353,8 +354,9 @@ def test_copies_whose_weights_do_not_show_it(snapshot: SnapshotAssertion) -> Non
             evidence="executed",
             expected="the reference's gradient from equal variables",
             found="another one after 3 steps",
-            where="main.py:40",
+            frames=("main.py:40", "net.py:3"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -625,3 +627,85 @@ def test_what_differs_later_follows_the_first_whatever_their_names(
 
     assert steps_of(verdict) == {"w": 1, "v": 2}
     assert messages(verdict) == snapshot
+
+
+APART = [[1.0, 2.0], [2.0, 5.0], [3.0, 9.0]]
+IN_NO_ORDER = "left out, as no order is set between the update of step and what reads it for"
+
+
+def test_a_variable_with_a_race_is_left_out() -> None:
+    taken = steps({"w/Momentum": APART, "v": APART})
+
+    verdict = checked(taken, races={"w/Momentum": "w", "v": "step"})
+
+    assert verdict.state == "kept"
+    assert verdict.note == f"2 variables equal after 3 steps; 2 variables {IN_NO_ORDER} v"
+    assert {figure["variable"] for figure in verdict.figures} == {"w", "step"}
+    assert steps_of(checked(taken, races={"v": "step"})) == {"w/Momentum": 1}
+
+
+def test_the_slots_of_a_variable_with_a_race_are_left_out() -> None:
+    verdict = checked(steps({"w": APART, "w/Momentum": APART}), races={"w": "step"})
+
+    assert verdict.note == f"2 variables equal after 3 steps; 2 variables {IN_NO_ORDER} w"
+
+
+def test_a_race_of_a_variable_that_may_differ_is_not_told() -> None:
+    verdict = checked(steps({}), races={"v": "step"}, fields={"allow": ("v",)})
+
+    assert verdict.note == "3 variables equal after 3 steps"
+
+
+def test_races_are_told_where_another_variable_differs() -> None:
+    verdict = checked(steps({"w": APART}), races={"v": "step"})
+
+    assert steps_of(verdict) == {"w": 2}
+    assert verdict.note == f"2 variables equal after 3 steps; 1 variable {IN_NO_ORDER} v"
+
+
+@pytest.mark.parametrize(
+    ("races", "left"),
+    [
+        (("w", "v"), "no variable that is trained is left to compare; 3 variables"),
+        (("w", "v", "step"), "no variable that the steps change is left to compare; 4 variables"),
+    ],
+    ids=["but the counter", "none"],
+)
+def test_where_races_leave_nothing_nothing_is_checked(races: Sequence[str], left: str) -> None:
+    taken = steps({name: APART for name in races if name != "step"})
+
+    verdict = checked(taken, races=dict.fromkeys(races, "step"))
+
+    assert (verdict.state, verdict.reason) == ("not-checked", f"{left} {IN_NO_ORDER} w")
+
+
+def test_weights_that_no_step_moves_show_nothing() -> None:
+    """A learning rate that begins at 0, or gradients that are only collected."""
+    taken = trajectory(
+        {"w": START, "v": START, "step": 0},
+        {"w": [START] * 3, "v": [START] * 3, "step": [1, 2, 3]},
+        {},
+        uncertain={"w": [False, False], "v": [False, False]},
+    )
+
+    verdict = checked(taken)
+
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        "no trained variable changes in these steps, as at a learning rate of 0",
+    )
+
+
+def test_a_finding_stands_where_races_leave_no_trained_variable() -> None:
+    taken = steps({"step": [2, 4, 6]})
+
+    assert steps_of(checked(taken, races={"w": "step", "v": "step"})) == {"step": 1}
+
+
+def test_where_it_is_not_known_what_is_trained_the_others_are_compared() -> None:
+    way = [1.0, 2.0, 3.0]
+    taken = trajectory({"w": 0.0, "v": 0.0}, {"w": way, "v": way}, {})
+
+    verdict = checked(taken, races={"v": "step"})
+
+    assert verdict.note == f"1 variable equal after 3 steps; 1 variable {IN_NO_ORDER} v"

@@ -64,12 +64,13 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="requested",
             expected="an update by the gradients of all towers that read it",
             found="an update by the gradients of the tower on /device:GPU:1",
-            where="main.py:50",
+            frames=("main.py:50", "net.py:3"),
             path=(
-                "update/w (ResourceApplyGradientDescent) main.py:50",
+                "update/w (ResourceApplyGradientDescent) net.py:3",
                 "the tower on /device:GPU:0 reads it: tower_0/w/MatMul",
             ),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -80,6 +81,64 @@ def test_the_line_is_the_variables_where_that_of_the_update_is_not_known() -> No
     (finding,) = EveryTowerCounts().judge(without(0, lines={"w": "net.py:1"})).findings
 
     assert finding.where == "net.py:1"
+
+
+def test_the_line_is_where_gradients_are_brought_together() -> None:
+    """Not that of the update, which is the same whatever they are made of."""
+    lines = {"update/w": "main.py:50", "sum/w": "main.py:40", "mean/w": "main.py:41"}
+
+    (finding,) = EveryTowerCounts().judge(without(0, 3, lines=lines)).findings
+
+    assert finding.where == "main.py:40"
+
+
+def test_the_line_is_where_gradients_are_added_up_over_steps(snapshot: SnapshotAssertion) -> None:
+    graph = updated(
+        "total/read",
+        variable("total"),
+        host("total/add", "AssignAddVariableOp", "total", gradient(1)),
+        host("total/read", "ReadVariableOp", "total", "^total/add"),
+        lines={"update/w": "main.py:50", "total/add": "main.py:30", "total/read": "main.py:31"},
+    )
+
+    (finding,) = EveryTowerCounts().judge(graph).findings
+
+    assert finding.where == "main.py:30"
+    assert messages(finding) == snapshot
+
+
+def test_the_line_is_where_other_variables_gradients_meet(snapshot: SnapshotAssertion) -> None:
+    """That of the first tower was taken as it is, by a line that builds nothing."""
+    update = host("update/b", "ResourceApplyGradientDescent", "b", "rate", gradient(0, "b"))
+    lines = {"update/b": "main.py:50", "sum/w": "main.py:40"}
+
+    (finding,) = (
+        EveryTowerCounts().judge(program(update, variables=["w", "b"], lines=lines)).findings
+    )
+
+    assert (finding.object, finding.where) == ("b", "main.py:40")
+    assert messages(finding) == snapshot
+
+
+def test_gradients_of_some_rows_are_brought_together_otherwise() -> None:
+    update = host("update/b", "ResourceScatterSub", "b", "rows", gradient(0, "b"))
+
+    (finding,) = (
+        EveryTowerCounts()
+        .judge(program(update, variables=["w", "b"], lines={"sum/w": "main.py:40"}))
+        .findings
+    )
+
+    assert "IndexedSlices" in finding.fix
+
+
+def test_variables_that_miss_the_same_tower_are_alike() -> None:
+    sums = [host(f"sum/{name}", "AddN", gradient(0, name)) for name in ("a", "b")]
+
+    one, other = EveryTowerCounts().judge(program(*sums, variables=["a", "b"])).findings
+
+    assert one.alike is not None
+    assert (one.alike, one.fix, one.consequence) == (other.alike, other.fix, other.consequence)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
@@ -529,3 +588,20 @@ def test_a_scalar_that_is_added_counts() -> None:
 
 def test_the_gradient_of_a_scalar_counts() -> None:
     assert objects(program(shapes={"w": ()}, outputs={"sum/w": (), "share": ()})) == []
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_copies_of_a_variable_take_every_tower(
+    count: int, snapshot: SnapshotAssertion
+) -> None:
+    taken = (gradient(i) for i in range(1, count))
+    graph = program(host("sum/w", "AddN", *taken), gpus=range(count), mirrored=True)
+
+    verdict = EveryTowerCounts().judge(graph)
+
+    assert objects(program(mirrored=True, gpus=range(count))) == []
+    assert [finding.object for finding in verdict.findings] == [f"v{i}/w" for i in range(count)]
+    assert verdict.findings[-1].path[1:] == (
+        "the tower on /device:GPU:0 reads its copy: tower_0/w/MatMul",
+    )
+    assert messages(verdict.findings[0]) == snapshot

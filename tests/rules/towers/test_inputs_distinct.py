@@ -100,9 +100,10 @@ def test_broken_by_one_tensor(snapshot: SnapshotAssertion) -> None:
             evidence="requested",
             expected="a slice of its own for each tower",
             found="one slice for the towers on /device:GPU:0 and /device:GPU:1",
-            where="main.py:9",
+            frames=("main.py:9",),
             path=("images (Placeholder) main.py:9", "images (Placeholder) main.py:9"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -121,9 +122,10 @@ def test_broken_by_slices_that_are_cut_alike(snapshot: SnapshotAssertion) -> Non
             evidence="requested",
             expected="a slice of its own for each tower",
             found="one slice for the towers on /device:GPU:0 and /device:GPU:1",
-            where="main.py:9",
-            path=("tower_0/slice (StridedSlice)", "tower_1/slice (StridedSlice) main.py:9"),
+            frames=("main.py:9", "net.py:3"),
+            path=("tower_0/slice (StridedSlice)", "tower_1/slice (StridedSlice) net.py:3"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -223,6 +225,29 @@ def test_one_part_of_a_split_for_both(output: str, snapshot: SnapshotAssertion) 
 
     assert finding.object == "split"
     assert messages(finding) == snapshot
+
+
+def test_the_line_of_one_part_is_where_towers_take_it() -> None:
+    """That of the split is right, and so is that of the model; it is in the loop."""
+    ops = [host("images", "Placeholder"), host("split", "Split", "axis", "images")]
+    lines = {
+        "split": "main.py:9",
+        **{f"tower_{i}/w/MatMul": "main.py:20 net.py:3" for i in (0, 1)},
+        "loss": "main.py:30",
+    }
+
+    (finding,) = InputsDistinct().judge(fed("split", "split", ops=ops, lines=lines)).findings
+
+    assert (finding.where, finding.frames) == ("main.py:20", ("main.py:20", "net.py:3"))
+
+
+def test_the_line_of_one_batch_is_where_it_is_made() -> None:
+    ops = [host("iterator", "IteratorV2"), host("batch", "IteratorGetNext", "iterator")]
+    lines = {"batch": "main.py:9", "tower_1/w/MatMul": "main.py:20", "loss": "main.py:30"}
+
+    (finding,) = InputsDistinct().judge(fed("batch", "batch", ops=ops, lines=lines)).findings
+
+    assert finding.where == "main.py:9"
 
 
 @pytest.mark.parametrize(
@@ -385,8 +410,9 @@ def test_input_ops_on_a_gpu(kind: str, snapshot: SnapshotAssertion) -> None:
         evidence="requested",
         expected="/device:CPU:0",
         found="/device:GPU:1",
-        where="main.py:9",
+        frames=("main.py:9", "net.py:3"),
         message=ANY,
+        consequence=ANY,
         fix=ANY,
     )
     assert messages(finding) == snapshot
@@ -423,7 +449,10 @@ def test_broken_by_a_pipeline_made_once_a_tower(snapshot: SnapshotAssertion) -> 
         *(host(f"dataset_{i}", "TextLineDataset", "files") for i in (0, 1)),
     ]
     graph = iterators(
-        "dataset_0", "dataset_1", ops=ops, lines={"iterator_1": "main.py:9 net.py:3"}
+        "dataset_0",
+        "dataset_1",
+        ops=ops,
+        lines={"iterator_1": "main.py:9 net.py:3", "loss": "main.py:30"},
     )
 
     verdict = InputsDistinct().judge(graph)
@@ -435,13 +464,32 @@ def test_broken_by_a_pipeline_made_once_a_tower(snapshot: SnapshotAssertion) -> 
             evidence="requested",
             expected="one input pipeline for all towers",
             found="one only for the tower on /device:GPU:1",
-            where="main.py:9",
-            path=("iterator_0 (IteratorV2)", "iterator_1 (IteratorV2) main.py:9"),
+            frames=("main.py:9", "net.py:3"),
+            at="main.py:9",
+            path=("iterator_0 (IteratorV2)", "iterator_1 (IteratorV2) net.py:3"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
     assert messages(verdict) == snapshot
+
+
+def test_the_line_of_the_same_shard_is_that_of_the_shard(snapshot: SnapshotAssertion) -> None:
+    ops = [host("files", "Const"), host("two", "Const"), host("zero", "Const")]
+    for i in (0, 1):
+        ops += [
+            host(f"all_{i}", "TextLineDataset", "files"),
+            host(f"shard_{i}", "ShardDataset", f"all_{i}", "two", "zero"),
+            host(f"batch_{i}", "BatchDatasetV2", f"shard_{i}", "two"),
+        ]
+    lines = {"iterator_1": "main.py:9", "shard_1": "main.py:8", "loss": "main.py:30"}
+    graph = iterators("batch_0", "batch_1", ops=ops, lines=lines)
+
+    (finding,) = InputsDistinct().judge(graph).findings
+
+    assert (finding.object, finding.where) == ("iterator_1", "main.py:8")
+    assert messages(finding) == snapshot
 
 
 @pytest.mark.parametrize("count", [3, 12])

@@ -67,7 +67,11 @@ def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
 def test_broken_by_the_loss_that_the_loop_leaves_behind(snapshot: SnapshotAssertion) -> None:
     graph = reported(
         "tower_1/loss:0",
-        lines={"tower_1/loss": "main.py:30 net.py:7", "tower_1/w/MatMul": "net.py:5"},
+        lines={
+            "tower_1/loss": "main.py:30 net.py:7",
+            "tower_1/w/MatMul": "net.py:5",
+            "loss": "main.py:40",
+        },
     )
 
     verdict = LossOfAllTowers().judge(graph)
@@ -80,9 +84,11 @@ def test_broken_by_the_loss_that_the_loop_leaves_behind(snapshot: SnapshotAssert
             evidence="requested",
             expected="a loss of all towers",
             found="the loss of the tower on /device:GPU:1",
-            where="main.py:30",
-            path=("tower_1/loss (Mean) main.py:30", "tower_1/w/MatMul (MatMul) net.py:5"),
+            frames=("main.py:30", "net.py:7"),
+            at="main.py:30",
+            path=("tower_1/loss (Mean) net.py:7", "tower_1/w/MatMul (MatMul) net.py:5"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -232,12 +238,13 @@ def test_broken_by_summaries_that_one_line_builds_in_every_tower(
             evidence="requested",
             expected="one summary for all towers",
             found="one for the tower on /device:GPU:1",
-            where="main.py:30",
+            frames=("main.py:30", "net.py:7"),
             path=(
-                "tower_0/shown (HistogramSummary) main.py:30",
-                "tower_1/shown (HistogramSummary) main.py:30",
+                "tower_0/shown (HistogramSummary) net.py:7",
+                "tower_1/shown (HistogramSummary) net.py:7",
             ),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -427,3 +434,11 @@ def test_of_summaries_some_of_which_are_merged_those_are_written(
     )
 
     assert objects(graph) == found
+
+
+def test_summaries_of_losses_that_one_line_builds_are_told_as_one() -> None:
+    """Each shows the loss of one tower, for that reason."""
+    findings = LossOfAllTowers().judge(summaries("ScalarSummary", "loss", gpus=range(3))).findings
+
+    assert sorted(finding.object for finding in findings) == [f"tower_{i}/shown" for i in range(3)]
+    assert len({(each.alike, each.fix, each.consequence) for each in findings}) == 1

@@ -57,17 +57,30 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="requested",
             expected="only ops of the tower on /device:GPU:1",
             found="tower_0/w/MatMul of the tower on /device:GPU:0",
-            where="main.py:30",
+            frames=("main.py:30", "net.py:7"),
             path=(
-                "tower_1/loss (AddN) main.py:30",
+                "tower_1/loss (AddN) net.py:7",
                 "tower_0/loss (Mean) net.py:5",
                 "tower_0/w/MatMul (MatMul)",
             ),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
     assert messages(verdict) == snapshot
+
+
+def test_the_line_is_where_the_other_towers_loss_is_added() -> None:
+    """Not what the program makes of the sum."""
+    scaled = on(1, "tower_1/loss", "Mul", "tower_1/sum", "scale")
+    both = on(1, "tower_1/sum", "AddN", "tower_0/loss", "tower_1/own")
+    own = on(1, "tower_1/own", "Mean", "tower_1/w/MatMul")
+    lines = {"tower_1/loss": "main.py:31", "tower_1/sum": "main.py:30", "tower_0/loss": "net.py:5"}
+
+    (finding,) = LossesApart().judge(program(own, both, scaled, lines=lines)).findings
+
+    assert (finding.object, finding.where) == ("tower_1/loss", "main.py:30")
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
@@ -132,16 +145,22 @@ def test_regularisation_that_the_host_computes_once_for_all_is_no_breach() -> No
     assert LossesApart().judge(program(*ops)).state == "kept"
 
 
-def test_regularisation_of_the_first_tower_in_the_loss_of_the_second_is_a_breach() -> None:
+def test_a_penalty_of_the_first_tower_beside_the_second_towers_own_is_a_breach(
+    snapshot: SnapshotAssertion,
+) -> None:
+    """Each makes it, and the second gathers both: the weights decay more with every tower."""
     graph = program(
-        on(0, "tower_0/l2", "L2Loss", "tower_0/w/read"),
-        on(1, "tower_1/data", "Mean", "tower_1/w/MatMul"),
-        on(1, "tower_1/loss", "AddN", "tower_1/data", "tower_0/l2"),
+        *(on(i, f"tower_{i}/l2", "L2Loss", f"tower_{i}/w/read") for i in (0, 1)),
+        *(on(i, f"tower_{i}/data", "Mean", f"tower_{i}/w/MatMul") for i in (0, 1)),
+        on(0, "tower_0/loss", "AddN", "tower_0/data", "tower_0/l2"),
+        on(1, "tower_1/loss", "AddN", "tower_1/data", "tower_0/l2", "tower_1/l2"),
     )
 
-    (finding,) = LossesApart().judge(graph).findings
+    verdict = LossesApart().judge(graph)
 
-    assert finding.found == "tower_0/l2 of the tower on /device:GPU:0"
+    assert [finding.object for finding in verdict.findings] == ["tower_1/loss"]
+    assert verdict.findings[0].found == "tower_0/l2 of the tower on /device:GPU:0"
+    assert messages(verdict) == snapshot
 
 
 def test_a_layer_that_one_gpu_computes_for_all_is_no_breach(snapshot: SnapshotAssertion) -> None:
@@ -249,3 +268,23 @@ def test_what_the_host_computes_with_a_shared_variable_is_no_towers() -> None:
     norm = host("norm", "L2Loss", "w")
 
     assert objects(replace(graph, ops={**graph.ops, "norm": norm})) == ["tower_1/loss"]
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_moments_that_all_towers_share_are_no_breach_and_named(
+    count: int, snapshot: SnapshotAssertion
+) -> None:
+    outputs = [f"tower_{i}/w/MatMul" for i in range(count)]
+    graph = program(
+        host("moments", "AddN", *outputs),
+        *(
+            on(i, f"tower_{i}/loss", "SquaredDifference", output, "moments")
+            for i, output in enumerate(outputs)
+        ),
+        gpus=range(count),
+    )
+
+    verdict = LossesApart().judge(graph)
+
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot

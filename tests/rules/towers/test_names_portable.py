@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from graphs import placement
+from graphs import op, placement
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
 from towers import (
@@ -20,6 +20,7 @@ from towers import (
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
+from placement_checks.core.placement import GLOBAL
 from placement_checks.rules.towers.names_portable import NamesPortable
 
 
@@ -60,8 +61,10 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="requested",
             expected="a name without the scope of a tower",
             found="the scope of the tower on /device:GPU:0",
-            where="main.py:30",
+            frames=("main.py:30", "net.py:7"),
+            at="net.py:7",
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -293,8 +296,9 @@ def test_a_name_that_the_towers_do_not_have(snapshot: SnapshotAssertion) -> None
             evidence="requested",
             expected="the name fc/weights",
             found="model/weights",
-            where="single.py:3",
+            frames=("single.py:3", "net.py:9"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -327,8 +331,9 @@ def test_a_name_that_the_reference_does_not_have(snapshot: SnapshotAssertion) ->
         evidence="requested",
         expected="a name that train.py:single has",
         found="v",
-        where="main.py:8",
+        frames=("main.py:8", "net.py:2"),
         message=ANY,
+        consequence=ANY,
         fix=ANY,
     )
     assert messages(finding) == snapshot
@@ -351,8 +356,9 @@ def test_broken_by_another_shape(snapshot: SnapshotAssertion) -> None:
         evidence="requested",
         expected="(3, 4)",
         found="(4, 3)",
-        where="main.py:8",
+        frames=("main.py:8",),
         message=ANY,
+        consequence=ANY,
         fix=ANY,
     )
     assert messages(finding) == snapshot
@@ -454,3 +460,67 @@ def test_not_checked_where_there_is_no_variable_to_name() -> None:
         "not-checked",
         "neither the graph nor its reference has variables",
     )
+
+
+def test_the_line_and_the_fix_of_get_variable_are_the_scopes(snapshot: SnapshotAssertion) -> None:
+    """tf.Variable is named by any scope, its line is its own."""
+    graph = program(
+        op("tower_0/w/Initializer/zeros", "Const"),
+        variables=["tower_0/w", "tower_0/b"],
+        lines={
+            "tower_0/w": "main.py:20 net.py:7",
+            "tower_0/b": "main.py:20 net.py:8",
+            "loss": "main.py:30",
+        },
+    )
+
+    one, other = NamesPortable().judge(graph).findings
+
+    assert (one.where, other.where) == ("main.py:20", "net.py:8")
+    assert one.alike != other.alike
+    assert messages(one) == snapshot
+
+
+def test_variables_of_all_towers_are_alike() -> None:
+    names = ["tower_0/w", "tower_0/b"]
+
+    assert (
+        len(
+            {finding.alike for finding in NamesPortable().judge(program(variables=names)).findings}
+        )
+        == 1
+    )
+
+
+# Mirrored variables, and local ones.
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_copies_are_named_after_towers(count: int) -> None:
+    copies = [on(i, f"v{i}/w/read", "ReadVariableOp", f"v{i}/w") for i in range(count)]
+    reads = [on(i, f"v{i}/MatMul", "MatMul", f"v{i}/w/read") for i in range(count)]
+
+    assert objects(program(*copies, *reads, mirrored=True, gpus=range(count))) == []
+
+
+def test_local_variables_are_in_no_checkpoint() -> None:
+    names = [f"tower_{i}/images" for i in (0, 1)]
+    scopes = [[f"tower_{i}"] * 2 for i in (0, 1)]
+
+    assert objects(read_in(names, *scopes)) == names
+    assert objects(read_in(names, *scopes, collections={GLOBAL: ["w"]})) == []
+    assert objects(read_in(names, *scopes, collections={GLOBAL: names})) == names
+
+
+@pytest.mark.parametrize(
+    ("theirs", "found"),
+    [
+        (["v0/w"], []),
+        (["v1/w"], []),
+        (["w"], ["w", "v0/w"]),
+    ],
+)
+def test_beside_a_reference_one_copy_counts(theirs: Sequence[str], found: Sequence[str]) -> None:
+    graph = beside(reference(variables=theirs), mirrored=True, trained=["v0/w", "v1/w"])
+
+    assert objects(graph) == found

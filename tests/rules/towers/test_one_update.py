@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import ANY
 
@@ -77,12 +78,13 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="requested",
             expected="1 update a step",
             found="2 updates",
-            where="main.py:41",
+            frames=("main.py:41", "net.py:3"),
             path=(
                 "update/w (ResourceApplyGradientDescent) main.py:40",
-                "update/w_1 (ResourceApplyGradientDescent) main.py:41",
+                "update/w_1 (ResourceApplyGradientDescent) net.py:3",
             ),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -343,12 +345,13 @@ def test_the_step_counter_moves_twice(snapshot: SnapshotAssertion) -> None:
             evidence="requested",
             expected="incremented by 1 in each step",
             found="incremented 2 times",
-            where="main.py:41",
+            frames=("main.py:41", "net.py:3"),
             path=(
                 "step/add (AssignAddVariableOp) main.py:40",
-                "step/again (AssignAddVariableOp) main.py:41",
+                "step/again (AssignAddVariableOp) net.py:3",
             ),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -373,7 +376,9 @@ def test_the_step_counter_moves_by_another_number(by: int, snapshot: SnapshotAss
 def test_the_step_counter_never_moves_though_the_rate_decays_with_it(
     snapshot: SnapshotAssertion,
 ) -> None:
-    graph = counted(host("rate", "Pow", "decay", "step"), lines={"step": "main.py:7"})
+    graph = counted(
+        host("rate", "Pow", "decay", "step"), host("step/add", "NoOp"), lines={"step": "main.py:7"}
+    )
 
     (finding,) = OneUpdate().judge(graph).findings
 
@@ -383,6 +388,154 @@ def test_the_step_counter_never_moves_though_the_rate_decays_with_it(
         "never incremented, though the step reads it",
     )
     assert messages(finding) == snapshot
+
+
+def test_the_line_is_where_gradients_are_applied_without_the_counter() -> None:
+    lines = {"step": "main.py:7", "update/w": "main.py:40"}
+    graph = counted(host("rate", "Pow", "decay", "step"), host("step/add", "NoOp"), lines=lines)
+
+    (finding,) = OneUpdate().judge(graph).findings
+
+    assert finding.where == "main.py:40"
+
+
+def test_variables_that_are_updated_as_often_are_alike() -> None:
+    again = [
+        host(f"update/{name}_1", "ResourceApplyGradientDescent", name, "rate", f"mean/{name}")
+        for name in ("w", "b")
+    ]
+    train = host("train", "NoOp", "^update/w", "^update/w_1", "^update/b", "^update/b_1")
+
+    one, other = OneUpdate().judge(program(*again, train, variables=["w", "b"])).findings
+
+    assert one.alike is not None
+    assert (one.alike, one.fix) == (other.alike, other.fix)
+
+
+def test_a_counter_that_another_op_moves(snapshot: SnapshotAssertion) -> None:
+    """The program runs it beside the step, as another fetch, or has forgotten it."""
+    graph = counted(host("rate", "Pow", "decay", "step"))
+
+    verdict = OneUpdate().judge(graph)
+
+    assert verdict.state == "not-checked"
+    assert messages(verdict) == snapshot
+    assert OneUpdate(allow=("step",)).judge(graph).state == "kept"
+
+
+def test_an_update_too_many_is_found_beside_a_counter_that_another_op_moves() -> None:
+    again = host("update/again", "ResourceApplyGradientDescent", "w", "rate", "mean/w")
+    rate = host("rate", "Pow", "decay", "step")
+
+    assert objects(counted(again, rate, train=["^update/again"])) == ["w"]
+
+
+def kept_count(*ops: Op, dtype: str = "int64", first: object = 0) -> Placement:
+    """A scalar that the step reads, with an initialiser; no collection holds it."""
+    graph = program(
+        variable("count"),
+        host("zero", "Const"),
+        host("count/Assign", "AssignVariableOp", "count", "zero"),
+        host("rate", "Pow", "decay", "count"),
+        *ops,
+        values={"zero": first},
+        shapes={"count": ()},
+    )
+    variables = [
+        each._replace(dtype=dtype) if each.name == "count" else each for each in graph.variables
+    ]
+    return replace(graph, variables=variables)
+
+
+def test_a_counter_that_no_collection_holds(snapshot: SnapshotAssertion) -> None:
+    verdict = OneUpdate().judge(kept_count())
+
+    assert [finding.object for finding in verdict.findings] == ["count"]
+    assert messages(verdict) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"),
+    [
+        pytest.param(
+            kept_count(
+                host("saved", "RestoreV2"),
+                host("same", "Identity", "saved"),
+                host("count/restore", "AssignVariableOp", "count", "same"),
+            ),
+            ["count"],
+            id="restored",
+        ),
+        pytest.param(
+            kept_count(host("count/late", "Less", "count", "zero")), ["count"], id="compared"
+        ),
+        pytest.param(
+            kept_count(host("count/if", "If", "count", "zero")), [], id="that is given to a call"
+        ),
+        pytest.param(kept_count(dtype="float32"), ["count"], id="a fraction"),
+        pytest.param(
+            kept_count(host("count/add", "AssignAdd", "count", "step/one"), dtype="float32"),
+            [],
+            id="a fraction that another op moves",
+        ),
+        pytest.param(
+            kept_count(
+                host("new", "Placeholder"),
+                host("count/set", "AssignVariableOp", "count", "new"),
+                dtype="float32",
+            ),
+            [],
+            id="a fraction that the program sets",
+        ),
+        pytest.param(
+            kept_count(
+                host("count/read", "ReadVariableOp", "count"),
+                host("rate", "Identity", "count/read"),
+                dtype="float32",
+            ),
+            [],
+            id="the rate itself",
+        ),
+        pytest.param(
+            kept_count(host("rate", "Mul", "tenth", "count"), dtype="float32"),
+            [],
+            id="the rate, times a factor",
+        ),
+        pytest.param(
+            kept_count(on(0, "tower_0/loss", "Mul", "tower_0/w/MatMul", "count"), dtype="float32"),
+            [],
+            id="a factor of the loss, which the rate depends on too",
+        ),
+        pytest.param(
+            kept_count(
+                host("rate", "Const"),
+                host("shown", "Pow", "count", "zero"),
+                host("train", "NoOp", *TRAIN, "^shown"),
+                dtype="float32",
+            ),
+            [],
+            id="a fraction that no update depends on",
+        ),
+        pytest.param(kept_count(first=7), [], id="a number that is meant to stay"),
+        pytest.param(
+            kept_count(host("count/add", "AssignAddVariableOp", "count", "step/one")),
+            [],
+            id="that another op moves",
+        ),
+        pytest.param(
+            kept_count(
+                host("new", "Placeholder"), host("count/set", "AssignVariableOp", "count", "new")
+            ),
+            [],
+            id="that the program sets",
+        ),
+        pytest.param(kept_count(host("rate", "Const")), [], id="that the step does not read"),
+    ],
+)
+def test_a_scalar_is_a_counter_if_it_starts_at_zero_and_nothing_sets_it(
+    graph: Placement, found: Sequence[str]
+) -> None:
+    assert objects(graph) == found
 
 
 @pytest.mark.parametrize(

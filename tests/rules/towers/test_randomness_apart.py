@@ -83,16 +83,23 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="requested",
             expected="random numbers of its own for each tower",
             found="those of tower_0/noise",
-            where="main.py:9",
+            frames=("main.py:9", "net.py:3"),
             path=(
                 "tower_0/noise (RandomUniform) net.py:3",
-                "tower_1/noise (RandomUniform) main.py:9",
+                "tower_1/noise (RandomUniform) net.py:3",
             ),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
     assert messages(verdict) == snapshot
+
+
+def test_all_that_draw_alike_are_told_as_one() -> None:
+    findings = RandomnessApart().judge(drawn(*[(7, 3)] * 4)).findings
+
+    assert len({(finding.alike, finding.fix) for finding in findings}) == 1
 
 
 @pytest.mark.parametrize("count", [2, 3, 12])

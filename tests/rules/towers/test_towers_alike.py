@@ -21,7 +21,7 @@ from towers import (
 
 from placement_checks import Finding, Placement, Verdict
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import Body
+from placement_checks.core.placement import GLOBAL, TRAINABLE, Body
 from placement_checks.rules.towers.towers_alike import TowersAlike
 
 
@@ -75,9 +75,10 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
             evidence="requested",
             expected="Mean",
             found="Sum",
-            where="main.py:30",
-            path=("tower_1/loss (Sum) main.py:30",),
+            frames=("main.py:30", "net.py:9"),
+            path=("tower_1/loss (Sum) net.py:9",),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -214,6 +215,22 @@ def test_where_towers_cut_their_slices_is_no_difference(kind: str) -> None:
         ops += [host(f"tower_{i}/begin", begin), on(i, f"tower_{i}/x", kind, *of)]
 
     assert objects(program(*ops)) == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [("begin_mask", []), ("end_mask", []), ("shrink_axis_mask", ["tower_1/x"])],
+)
+def test_a_slice_from_the_beginning_or_to_the_end_is_no_difference(
+    mask: str, found: Sequence[str]
+) -> None:
+    """Of unequal slices the last goes to the end: batch[8:] after batch[:8]."""
+    ops = [
+        host("batch", "Placeholder"),
+        *(on(i, f"tower_{i}/x", "StridedSlice", "batch", "begin") for i in (0, 1)),
+    ]
+
+    assert objects(program(*ops, attributes={"tower_1/x": {mask: 1}})) == found
 
 
 @pytest.mark.parametrize("kind", ["StridedSlice", "Slice", "SplitV", "Split"])
@@ -384,6 +401,25 @@ def test_a_penalty_that_one_tower_adds_for_all_is_no_difference(kind: str, sourc
         on(0, "tower_0/loss", kind, "tower_0/mean", "tower_0/penalty"),
     )
 
+    assert objects(graph) == []
+
+
+def test_a_penalty_is_told_from_what_is_computed_of_cached_examples() -> None:
+    """They are variables that are neither trained nor saved."""
+    ops = [
+        variable("images"),
+        variable("pixels"),
+        *(
+            on(i, f"tower_{i}/w/MatMul", "MatMul", source, f"tower_{i}/w/read")
+            for i, source in enumerate(["images", "pixels"])
+        ),
+        on(0, "tower_0/mean", "Mean", "tower_0/w/MatMul"),
+        on(0, "tower_0/penalty", "L2Loss", "tower_0/w/read"),
+        on(0, "tower_0/loss", "AddV2", "tower_0/mean", "tower_0/penalty"),
+    ]
+    graph = program(*ops, collections={TRAINABLE: ["w"], GLOBAL: ["w", "step"]})
+
+    assert objects(program(*ops)) == ["tower_1/loss"]
     assert objects(graph) == []
 
 

@@ -5,14 +5,16 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+import towers
 from graphs import op, placement
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
+from towers import gradient, host, on
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import GLOBAL, TRAINABLE
+from placement_checks.core.placement import GLOBAL, TRAINABLE, StepOps
 from placement_checks.rules.towers.variables_shared import VariablesShared
 
 
@@ -89,9 +91,11 @@ def test_broken_by_data_flow(snapshot: SnapshotAssertion) -> None:
             evidence="requested",
             expected="w, which the tower on /device:GPU:0 reads",
             found="a variable of its own for the tower on /device:GPU:1",
-            where="main.py:30",
+            frames=("main.py:30", "net.py:3"),
+            at="net.py:3",
             path=("w -> matmul0_0 (/device:GPU:0)", "w_1 -> matmul1_0 (/device:GPU:1)"),
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -222,6 +226,22 @@ def test_kept_by_collections(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
+@pytest.mark.parametrize(
+    ("kind", "found"), [("AssignAddVariableOp", []), ("AssignSubVariableOp", ["shown0", "shown1"])]
+)
+def test_what_each_tower_adds_up_to_be_shown_may_be_its_own(
+    kind: str, found: Sequence[str]
+) -> None:
+    """A moving average of each tower's may not."""
+    adds = [on(i, f"tower_{i}/add", kind, f"shown{i}", f"tower_{i}/w/MatMul") for i in (0, 1)]
+    graph = Evidence(
+        towers.accumulating(*adds, collections=collections(["w"], ["shown0", "shown1"])),
+        single_gpu=alone(),
+    )
+
+    assert objects(graph) == found
+
+
 def test_the_note_on_a_log_of_a_machine_without_gpus() -> None:
     """Its machine does not say for how many the program was built."""
     graph = program(
@@ -258,8 +278,10 @@ def test_broken_by_collections(snapshot: SnapshotAssertion) -> None:
             evidence="requested",
             expected="the variables of the program with one tower",
             found="an additional variable with 2 GPUs",
-            where="main.py:7",
+            frames=("main.py:7",),
+            at="main.py:7",
             message=ANY,
+            consequence=ANY,
             fix=ANY,
         )
     ]
@@ -568,7 +590,7 @@ def test_a_trained_variable_that_is_not_global_is_not_saved(snapshot: SnapshotAs
         evidence="requested",
         expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
         found="in TRAINABLE_VARIABLES only",
-        where="main.py:9",
+        frames=("main.py:9", "net.py:3"),
         message=ANY,
         fix=ANY,
     )
@@ -743,3 +765,127 @@ def test_one_gpu_that_reads_is_enough_where_the_collections_grow() -> None:
     )
 
     assert objects(graph) == ["w_1"]
+
+
+def named(*names: str, **more: Any) -> Evidence:
+    """Two towers of which each has half of the variables, made by get_variable for some."""
+    half = len(names) // 2
+    lines = dict.fromkeys(names, "main.py:20 net.py:5 net.py:1")
+    return program(
+        *variables(*names, "shared"),
+        *(op(f"{name}/Initializer/zeros", "Const") for name in names if "/" in name),
+        *tower(0, *names[:half], "shared"),
+        *tower(1, *names[half:], "shared"),
+        lines={**lines, "shared": "main.py:10"},
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "at"),
+    [
+        pytest.param(["w", "w_1"], "net.py:1", id="tf.Variable never shares"),
+        pytest.param(["tower_0/w", "tower_1/w"], "main.py:20", id="a scope named after towers"),
+        pytest.param(["net/dense/w", "net/dense_1/w"], "main.py:20", id="a layer built anew"),
+        pytest.param(["net/dense_1/w", "net/dense_3/w"], "main.py:20", id="one of two, anew"),
+        pytest.param(["a/b/w", "a/c/v"], "main.py:20", id="names that tell nothing"),
+    ],
+)
+def test_the_line_and_the_fix_are_those_of_the_cause(
+    names: list[str], at: str, snapshot: SnapshotAssertion
+) -> None:
+    (finding,) = VariablesShared().judge(named(*names)).findings
+
+    assert (finding.where, finding.frames[-1]) == (at, "net.py:1")
+    assert messages(finding) == snapshot
+
+
+def test_all_that_one_scope_doubles_is_alike() -> None:
+    names = [f"tower_{i}/{name}" for i in (0, 1) for name in ("w", "b")]
+
+    one, other = VariablesShared().judge(named(*names)).findings
+
+    assert one.alike is not None
+    assert (one.alike, one.fix) == (other.alike, other.fix)
+
+
+def test_what_another_scope_doubles_is_not() -> None:
+    one, other = VariablesShared().judge(named("a_0/w", "b_0/w", "a_1/w", "b_1/w")).findings
+
+    assert one.alike != other.alike
+
+
+def test_copies_that_no_step_updates_stay_as_they_are(snapshot: SnapshotAssertion) -> None:
+    update = op("update", "ResourceApplyGradientDescent", "", "CPU:0", "w", "rate", "matmul0_0")
+    graph = program(
+        *variables("w", "w_1"),
+        *tower(0, "w"),
+        *tower(1, "w_1"),
+        update,
+        step=StepOps(train_op=("update",)),
+    )
+
+    (finding,) = VariablesShared().judge(graph).findings
+
+    assert messages(finding) == snapshot
+
+
+def own_gradient(i: int) -> Op:
+    name = f"v{i}/w"
+    return on(i, f"update/{name}", "ResourceApplyGradientDescent", name, "rate", gradient(i))
+
+
+@pytest.mark.parametrize("collected", [True, False])
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_copies_that_take_one_sum_are_shared(
+    count: int, collected: bool, snapshot: SnapshotAssertion
+) -> None:
+    """Also where the copies of all but the first are local."""
+    names = [f"v{i}/w" for i in range(count)]
+    graph = towers.program(
+        mirrored=True,
+        gpus=range(count),
+        collections=collections(names) if collected else {TRAINABLE: names, GLOBAL: names[:1]},
+    )
+    single = placement(*variables("v0/w"), *tower(0, "v0/w"), collections=collections(["v0/w"]))
+
+    verdict = VariablesShared().judge(Evidence(graph, single_gpu=single))
+
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        pytest.param(own_gradient(1), "v1/w", id="its own gradient"),
+        pytest.param(own_gradient(0), "v0/w", id="the first copy its own gradient"),
+        pytest.param(host("update/v2/w", "NoOp"), "v2/w", id="no update"),
+        pytest.param(
+            on(3, "update/v3/w", "ResourceApplyGradientDescent", "v3/w", "rate", "mean/b"),
+            "v3/w",
+            id="the sum of another weight",
+        ),
+    ],
+)
+def test_of_four_copies_the_one_that_takes_something_else_is_named_alone(
+    change: Op, named: str, snapshot: SnapshotAssertion
+) -> None:
+    graph = towers.program(change, mirrored=True, gpus=range(4), variables=["w", "b"])
+
+    verdict = VariablesShared().judge(graph)
+
+    assert [finding.object for finding in verdict.findings] == [named]
+    assert messages(verdict) == snapshot
+
+
+def test_of_two_copies_that_take_different_sums_the_second_is_named() -> None:
+    graph = towers.program(own_gradient(1), mirrored=True)
+
+    assert [each.object for each in VariablesShared().judge(graph).findings] == ["v1/w"]
+
+
+def test_copies_that_are_meant_to_drift_apart() -> None:
+    graph = towers.program(own_gradient(1), mirrored=True, gpus=range(3))
+
+    assert VariablesShared(allow=("v1/*",)).judge(graph).state == "kept"

@@ -1,0 +1,1 @@
+"""The source lines that findings lead to."""

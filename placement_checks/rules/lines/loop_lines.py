@@ -1,0 +1,53 @@
+"""The line at which towers differ, where all of them are built by the same lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.core.placement import Placement
+
+_MOST_JOINED = 200  # ops whose lines are read: the first ones average, the others come after
+
+
+class LoopLines:
+    """The lines of the function that loops over towers, from which their ops are built.
+
+    TensorFlow keeps no line of a name scope or a variable scope, nor of a loop. But a function
+    that is called once per tower builds what is of one tower alone; the towers differ further
+    out, in a function that also builds what joins them.
+    """
+
+    def __init__(self, placement: Placement, shared: Iterable[str] = ()) -> None:
+        """
+        Args:
+            placement: the program.
+            shared: ops, beside those that join towers, in whose functions towers do not differ.
+        """
+        self._frames = placement.details.frames
+        together = [*shared, *_joined(analyse(placement))]
+        self._calls = {
+            tuple(frames[:depth])
+            for frames in map(self._frames, together)
+            for depth in range(len(frames))
+        }
+
+    def line(self, op: str) -> str | None:
+        """The innermost line of an op's in a function that builds for all towers.
+
+        The innermost of all where no function is known to; None where the op has no lines.
+        """
+        frames = tuple(self._frames(op))
+        depths = [depth for depth in range(len(frames)) if frames[:depth] in self._calls]
+        return str(frames[max(depths, default=-1)]) if frames else None
+
+
+def _joined(analysis: TowerAnalysis) -> list[str]:
+    """Ops of no tower that compute with several; those asked to be elsewhere if there are any."""
+    joined = [
+        op
+        for op, towers in enumerate(analysis.towers_behind)
+        if (towers & analysis.all_towers).bit_count() > 1 and not analysis.own_towers[op]
+    ]
+    elsewhere = [op for op in joined if analysis.tower_of[op] < 0]
+    return [analysis.flow.names[op] for op in (elsewhere or joined)[:_MOST_JOINED]]

@@ -1,0 +1,1 @@
+"""Where in a program a mistake is that only its numbers show."""

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
+from towers import gradient, host, objects_of, on, program, variable
+
+from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import TRAINABLE
+from placement_checks.rules.towers.trainables_trained import TrainablesTrained
+
+WITHOUT_B = host("train", "NoOp", "^update/a", "^step/add")
+
+
+def two(*ops: Op, trainable: Sequence[str] = ("a", "b"), **more: Any) -> Placement:
+    """Towers with two variables."""
+    return program(
+        *ops,
+        variables=["a", "b"],
+        collections={TRAINABLE: list(trainable)},
+        outputs={gradient(i, name): (4,) for i in (0, 1) for name in "ab"},
+        **more,
+    )
+
+
+def dropped(**more: Any) -> Placement:
+    """The gradient of b is averaged, and not applied."""
+    return two(WITHOUT_B, host("update/b", "NoOp"), **more)
+
+
+def frozen(**more: Any) -> Placement:
+    """No gradient of b is brought out of the backward pass."""
+    gone = [host(f"{name}/b", "NoOp") for name in ("sum", "mean", "update")]
+    return two(WITHOUT_B, *gone, **more)
+
+
+def objects(graph: Evidence | Placement, **parameters: Any) -> list[str]:
+    return objects_of(TrainablesTrained(**parameters), graph)
+
+
+def test_kept(snapshot: SnapshotAssertion) -> None:
+    verdict = TrainablesTrained().judge(two())
+
+    assert verdict == Verdict("trainables-trained", "kept", "requested", findings=[], note=ANY)
+    assert messages(verdict) == snapshot
+
+
+def test_broken(snapshot: SnapshotAssertion) -> None:
+    graph = dropped(
+        lines={"b": "main.py:30 net.py:7", "mean/b": "net.py:9", "update/a": "main.py:50"}
+    )
+
+    verdict = TrainablesTrained().judge(graph)
+
+    assert (verdict.state, verdict.evidence) == ("broken", "requested")
+    assert verdict.findings == [
+        Finding(
+            object="b",
+            op="VarHandleOp",
+            evidence="requested",
+            expected="an update in each step",
+            found="a gradient that ends at mean/b",
+            frames=("main.py:50",),
+            path=("mean/b (Mul) net.py:9",),
+            message=ANY,
+            consequence="it keeps its initial value",
+            fix=ANY,
+        )
+    ]
+    assert messages(verdict) == snapshot
+
+
+def test_a_variable_that_no_loss_reads(snapshot: SnapshotAssertion) -> None:
+    graph = two(
+        variable("bias"),
+        on(0, "tower_0/prediction", "AddV2", "tower_0/b/MatMul", "bias"),
+        trainable=["a", "b", "bias"],
+    )
+
+    (finding,) = TrainablesTrained().judge(graph).findings
+
+    assert finding.object == "bias"
+    assert messages(finding) == snapshot
+
+
+def test_variables_whose_gradients_are_lost_are_alike() -> None:
+    graph = program(
+        host("train", "NoOp", "^update/a", "^step/add"),
+        *(host(f"update/{name}", "NoOp") for name in "bc"),
+        variables=["a", "b", "c"],
+        collections={TRAINABLE: list("abc")},
+        outputs={gradient(i, name): (4,) for i in (0, 1) for name in "abc"},
+    )
+
+    one, other = TrainablesTrained().judge(graph).findings
+
+    assert one.alike == other.alike
+
+
+def test_what_is_frozen_on_purpose_is_no_finding() -> None:
+    assert objects(frozen()) == []
+
+
+def test_what_the_reference_trains_is_not_frozen(snapshot: SnapshotAssertion) -> None:
+    single = two(gpus=[0], program="train.py:single")
+
+    verdict = TrainablesTrained().judge(Evidence(frozen(), reference=single))
+
+    assert [finding.object for finding in verdict.findings] == ["b"]
+    assert messages(verdict) == snapshot
+
+
+def test_what_another_step_trains_is_not_frozen() -> None:
+    other = host("other", "ResourceApplyAdam", "b", "rate", gradient(0, "b"))
+    graph = two(WITHOUT_B, host("update/b", "NoOp"), other)
+
+    assert objects(Evidence(graph, reference=two(gpus=[0]))) == []
+
+
+@pytest.mark.parametrize(
+    "single",
+    [
+        pytest.param(frozen(gpus=[0, 1]), id="freezes it as well"),
+        pytest.param(two(step={"train_op": ()}), id="has no known step"),
+        pytest.param(program(), id="does not have it"),
+    ],
+)
+def test_a_reference_that_does_not_train_it(single: Placement) -> None:
+    assert objects(Evidence(frozen(), reference=single)) == []
+
+
+@pytest.mark.parametrize(("pattern", "found"), [("b", []), ("*", []), ("a", ["b"])])
+def test_variables_that_are_meant_to_stay(pattern: str, found: Sequence[str]) -> None:
+    assert objects(dropped(), frozen=(pattern,)) == found
+    assert objects(Evidence(frozen(), reference=two()), frozen=(pattern,)) == found
+
+
+def test_needs_no_placer_and_no_towers() -> None:
+    graph = dropped(placer=None, assigned=Missing("no wheel"), machine=None)
+
+    assert objects(graph) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(two(requested=Missing("a log has no requests")), id="log"),
+        pytest.param(two(trainable=[]), id="nothing trainable"),
+        pytest.param(two(step={"train_op": ()}), id="no step"),
+        pytest.param(two(step={"backward": ()}), id="no gradients"),
+        pytest.param(
+            two(host("train", "NoOp", "^step/add"), trainable=["b"]), id="no update at all"
+        ),
+    ],
+)
+def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
+    verdict = TrainablesTrained().judge(graph)
+
+    assert verdict == Verdict("trainables-trained", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
