@@ -43,7 +43,8 @@ _HOMES = {
     "read_logs": "logs",
     "simulated_gpus": "run.eager",
     "verify": "verification.judging",
-    "with_numbers": "verification.gathering",
+    "watch": "loading.watched_code",
+    "with_numbers": "verification.numbers",
 } | {f"assert_{name.replace('-', '_')}": "testing.assertions" for name in NAMES}
 
 __all__ = list(_HOMES)

@@ -9,6 +9,7 @@ from placement_checks.core.placement import Op, Placement, Variable
 from placement_checks.core.program import Program, Step
 from placement_checks.core.results import Finding, Report, Verdict
 from placement_checks.core.timing import Timing
+from placement_checks.loading.watched_code import watch
 from placement_checks.logs import Log, read_logs
 from placement_checks.logs.live import CaughtLog, catch_log
 from placement_checks.rules.base import Rule
@@ -35,6 +36,7 @@ from placement_checks.testing.assertions import (
     assert_slots_with_variables,
     assert_towers_alike,
     assert_towers_overlap,
+    assert_trainables_trained,
     assert_transfer_budget,
     assert_update_ops_run,
     assert_variables_on_host,
@@ -44,8 +46,9 @@ from placement_checks.testing.assertions import (
 from placement_checks.testing.checking import assert_rules
 from placement_checks.testing.place import Place
 from placement_checks.testing.runs import assert_training_equal
-from placement_checks.verification.gathering import place, with_numbers
+from placement_checks.verification.gathering import place
 from placement_checks.verification.judging import verify
+from placement_checks.verification.numbers import with_numbers
 
 __all__ = [
     "RULES",
@@ -88,6 +91,7 @@ __all__ = [
     "assert_slots_with_variables",
     "assert_towers_alike",
     "assert_towers_overlap",
+    "assert_trainables_trained",
     "assert_training_equal",
     "assert_transfer_budget",
     "assert_update_ops_run",
@@ -102,6 +106,7 @@ __all__ = [
     "read_logs",
     "simulated_gpus",
     "verify",
+    "watch",
     "with_numbers",
 ]
 

@@ -11,5 +11,10 @@ class Ran(NamedTuple):
     out: str
     err: str
 
+    @property
+    def words(self) -> str:
+        """What was printed, without the ends of its lines."""
+        return " ".join(self.out.split())
+
 
 Run = Callable[..., Ran]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import placement_checks
 from placement_checks.rules.base import Rule
+from placement_checks.rules.examples import example
 from placement_checks.rules.registry import RULES
 
 ROOT = Path(__file__).parents[1]
@@ -150,6 +151,9 @@ program's policy, in the configuration (`[tool.placement_checks.policy.RULE]`), 
 `--set RULE.FIELD=VALUE`, or as an argument of the assertion. A name, where a field takes a list of
 them, does as well.
 
+Each has a program that breaks it, by the lines with `-`, and keeps it with those with `+` instead,
+for `import tensorflow as tf; tf1 = tf.compat.v1`.
+
 {sections}"""
 
 
@@ -164,7 +168,8 @@ def _section(rule: type[Rule]) -> str:
     )
     head = f"\n{_row('field', 'takes', 'default')}|---|---|---|\n" if table else ""
     text = inspect.cleandoc(rule.__doc__ or "")
-    return f"## {rule.name}\n\n{_markdown(text)}\n\n{call}\n{head}{table}"
+    diff = "\n".join(("```diff", *example(rule.name), "```"))
+    return f"## {rule.name}\n\n{_markdown(text)}\n\n{diff}\n\n{call}\n{head}{table}"
 
 
 def _row(*cells: str) -> str:

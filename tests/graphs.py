@@ -28,10 +28,14 @@ class HandWrittenDetails(Details):
     shapes: Mapping[str, tuple[int | None, ...] | None]
     attributes_of: Mapping[str, Mapping[str, Any]]
     values: Mapping[str, Any]
+    device_lines: Mapping[str, str]
 
     def frames(self, op: str) -> tuple[Frame, ...]:
-        steps = (line.split(":") for line in self.lines.get(op, "").split())
-        return tuple(Frame(file, int(number), "build") for file, number in steps)
+        return tuple(map(_frame, self.lines.get(op, "").split()))
+
+    def device_line(self, op: str) -> Frame | None:
+        line, _, function = self.device_lines.get(op, "").partition(" in ")
+        return _frame(line)._replace(function=function) if line else None
 
     def outputs(self, op: str) -> tuple[Tensor, ...]:
         return (Tensor("float32", self.shapes[op]),) if op in self.shapes else ()
@@ -46,6 +50,11 @@ class HandWrittenDetails(Details):
         return ("int32" if isinstance(value, int) else "float32", (), value)
 
 
+def _frame(line: str) -> Frame:
+    file, number = line.split(":")
+    return Frame(file, int(number), "build")
+
+
 def placement(
     *ops: Op,
     machine: str | None = "gpu*2",
@@ -54,11 +63,14 @@ def placement(
     outputs: Mapping[str, tuple[int | None, ...] | None] | None = None,
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
     values: Mapping[str, Any] | None = None,
+    device_lines: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Placement:
     """A placement of `ops`; `lines` has the user's lines of an op, as in "main.py:9 net.py:3".
 
-    `outputs` has the shape of the one float32 output of an op, `values` the value of a constant.
+    `outputs` has the shape of the one float32 output of an op, `values` the value of a constant,
+    `device_lines` the line that decided what an op asks for: of a scope, as in "main.py:9", or of
+    a device function, as in "main.py:9 in chosen".
     """
 
     fields = {"program": "train.py:build", "placer": "phantom", **more}
@@ -73,6 +85,8 @@ def placement(
         ops={op.name: op for op in ops},
         variables=variables,
         machine=Machine.parse(machine) if machine else None,
-        details=HandWrittenDetails(lines or {}, outputs or {}, attributes or {}, values or {}),
+        details=HandWrittenDetails(
+            lines or {}, outputs or {}, attributes or {}, values or {}, device_lines or {}
+        ),
         **fields,
     )

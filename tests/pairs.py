@@ -12,7 +12,8 @@ from placement_checks import Program
 from placement_checks.core.gpus import Devices
 from placement_checks.core.measurement import Measurement
 from placement_checks.loading.programs import load
-from placement_checks.run.measuring import Conditions, measure
+from placement_checks.run.conditions import Conditions
+from placement_checks.run.measuring import measure
 from placement_checks.run.pair import ProgramPair
 
 tf1 = tf.compat.v1

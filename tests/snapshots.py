@@ -12,7 +12,7 @@ from placement_checks import Finding, Verdict
 
 
 def messages(told: Verdict | Finding) -> str:
-    """The state, reason and note of a verdict, message and fix of a finding or all of them."""
+    """The state, reason and note of a verdict; of a finding message, consequence and fix."""
     return "\n".join(_of_verdict(told) if isinstance(told, Verdict) else _of_finding(told))
 
 
@@ -28,4 +28,6 @@ def _of_verdict(verdict: Verdict) -> Iterator[str]:
 
 def _of_finding(finding: Finding) -> Iterator[str]:
     yield f"message: {finding.message}"
+    if finding.consequence:
+        yield f"consequence: {finding.consequence}"
     yield f"fix: {finding.fix}"

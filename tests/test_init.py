@@ -17,7 +17,7 @@ _WITHOUT_TENSORFLOW = """
 import sys
 import placement_checks
 from placement_checks.report import json, text
-runs = {"average_gradients", "mean_of_stacked", "simulated_gpus"}
+runs = {"average_gradients", "mean_of_stacked", "simulated_gpus", "watch"}
 for name in set(placement_checks.__all__) - runs:
     getattr(placement_checks, name)
 assert "tensorflow" not in sys.modules

@@ -36,7 +36,7 @@ def test_the_top_of_the_project_explains_itself() -> None:
 def test_the_extras_and_the_entry_point_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-    assert set(project["optional-dependencies"]) == {"benchmark", "data"}
+    assert set(project["optional-dependencies"]) == {"benchmark", "data", "v1"}
     plugin = "placement_checks.testing.pytest_plugin"
     assert project["entry-points"]["pytest11"] == {"placement": plugin}
 

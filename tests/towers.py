@@ -19,6 +19,8 @@ NO_TOWERS = (
     "its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
 )
 
+_APPLY = "ResourceApplyGradientDescent"
+
 
 def program(
     *changes: Op,
@@ -27,14 +29,16 @@ def program(
     step: Mapping[str, Any] | None = None,
     outputs: Mapping[str, tuple[int | None, ...] | None] | None = None,
     values: Mapping[str, Any] | None = None,
+    mirrored: bool = False,
     **more: Any,
 ) -> Placement:
     """A tower on each of `gpus`, averaged on the host: x, a MatMul with each variable, a loss.
 
+    Of a `mirrored` variable each tower has a copy, v0/w, v1/w; the others are on the host.
     `changes` take the place of the ops of their names; those of new names are added before what
     takes them, else at the end. `step` replaces fields of what is known of the step.
     """
-    ops = [*_ops(gpus, variables)]
+    ops = [*_ops(gpus, variables, mirrored)]
     changed = {op.name: op for op in changes}
     ops = [changed.pop(op.name, op) for op in ops]
     whole_step = StepOps(
@@ -67,27 +71,35 @@ def _ordered(ops: Sequence[Op], new: dict[str, Op]) -> Iterator[Op]:
         yield from with_new(new.pop(next(iter(new))))
 
 
-def _ops(gpus: Sequence[int], variables: Sequence[str]) -> Iterator[Op]:
-    for name in (*variables, "step"):
+def _ops(gpus: Sequence[int], variables: Sequence[str], mirrored: bool) -> Iterator[Op]:
+    copies = [(i, gpu, name) for i, gpu in enumerate(gpus) for name in variables if mirrored]
+    for i, gpu, name in copies:
+        yield variable(f"v{i}/{name}", at=f"GPU:{gpu}")
+    for name in (*(() if mirrored else variables), "step"):
         yield variable(name)
     for i, gpu in enumerate(gpus):
-        yield from _tower(i, f"/gpu:{gpu}", variables)
+        yield from _tower(i, f"/gpu:{gpu}", variables, f"v{i}/" if mirrored else "")
     yield host("loss", "AddN", *(f"tower_{i}/loss" for i in range(len(gpus))))
     yield host("share", "Const")
     for name in variables:
         yield host(f"sum/{name}", "AddN", *(gradient(i, name) for i in range(len(gpus))))
         yield host(f"mean/{name}", "Mul", f"sum/{name}", "share")
-        yield host(f"update/{name}", "ResourceApplyGradientDescent", name, "rate", f"mean/{name}")
+        if not mirrored:
+            yield host(f"update/{name}", _APPLY, name, "rate", f"mean/{name}")
+    for i, gpu, name in copies:
+        yield on(gpu, f"update/v{i}/{name}", _APPLY, f"v{i}/{name}", "rate", f"mean/{name}")
     yield host("step/one", "Const")
     yield host("step/add", "AssignAddVariableOp", "step", "step/one")
-    yield host("train", "NoOp", *(f"^update/{name}" for name in variables), "^step/add")
+    updated = [f"v{i}/{name}" for i, _, name in copies] or variables
+    yield host("train", "NoOp", *(f"^update/{name}" for name in updated), "^step/add")
 
 
-def _tower(i: int, gpu: str, variables: Sequence[str]) -> Iterator[Op]:
+def _tower(i: int, gpu: str, variables: Sequence[str], copies: str) -> Iterator[Op]:
     yield op(f"tower_{i}/x", "Placeholder", gpu, gpu)
     before = f"tower_{i}/x"
     for name in variables:
-        yield op(f"tower_{i}/{name}/read", "ReadVariableOp", gpu, "CPU:0", name)
+        at = gpu if copies else "CPU:0"
+        yield op(f"tower_{i}/{name}/read", "ReadVariableOp", gpu, at, f"{copies}{name}")
         yield op(f"tower_{i}/{name}/MatMul", "MatMul", gpu, gpu, before, f"tower_{i}/{name}/read")
         before = f"tower_{i}/{name}/MatMul"
     yield op(f"tower_{i}/loss", "Mean", gpu, gpu, before)
@@ -131,6 +143,38 @@ def mixed_losses(**more: Any) -> Placement:
     own = on(1, "tower_1/own", "Mean", "tower_1/w/MatMul")
     both = on(1, "tower_1/loss", "AddN", "tower_0/loss", "tower_1/own")
     return program(own, both, **more)
+
+
+def split(*changes: Op, **more: Any) -> Placement:
+    """One model of two layers, each on a GPU with its weights a, b and their slots a/m, b/m."""
+    names = [(0, "a"), (1, "b")]
+    ops = [
+        host("x", "Placeholder"),
+        *(variable(name, at=f"/gpu:{i}") for i, name in names),
+        *(variable(f"{name}/m", at=f"/gpu:{i}") for i, name in names),
+        on(0, "first", "MatMul", "x", "a"),
+        on(1, "second", "MatMul", "first", "b"),
+        on(1, "gradients/second_grad/MatMul", "MatMul", "first", "second"),
+        on(0, "gradients/first_grad/MatMul", "MatMul", "x", "gradients/second_grad/MatMul"),
+        on(0, "update/a", "ResourceApplyMomentum", "a", "a/m", "gradients/first_grad/MatMul"),
+        on(1, "update/b", "ResourceApplyMomentum", "b", "b/m", "gradients/second_grad/MatMul"),
+        host("train", "NoOp", "^update/a", "^update/b"),
+    ]
+    changed = {op.name: op for op in changes}
+    ops = [changed.pop(op.name, op) for op in ops]
+    step = StepOps(train_op=("train",), losses=("second:0",), objectives=("second:0",))
+    return placement(*_ordered(ops, changed), step=step, **more)
+
+
+def accumulating(*changes: Op, **more: Any) -> Placement:
+    """Towers that add up what they show, each in a variable of its own on its GPU."""
+    own = [variable(f"shown{i}", at=f"GPU:{i}") for i in (0, 1)]
+    adds = [
+        on(i, f"tower_{i}/add", "AssignAddVariableOp", f"shown{i}", f"tower_{i}/w/MatMul")
+        for i in (0, 1)
+    ]
+    new = {op.name: op for op in (*own, *adds)} | {op.name: op for op in changes}
+    return program(*new.values(), **more)
 
 
 def joint(gpus: Sequence[int] = (0, 1), **more: Any) -> Placement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,12 +16,24 @@ import click
 from placement_checks.cli.output import standard_streams, tell
 from placement_checks.core.errors import DEBUG, PlacementError, UsageError, as_error
 
+_BY_SIGNAL = 128  # and the signal's number, as shells have it
 FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
 _COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain")
 
 
+class _Ended(KeyboardInterrupt):
+    """The command is ended by a signal; what it holds, such as files set aside, is put back."""
+
+
+def _end(number: int, _frame: object) -> None:
+    raise _Ended(number)
+
+
 def main() -> None:
     """Run the command; every error is one line on stderr, and status 2."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) is signal.SIG_DFL:
+            signal.signal(ending, _end)
     with standard_streams():
         status = _status(sys.argv[1:])
     raise SystemExit(status)  # the program under test may have replaced sys.exit
@@ -29,8 +42,10 @@ def main() -> None:
 def _status(arguments: Sequence[str]) -> int:
     try:
         return _run(arguments)
+    except _Ended as ended:
+        return _BY_SIGNAL + int(ended.args[0])
     except (KeyboardInterrupt, click.exceptions.Abort):
-        return 130
+        return _BY_SIGNAL + signal.SIGINT
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         fix = f"see {context.command_path} --help" if context else ""
@@ -73,7 +88,7 @@ class _Commands(click.Group):
 def cli(context: click.Context) -> None:
     """Where TensorFlow puts every op of multi-GPU code, on GPUs that need not exist.
 
-    Begin with: placement-checks verify train.py:build_towers
+    Begin with: placement-checks verify train.py
 
     The exit status is 0 where all is well, 1 where a rule is broken, placements differ or towers
     are too slow, and 2 where nothing could be checked or anything failed: bad usage, configuration
@@ -82,7 +97,7 @@ def cli(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         for line in context.get_help().splitlines():
             tell(line)
-        fix = "begin with: placement-checks verify train.py:build_towers"
+        fix = "begin with: placement-checks verify train.py"
         raise UsageError("", "no command is given", fix)
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 import click
 
 from placement_checks.cli import FAILED
-from placement_checks.cli.options import call_settings, machine_options
+from placement_checks.cli.options import (
+    ProgramCommand,
+    call_settings,
+    let_of,
+    machine_options,
+    program_options,
+)
 from placement_checks.report.diff import render_json, render_text
 from placement_checks.util.progress import shown
 from placement_checks.util.streams import stdout_for_report
@@ -16,10 +22,11 @@ from placement_checks.verification.comparing import compare
 from placement_checks.verification.targets import check_targets, gather
 
 
-@click.command("diff")
+@click.command("diff", cls=ProgramCommand)
 @click.argument("old")
 @click.argument("new")
 @machine_options
+@program_options
 @click.option(
     "--format",
     "output_format",
@@ -33,6 +40,10 @@ def command(
     gpus: int | None,
     machine: str | None,
     soft: bool | None,
+    v1: bool | None,
+    let: tuple[str, ...],
+    limit: float | None,
+    args: tuple[str, ...],
     output_format: str,
 ) -> int:
     """Compare two placements: of programs, graphs or logs.
@@ -41,7 +52,7 @@ def command(
     where anything failed, or where no difference is found and one of them is a log that could not
     be read in full.
     """
-    call = call_settings(gpus, machine, soft)
+    call = call_settings(gpus, machine, soft, v1=v1, let=let_of(let), limit=limit, args=args)
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
     check_targets([old, new])
     with stdout_for_report(), shown():

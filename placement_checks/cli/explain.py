@@ -2,17 +2,106 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
 import click
+from rich.console import Console
 
+from placement_checks.cli.options import (
+    ProgramCommand,
+    call_settings,
+    let_of,
+    machine_options,
+    program_options,
+)
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import UsageError
+from placement_checks.report import explanation
+from placement_checks.report.explained_device import explained_device
+from placement_checks.report.explained_op import explained_op
+from placement_checks.rules.examples import example
+from placement_checks.rules.registry import RULES
+from placement_checks.util.printable import printable
+from placement_checks.util.progress import shown
+from placement_checks.util.streams import stdout_for_report
+from placement_checks.verification import configuration
+from placement_checks.verification.configuration import Settings
+from placement_checks.verification.judging import verify
+from placement_checks.verification.objects import object_named
 from placement_checks.verification.policy import rule_named
+from placement_checks.verification.targets import gather
 
 
-@click.command("explain")
-@click.argument("rule")
-def command(rule: str) -> int:
-    """Say what a rule means, what breaks it, and its parameters.
+@click.command("explain", cls=ProgramCommand)
+@click.argument("name", metavar="RULE|OBJECT")
+@click.argument("target", required=False)
+@machine_options
+@program_options
+def command(
+    name: str,
+    target: str | None,
+    gpus: int | None,
+    machine: str | None,
+    soft: bool | None,
+    v1: bool | None,
+    let: tuple[str, ...],
+    limit: float | None,
+    args: tuple[str, ...],
+) -> int:
+    """Say what a rule means, or why an object of a program is where it is.
 
-    The exit status is 0, and 2 where the rule does not exist.
+    RULE is one that `placement-checks rules` lists: what it means, its parameters, and a program
+    that breaks it, with the mended one as a diff.
+
+    OBJECT is an op, a variable or a device of TARGET, as a finding names it: which line asked for
+    it and for which device, why it is where it is, who reads it, and what updates it.
+
+    The exit status is 0, and 2 where there is no such rule or object, or anything failed.
     """
-    click.echo(rule_named(rule).explanation())
+    call = call_settings(gpus, machine, soft, v1=v1, let=let_of(let), limit=limit, args=args)
+    if target is None:
+        _explain_rule(name, call)
+        return 0
+    settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
+    with stdout_for_report(), shown():
+        lines = _explained(name, target, settings)
+    sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
     return 0
+
+
+def _explain_rule(name: str, call: Settings) -> None:
+    """Print what a rule means.
+
+    Raises:
+        UsageError: it is none; what looks like an object needs a target.
+    """
+    is_object = name not in RULES and any(mark in name for mark in "/:_.")
+    if is_object or call != Settings():
+        raise UsageError(
+            repr(name),
+            "is no rule" if is_object else "is explained without a program",
+            f"to explain an op or device, name its program: placement-checks explain {name} "
+            "train.py:build",
+        )
+    text = rule_named(name).explanation()
+    explanation.write(text, example(name), Console(file=sys.stdout))
+
+
+def _explained(name: str, target: str, settings: Settings) -> Iterable[str]:
+    """What is known of an object, as lines."""
+    evidence = gather(target, settings)
+    placement = evidence.placement
+    try:
+        found = object_named(placement, name)
+    except UsageError:
+        if name not in RULES:
+            raise
+        raise UsageError(
+            repr(name), "is a rule", f"placement-checks verify {target} --rule {name}"
+        ) from None
+    verdicts = verify(evidence, [settings.policy]).verdicts
+    if isinstance(found, Device):
+        return list(explained_device(placement, found, verdicts))
+    return list(explained_op(placement, found.name, verdicts))

@@ -34,6 +34,65 @@ def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+class ProgramCommand(click.Command):
+    """A command that takes the arguments of a program behind ``--``, as ``args``."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        own, behind = args, list[str]()
+        if "--" in args:
+            at = args.index("--")
+            own, behind = args[:at], args[at + 1 :]
+        rest = super().parse_args(context, own)
+        context.params["args"] = tuple(behind)
+        return rest
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(context), "[-- ARGS]"]
+
+
+def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --v1, --let and --limit."""
+    for option in (
+        click.option(
+            "--limit",
+            type=click.FloatRange(0, min_open=True),
+            metavar="SECONDS",
+            help="What a program may take until its first training step; default: 300.",
+        ),
+        click.option(
+            "--let",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="What a program's source assigns to NAME.",
+        ),
+        click.option(
+            "--v1",
+            is_flag=True,
+            default=None,
+            help="The program means TensorFlow 1 by import tensorflow.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def let_of(pairs: tuple[str, ...]) -> dict[str, str]:
+    """The values that ``--let`` gives, by name.
+
+    Raises:
+        UsageError: one is no pair.
+    """
+    let: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not all(part.isidentifier() for part in name.split(".")):
+            raise UsageError(
+                f"--let {pair}", "is not NAME=VALUE", "write it like --let NUM_GPUS={gpus}"
+            )
+        let[name] = value
+    return let
+
+
 def call_settings(
     gpus: int | None, machine: str | None, soft: bool | None = None, **others: Any
 ) -> Settings:

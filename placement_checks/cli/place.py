@@ -9,7 +9,13 @@ from pathlib import Path
 import click
 
 from placement_checks.analysis.transfers import copies, transfers
-from placement_checks.cli.options import call_settings, machine_options
+from placement_checks.cli.options import (
+    ProgramCommand,
+    call_settings,
+    let_of,
+    machine_options,
+    program_options,
+)
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.placement import Placement
 from placement_checks.logs import Record, text_of
@@ -21,9 +27,10 @@ from placement_checks.verification import configuration
 from placement_checks.verification.targets import gather
 
 
-@click.command("place")
+@click.command("place", cls=ProgramCommand)
 @click.argument("target")
 @machine_options
+@program_options
 @click.option("--transfers", "shows_transfers", is_flag=True, help="What a step copies instead.")
 @click.option(
     "--rows",
@@ -36,6 +43,10 @@ def command(
     gpus: int | None,
     machine: str | None,
     soft: bool | None,
+    v1: bool | None,
+    let: tuple[str, ...],
+    limit: float | None,
+    args: tuple[str, ...],
     shows_transfers: bool,
     rows: int | None,
 ) -> int:
@@ -48,7 +59,7 @@ def command(
     """
     if rows is not None and not shows_transfers:
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
-    call = call_settings(gpus, machine, soft)
+    call = call_settings(gpus, machine, soft, v1=v1, let=let_of(let), limit=limit, args=args)
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
     with stdout_for_report(), shown():
         placement = gather(target, settings).placement

@@ -15,10 +15,12 @@ from rich.console import Console
 
 from placement_checks.cli import FAILED
 from placement_checks.cli.files import written
+from placement_checks.cli.options import ProgramCommand, let_of, program_options
 from placement_checks.cli.output import tell
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.timing import Timing
+from placement_checks.loading.target_names import is_program
 from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome_trace import chrome_trace
 from placement_checks.report.html import page
@@ -38,9 +40,10 @@ if TYPE_CHECKING:
 _ROUNDS = 30
 
 
-@click.command("time")
+@click.command("time", cls=ProgramCommand)
 @click.argument("target")
 @click.option("--gpus", type=int, metavar="N", help="GPUs that the program is built for.")
+@program_options
 @click.option("--reference", metavar="T", help="The program for one GPU.")
 @click.option("--batch", metavar="T", help="The function batch(rng, n) that gives rows.")
 @click.option(
@@ -70,6 +73,10 @@ _ROUNDS = 30
 def command(
     target: str,
     gpus: int | None,
+    v1: bool | None,
+    let: tuple[str, ...],
+    limit: float | None,
+    args: tuple[str, ...],
     reference: str | None,
     batch: str | None,
     rows: tuple[int, ...],
@@ -86,11 +93,13 @@ def command(
     core each. The exit status is 1 if a measured ratio is over --fail-over, and 2 if one could not
     be measured there, because the machine was busy, or if anything failed.
     """
-    call = Settings(gpus=gpus, reference=reference, batch=batch)
+    call = Settings(
+        gpus=gpus, reference=reference, batch=batch, v1=v1, let=let_of(let), limit=limit, args=args
+    )
     settings = _settings(target, call)
     before = _saved(against) if against else ()
     set_thread_pools()
-    check_targets([target, settings.reference], settings.batch)
+    check_targets([target, settings.reference_target], settings.batch)
     with written(output) as stream, _timeline(timeline) as step:
         with stdout_for_report(), shown():
             gathering.prepare(placer=False)
@@ -117,7 +126,7 @@ def _settings(target: str, call: Settings) -> Settings:
             "is not used: programs are timed on this machine",
             "give --gpus N",
         )
-    if settings.reference is None:
+    if settings.reference is None and not is_program(target):
         raise UsageError(
             "",
             "no program to compare the times with is named",
@@ -137,10 +146,11 @@ def _timed(target: str, settings: Settings, rows: Sequence[int], rounds: int) ->
     from placement_checks.loading.programs import load, load_reference
     from placement_checks.run.pair import ProgramPair
 
-    assert settings.reference is not None
+    program = settings.script_of(target)
+    reference = settings.reference_target or program
     try:
-        towers = load(target, settings.gpus or 2)
-        pair = ProgramPair.of(towers, load_reference(settings.reference, towers), "auto")
+        towers = load(program, settings.gpus or 2)
+        pair = ProgramPair.of(towers, load_reference(reference, towers), "auto")
         rows_of = batch_of(settings.batch, towers.gpus)
         with doing(f"timing {target}"):
             return [_time_pair(pair, rows_of, size, rounds) for size in rows or [0]]

@@ -11,30 +11,39 @@ from typing import Any, TextIO
 import click
 from rich.console import Console
 
-from placement_checks.cli import FAILED, print_error
+from placement_checks.cli import FAILED, declaring, print_error
 from placement_checks.cli.files import written
-from placement_checks.cli.options import call_settings, machine_options
+from placement_checks.cli.options import (
+    ProgramCommand,
+    call_settings,
+    let_of,
+    machine_options,
+    program_options,
+)
 from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
+from placement_checks.report.findings import Extent
 from placement_checks.report.html import page
 from placement_checks.report.timeline_svg import picture
 from placement_checks.util.progress import counted, shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
-from placement_checks.verification.gathering import with_numbers
 from placement_checks.verification.judging import verify
+from placement_checks.verification.next_steps import next_step
+from placement_checks.verification.numbers import is_watched, with_numbers
 from placement_checks.verification.policy import parse_setting, policy_errors, rule_named
 from placement_checks.verification.targets import check_targets, gather
 
 
-@click.command("verify")
+@click.command("verify", cls=ProgramCommand)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @machine_options
+@program_options
 @click.option("--graph", metavar="T", help="The program that printed the log.")
 @click.option("--reference", metavar="T", help="The program for one GPU, to compare numbers with.")
 @click.option("--batch", metavar="T", help="The function batch(rng, n), or a saved case.")
@@ -43,18 +52,26 @@ from placement_checks.verification.targets import check_targets, gather
 @click.option("--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="A rule's field.")
 @click.option("--require-all", is_flag=True, help="A rule that could not be checked fails.")
 @click.option(
+    "--declare", is_flag=True, help="Print how to declare in pyproject.toml what is broken."
+)
+@click.option(
     "--format",
     "output_format",
     type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
 )
+@click.option("--all", "everything", is_flag=True, help="Show every finding in the text report.")
 @click.option("--output", metavar="FILE", help="Write the report to this file.")
 def command(
     targets: tuple[str, ...],
     gpus: int | None,
     machine: str | None,
     soft: bool | None,
+    v1: bool | None,
+    let: tuple[str, ...],
+    limit: float | None,
+    args: tuple[str, ...],
     graph: str | None,
     reference: str | None,
     batch: str | None,
@@ -62,20 +79,31 @@ def command(
     without: tuple[str, ...],
     sets: tuple[str, ...],
     require_all: bool,
+    declare: bool,
     output_format: str,
+    everything: bool,
     output: str | None,
 ) -> int:
     """Judge programs, graphs and logs by the rules.
 
-    TARGET is package.module:function, path/to/file.py:function, a graph file (.pb, .pbtxt, .meta),
-    a SavedModel folder or a placement log; without one, the programs of [tool.placement_checks]
-    in pyproject.toml.
+    TARGET is a program, path/to/file.py or package.module, which is run with ARGS until its first
+    training step, in a process of its own; a function of either that builds the graph,
+    path/to/file.py:function; a graph file (.pb, .pbtxt, .meta), a SavedModel folder or a placement
+    log; without one, the programs of [tool.placement_checks] in pyproject.toml. In ARGS {gpus}
+    stands for the number of GPUs, {gpu_list} for 0,1,….
+
+    A program that is run loses no files: what it deletes or overwrites is put back, and no
+    checkpoint is saved. Event files and new files are still written.
 
     The exit status is 0 where no rule is broken and at least one is kept, 1 where one is broken,
     and 2 where nothing could be checked, a rule asked for with --rule could not, or anything
     failed. With --require-all it is 1 where any rule could not be checked. Of several targets the
-    worst counts.
+    worst counts. With --declare it is 0 where all that is broken can be declared as meant.
     """
+    if declare and output_format != "text":
+        raise UsageError(
+            "--declare", f"prints lines of TOML, not {output_format}", "leave out --format"
+        )
     call = call_settings(
         gpus,
         machine,
@@ -85,20 +113,29 @@ def command(
         policy=_policy(sets),
         reference=reference,
         batch=batch,
+        v1=v1,
+        let=let_of(let),
+        limit=limit,
+        args=args,
     )
     for name in (*rules, *without):
         rule_named(name)
     jobs = _jobs(targets, call)
-    check_targets([graph, reference], batch)
+    check_targets([graph, call.reference_target], batch)
     results = _Results()
     with written(output) as stream:
         with stdout_for_report(), shown():
             for target, settings in counted(jobs, "program"):
                 results.judge(target, settings, graph)
-        _write(results, output_format, stream)
+        if declare and results.reports:
+            status = declaring.write(results.reports, results.settings, stream)
+        else:
+            extent = Extent.FULL if everything else Extent.BRIEF
+            _write(results, output_format, extent, stream, to_hold=bool(targets and not rules))
+            status = results.status(rules, require_all)
     for error in results.errors:
         print_error(error, details=output_format == "text")
-    return results.status(rules, require_all)
+    return max([status, *(FAILED for _ in results.errors)])
 
 
 def _policy(sets: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -128,6 +165,12 @@ def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
         (target, call.defaulting_to(own).defaulting_to(configured.settings))
         for target, own in configured.programs
     ]
+    if call.args and not targets:
+        raise UsageError(
+            f"-- {call.args[0]}",
+            "is for a program, and none is named",
+            "name it before: placement-checks verify train.py -- " + call.args[0],
+        )
     if not jobs:
         raise UsageError(
             "", "there is nothing to verify", "name a target such as train.py:build_towers"
@@ -140,6 +183,7 @@ class _Results:
     """What verifying the targets gave; an error in one does not stop the others."""
 
     reports: list[Report] = field(default_factory=list)
+    settings: list[Settings] = field(default_factory=list)  # of each report
     errors: list[PlacementError] = field(default_factory=list)
 
     def judge(self, target: str, settings: Settings, graph: str | None) -> None:
@@ -156,6 +200,7 @@ class _Results:
             self.errors.append(as_error(target, fault))
         else:
             self.reports.append(report)
+            self.settings.append(settings)
             self.errors += report.errors
 
     def _not_placed(self, fault: Exception, requested: Evidence) -> Evidence:
@@ -169,7 +214,8 @@ class _Results:
 
     def _with_numbers(self, evidence: Evidence, target: str, settings: Settings) -> Evidence:
         """The evidence with what running it gives, if a reference is named."""
-        if settings.reference is None:
+        reference = settings.reference_target
+        if reference is None and not is_watched(evidence):
             if settings.batch is not None:
                 raise UsageError(
                     f"--batch {settings.batch}",
@@ -180,7 +226,7 @@ class _Results:
         try:
             return with_numbers(
                 evidence,
-                settings.reference,
+                reference,
                 settings.batch,
                 policies=[settings.policy],
                 only=settings.rules,
@@ -201,16 +247,20 @@ class _Results:
         return max([*statuses, *(FAILED for _ in self.errors)])
 
 
-def _write(results: _Results, output_format: str, stream: TextIO) -> None:
+def _write(
+    results: _Results, output_format: str, extent: Extent, stream: TextIO, *, to_hold: bool
+) -> None:
     if output_format == "json":
         stream.write(json_report.render(results.reports, results.errors) + "\n")
-    elif output_format == "html":
+        return
+    step = None if results.errors else next_step(results.reports, to_hold=to_hold)
+    if output_format == "html":
         pictures = [
             picture(evidence.trace, evidence.placement.program)
             for evidence in (report.evidence for report in results.reports)
             if evidence.trace
         ]
-        write = partial(text_report.write, results.reports)
+        write = partial(text_report.write, results.reports, extent=Extent.FOLDED, next_step=step)
         stream.write(page("placement_checks", write, pictures))
     elif results.reports:
-        text_report.write(results.reports, Console(file=stream))
+        text_report.write(results.reports, Console(file=stream), extent, step)

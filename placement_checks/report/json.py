@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from placement_checks.util.printable import printable
 
 if TYPE_CHECKING:
     from placement_checks.core.errors import PlacementError
-    from placement_checks.core.results import Report, Verdict
+    from placement_checks.core.results import Finding, Report, Verdict
 
 SCHEMA = 2
 # The distributions that hold it.
@@ -78,6 +77,7 @@ def _program(report: Report) -> dict[str, Any]:
         "machine": str(placement.machine) if placement.machine else None,
         "placer": placement.placer,
         "devices": measurement.devices if measurement else None,
+        "notes": list(report.evidence.notes),
         "rules": [_rule(verdict) for verdict in report.verdicts],
     }
 
@@ -89,8 +89,26 @@ def _rule(verdict: Verdict) -> dict[str, Any]:
         "evidence": verdict.evidence,
         "reason": verdict.reason,
         "note": verdict.note,
-        "findings": [asdict(finding) for finding in verdict.findings],
+        "findings": [_finding(finding) for finding in verdict.findings],
     }
     if verdict.figures:
         document["figures"] = list(verdict.figures)
     return document
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "object": finding.object,
+        "op": finding.op,
+        "evidence": finding.evidence,
+        "expected": finding.expected,
+        "found": finding.found,
+        "where": finding.where,
+        "path": list(finding.path),
+        "message": finding.message,
+        "consequence": finding.consequence,
+        "fix": finding.fix,
+        "frames": list(finding.frames),
+        "device_line": finding.device_line,
+        "follows": finding.follows,
+    }

@@ -9,60 +9,97 @@ from rich.console import Console
 from rich.text import Text
 
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Report, Verdict
-from placement_checks.report.console import show
-from placement_checks.report.error_bars import picture
-from placement_checks.report.finding_lines import finding_lines
+from placement_checks.core.results import Report
+from placement_checks.report.console import Fold, show
+from placement_checks.report.findings import Extent, findings_lines
+from placement_checks.report.grid import grid
+from placement_checks.report.rule_table import STATES, names_by_state, rule_table
+from placement_checks.report.sections import Sections
+from placement_checks.report.wrapping import wrapped
 from placement_checks.util.text import file_size, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
+    from placement_checks.core.missing import Missing
 
-_STATES = {
-    "kept": ("KEPT", "green"),
-    "broken": ("BROKEN", "bold red"),
-    "not-checked": ("NOT CHECKED", "yellow"),
-}
+_LINES = 60  # of a program
+_LAST_LINES = 4  # that follow the findings: the counts, and what to do next
+_TITLE_WIDTH = 160  # of the program, its machine and placer
+_WIDEST = 200  # of what to do next, which may hold a command to be copied
+_NOTES = 6  # lines of them
 _PLACERS = {
     "phantom": "TensorFlow's placer, devices that need not exist",
     "session": "TensorFlow's placer, the devices of this machine",
 }
 
 
-def write(reports: Sequence[Report], console: Console) -> None:
-    """Print the verdicts of every program, its findings, and the count last."""
+def write(
+    reports: Sequence[Report],
+    console: Console,
+    extent: Extent = Extent.BRIEF,
+    next_step: str | None = None,
+) -> None:
+    """Print the verdicts of every program, its findings, the count, and what to do next.
+
+    Args:
+        reports: one a program; of several there is a grid before them.
+        console: where to.
+        extent: how much is told of them; in brief, a program has at most 60 lines.
+        next_step: the last line; None for none.
+    """
+    if len(reports) > 1:
+        for row in grid(reports):
+            show(console, Text(row))
+        show(console, Text())
     for report in reports:
-        for line in _program(report):
+        for line in _program(report, extent):
             show(console, line)
     show(console, _count(reports))
+    if next_step is not None:
+        for part in wrapped(next_step, hanging=6, width=_WIDEST):
+            show(console, Text(part))
 
 
-def _program(report: Report) -> Iterator[Text]:
+def _program(report: Report, extent: Extent) -> Iterator[Text | Fold]:
+    sections = Sections(report.verdicts)
+    is_brief = extent is Extent.BRIEF
+    head = list(_head(report, _NOTES if is_brief else None))
+    below = list(_saved(report.evidence.measurement))
+    room = _LINES - len(head) - len(below) - _LAST_LINES - 2  # and two empty ones
+    if is_brief and report.count("broken"):
+        table = list(names_by_state(report.verdicts))
+    else:
+        table = list(rule_table(report.verdicts, sections.said_of, is_brief=is_brief))
+    yield from (*head, Text(), *table, Text())
+    yield from findings_lines(sections, extent, room - len(table))
+    yield from below
+
+
+def _head(report: Report, most: int | None) -> Iterator[Text]:
+    """The program, and what a reader should know before its verdicts."""
     placement, measurement = report.evidence.placement, report.evidence.measurement
-    yield Text.assemble((placement.program, "bold"), _conditions(placement))
+    title = f"{placement.program}{_conditions(placement)}"
+    first, *rest = wrapped(title, hanging=4, width=_TITLE_WIDTH)
+    name = Text(first)
+    name.stylize("bold", 0, len(placement.program))
+    yield name
+    yield from map(Text, rest)
+    notes = [line for note in report.evidence.notes for line in wrapped(note, hanging=4)]
+    yield from map(Text, notes[:most])
+    if notes[len(notes) if most is None else most :]:
+        yield Text("and more (--all shows it)")
     if not placement.complete:
-        yield Text(placement.complete.reason, "yellow")
+        for line in wrapped(placement.complete.reason, hanging=4, most=most):
+            yield Text(line, "yellow")
     if measurement:
-        yield Text(_run_conditions(measurement))
-    yield Text()
-    width = 2 + max((len(verdict.rule) for verdict in report.verdicts), default=0)
-    for verdict in report.verdicts:
-        label, style = _STATES[verdict.state]
-        detail = "; ".join(filter(None, (verdict.reason, verdict.note)))
-        rule = f"{verdict.rule:<{width}}"
-        line = Text.assemble("  ", (f"{label:<13}", style), rule, (detail, "dim"))
-        line.rstrip()
-        yield line
-    yield Text()
-    for verdict in report.verdicts:
-        yield from _findings(verdict)
-        if any("error" in figure for figure in verdict.figures):
-            yield Text(f"{verdict.rule}, in eps of the largest value", "bold")
-            yield from picture(verdict.figures)
-            yield Text()
+        yield from map(Text, wrapped(_run_conditions(measurement), hanging=4))
+
+
+def _saved(measurement: Measurement | Missing) -> Iterator[Text]:
     if measurement and measurement.saved:
         size = file_size(measurement.saved_bytes)
-        yield Text(f"The rows and first values are saved ({size}): --batch {measurement.saved}")
+        yield Text(f"To run it again with the same rows ({size}):")
+        yield Text(f"  --batch {measurement.saved}")
         yield Text()
 
 
@@ -84,23 +121,8 @@ def _run_conditions(measurement: Measurement) -> str:
     return f"run beside {measurement.reference}, on {on}"
 
 
-def _findings(verdict: Verdict) -> Iterator[Text]:
-    if not verdict.findings:
-        return
-    yield Text.assemble(
-        (verdict.rule, "bold red"), f": {plural(len(verdict.findings), 'finding')}"
-    )
-    for line in finding_lines(verdict.findings):
-        text = Text(line)
-        text.highlight_regex(r"^  \S+:\d+(?=:)", "cyan")
-        text.highlight_regex(r"^    fix:", "green")
-        text.highlight_regex(r"^      .*", "dim")
-        yield text
-    yield Text()
-
-
 def _count(reports: Sequence[Report]) -> Text:
-    counts = {state: sum(report.count(state) for report in reports) for state in _STATES}
+    counts = {state: sum(report.count(state) for report in reports) for state in STATES}
     states = ", ".join(f"{count} {state.replace('-', ' ')}" for state, count in counts.items())
     return Text(
         f"{plural(len(reports), 'program')}, rules: {states}.",

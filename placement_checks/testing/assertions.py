@@ -41,7 +41,9 @@ def assert_no_fallback(
     that fell, by colocation or by a reference, are named with it.
 
     Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
-    resource to the host it was asked for, such as its reads and its initialisation test.
+    resource to the host it was asked for, such as its reads and its initialisation test; texts,
+    summaries, assertions, printed lines, savers, and what only these take; the switch of a
+    predicate that is on the host.
 
     `allow` lists op types, op names or patterns of names that may fall back.
 
@@ -58,6 +60,7 @@ def assert_variables_on_host(
     evidence: Evidence | Placement,
     device: str | Sequence[str] | None = None,
     allow: str | Sequence[str] | None = None,
+    local: str | Sequence[str] | None = None,
 ) -> None:
     """Assert `variables-on-host`.
 
@@ -71,18 +74,26 @@ def assert_variables_on_host(
     A variable that asks for no device is a finding too, wherever it ends: the next machine may put
     it elsewhere. One that asks only for a job is judged by where it was put.
 
+    What is one tower's own is right on that tower's GPU, and judged like the others elsewhere: a
+    copy of a mirrored variable, its slots and statistics, what the tower adds up to be shown, and
+    examples that are kept in variables which are neither trained nor saved. So is a part of one
+    model that is split among GPUs, with its slots, on the one GPU that reads it.
+
     `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
     matches any task. In a cluster /job:ps/cpu:0 says more than /cpu:0, which every task has.
+    `local` names the devices of local variables, which are in neither of the collections
+    TRAINABLE_VARIABLES and GLOBAL_VARIABLES, if they are others.
     `allow` lists variables, or patterns such as table/part_*, that may sit anywhere.
 
     Parameters and their defaults:
       variables-on-host.device = '/cpu:0'
       variables-on-host.allow = ()
+      variables-on-host.local = ()
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "variables-on-host", device=device, allow=allow)
+    check_rule(evidence, "variables-on-host", device=device, allow=allow, local=local)
 
 
 def assert_variables_shared(
@@ -104,8 +115,14 @@ def assert_variables_shared(
     is built with 1 and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must not grow.
     An optimiser slot may only be added along with its variable.
 
+    Mirrored variables are shared too: each tower has a copy, and the same sum of gradients updates
+    all of them. A finding is the copy that takes another sum, such as its own tower's gradients,
+    or none. What goes with copies may be each tower's own: slots, averages, statistics and frozen
+    weights. So may be variables in which each tower adds up what is only shown.
+
     What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
     trained, but global_variables_initializer() does not set it and a Saver does not save it.
+    Copies may be local: they are set to the values of the first, and saved as that one.
 
     `allow` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
     purpose.
@@ -242,11 +259,17 @@ def assert_losses_apart(
     the second tower's loss then contains the first one's, whose examples count twice, and
     regularisation counts once more with every tower.
 
-    A loss depends on another tower if it contains what that tower computes with a variable that
-    its own tower reads as well. Layers that one GPU computes for all towers are no breach.
+    A loss contains another tower's if a part that is added to it, or averaged, is the other's and
+    not its own; if it depends on what the other computes, and the other does not depend on its
+    tower; or if it has a penalty on the weights twice that each tower makes, its own and the
+    other's. It counts what the other computes of examples with a variable that both read, or have
+    copies of: a layer that one GPU computes for all towers is no breach.
 
-    `allow` lists losses, or patterns, that read other towers on purpose, such as by moments of
-    batch normalisation that all towers share.
+    Towers that depend on each other alike are meant to, by moments of batch normalisation that all
+    share or a loss over the examples of all: the note names the op at which they meet. Two towers
+    of which each takes the other's values by mistake look the same.
+
+    `allow` lists losses, or patterns, that read other towers on purpose.
 
     Parameters and their defaults:
       losses-apart.allow = ()
@@ -271,7 +294,9 @@ def assert_gradients_colocated(
 
     TensorFlow records the forward op of each backward op; in a saved graph without
     that, the name of the op says it, and so does the finding. A backward op on a GPU may have a
-    forward op on the host, such as a lookup in a table that the host holds.
+    forward op on the host, such as a lookup in a table that the host holds. It may be on its own
+    tower's GPU if the forward op is bound to a variable on another one, or is made once for
+    several towers.
 
     `allow` lists op types, op names or patterns of names that may sit elsewhere.
 
@@ -299,6 +324,9 @@ def assert_averaging_on_host(
     the gradients are taken of one loss of all towers, TensorFlow adds them up in the backward
     pass, on the first tower's GPU unless told otherwise.
 
+    Sums that only copies of mirrored variables take are not judged: each GPU needs one, wherever
+    it is made. Collective ops, such as those of NCCL, bring gradients together on no device.
+
     `device` is a name or a list of names; a partial one such as /job:ps matches any task.
 
     Parameters and their defaults:
@@ -322,8 +350,8 @@ def assert_every_tower_counts(
     gradients are applied alone, one tower's are taken twice, or one variable's gradient is lost
     behind a tf.stop_gradient.
 
-    Judged for each variable by the towers that read it. Gradients that are summed up over steps,
-    in variables or accumulators, count.
+    Judged for each variable by the towers that read it, or a copy of it where it is mirrored.
+    Gradients that are summed up over steps, in variables or accumulators, count.
 
     `allow` lists variables, or patterns, that not all towers train, on purpose.
 
@@ -348,6 +376,12 @@ def assert_one_update(
     makes N steps of one, each with a part of the batch. An optimiser that is applied to two groups
     of variables moves its own scalars, such as Adam's powers of beta, twice. A counter that grows
     by two, or not at all, makes the learning rate decay at the wrong time.
+
+    A counter is what the collection GLOBAL_STEP holds, and a whole number that starts at 0, that
+    the step reads, and that nothing but its initialiser sets. So is a fraction that only updates
+    depend on, by way of what is computed with it, such as the decay of the rate. If an op that is
+    not part of the step adds to a counter, the rule is not checked: the program may run that op
+    beside the step.
 
     Updates in branches of which one is taken count once; updates without a gradient, such as
     clipped weights or a decay, do not count.
@@ -414,6 +448,34 @@ def assert_randomness_apart(
     check_rule(evidence, "randomness-apart", allow=allow)
 
 
+def assert_trainables_trained(
+    evidence: Evidence | Placement,
+    frozen: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `trainables-trained`.
+
+    The step updates every trainable variable that a loss reads.
+
+    A variable keeps its initial value if its gradient is averaged and not applied, or only shown
+    in a summary; if no loss reads it, so that it has no gradient; or if the step of the reference
+    updates it, and this one does not.
+
+    A program that trains some of its variables on purpose takes no gradients of the others: those
+    are no findings. Nor is a variable that another step updates, as of two networks that are
+    trained in turn. TensorFlow computes the gradients of all inputs of an op; one that does not
+    leave the backward pass was not asked for.
+
+    `frozen` lists variables, or patterns such as resnet/*, that are meant to stay.
+
+    Parameters and their defaults:
+      trainables-trained.frozen = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "trainables-trained", frozen=frozen)
+
+
 def assert_names_portable(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
@@ -434,6 +496,9 @@ def assert_names_portable(
     number: tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
     variables and go with them.
 
+    Copies of mirrored variables are named after towers, as they must: a checkpoint holds one of
+    them. Beside a reference the first copy counts. Local variables are in no checkpoint.
+
     `allow` lists variables, or patterns, that are named so on purpose.
 
     Parameters and their defaults:
@@ -452,15 +517,21 @@ def assert_update_ops_run(
 ) -> None:
     """Assert `update-ops-run`.
 
-    The statistics updates are part of the step, of every tower or of the declared one.
+    The statistics updates are part of the step, of every tower or of one.
 
     Batch normalisation keeps the moments that evaluation uses by ops that the step must run:
-    those of the collection UPDATE_OPS, and those that assign what a tower computes of its examples
-    to a variable that is not trained. Left out of the train op they never run, and evaluation uses
-    the initial values.
+    those of the collection UPDATE_OPS, and those that assign what a tower computes on the way to
+    its loss to a variable that is not trained. Left out of the train op they never run, and
+    evaluation uses the initial values. What another step of the program runs is that step's.
 
-    `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0; those of
-    the others may be left out. `allow` lists updates, or patterns, that are run by themselves.
+    Many programs run the updates of one tower alone, which are as good. That is kept, with a note,
+    unless it is the last tower: its updates are what a loop over the towers leaves behind. It is
+    kept as well if the program has a group for each tower's updates, and so has chosen one. If the
+    step runs none, and a group apart from it waits for all or for those of the first tower, the
+    rule is not checked: nothing tells whether the program runs that group.
+
+    `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0, or "all".
+    `allow` lists updates, or patterns, that are run by themselves.
 
     Parameters and their defaults:
       update-ops-run.tower = ''
@@ -574,6 +645,9 @@ def assert_session_memory(
     program on the same machine fails, or runs on the CPU. `gpu_options.allow_growth`,
     `per_process_gpu_memory_fraction`, and `visible_device_list`, which leaves the other GPUs
     alone, change that; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
+
+    Most programs set none of these, and are the only one on their machine: the rule is then not
+    checked, unless `fraction` or `others` are declared.
 
     `fraction` is the largest share of a GPU's memory that may be taken. `others` are the programs
     that run on the same machine, each by its gpu_options: what they and this one take of a GPU is
@@ -693,6 +767,11 @@ def assert_weights_equal(
     is next to zero: those are left out, and a fiftieth of a variable's change is no difference.
     After the last step both programs are given the reference's variables, and the gradients are
     compared once more: copies that no step refreshes show there, whatever the optimiser hides.
+
+    A step may read a variable and update it in no set order, as one that groups moving averages
+    with the update: `tf.group(train_op, averages.apply(variables))`. What an average takes is then
+    the value before or after, in one GPU's program too, as it happens. It is left out, which the
+    note says; under `tf.control_dependencies([train_op])` it is compared.
 
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
 

@@ -1,18 +1,25 @@
-"""What the assertions share: they list every finding once, with its line and the fix."""
+"""What the assertions share: they tell what they find once, with its line and the fix."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import NOT_ASKED, Placement
 from placement_checks.core.results import Report, Verdict
-from placement_checks.report.finding_lines import finding_lines
+from placement_checks.report.budget import dealt
+from placement_checks.report.finding_lines import costs, finding_lines, first_lines
+from placement_checks.report.groups import grouped
+from placement_checks.report.sections import Sections
 from placement_checks.testing import running_test
+from placement_checks.testing.naming import program_name
 from placement_checks.util.printable import printable
 from placement_checks.util.text import file_size, plural
 from placement_checks.verification.judging import verify
+
+_LINES = 40  # of the findings of a rule
+_HINT = "pytest -vv shows them"
 
 
 def assert_rules(
@@ -35,8 +42,7 @@ def assert_rules(
     __tracebackhide__ = True
     evidence = Evidence.of(evidence)
     verdicts = _verdicts(verify(evidence, only=rules))
-    broken = [_message(evidence, verdict) for verdict in verdicts if verdict.state == "broken"]
-    if broken:
+    if broken := messages(evidence, verdicts):
         raise AssertionError("\n\n".join(broken))
     unchecked = [
         verdict
@@ -86,9 +92,8 @@ def _verdicts(report: Report) -> Sequence[Verdict]:
     error, *others = report.errors
     for other in others:
         error.add_note(str(other))
-    for verdict in report.verdicts:
-        if verdict.state == "broken":
-            error.add_note(_message(report.evidence, verdict))
+    for message in messages(report.evidence, report.verdicts):
+        error.add_note(message)
     raise error
 
 
@@ -96,7 +101,7 @@ def _not_checked(evidence: Evidence, verdict: Verdict) -> NoReturn:
     """Fail a test whose rule was not checked; skip it where no placer can answer here."""
     __tracebackhide__ = True
     message = printable(
-        f"{verdict.rule} could not be checked on {evidence.placement.program}: {verdict.reason}"
+        f"{verdict.rule} could not be checked on {program_name(evidence)}: {verdict.reason}"
     )
     if _cannot_be_placed(evidence.placement):
         import pytest
@@ -110,16 +115,42 @@ def _cannot_be_placed(placement: Placement) -> bool:
     return not placement.assigned and placement.assigned != NOT_ASKED and not placement.refusals
 
 
-def _message(evidence: Evidence, verdict: Verdict) -> str:
+def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
+    """One for each broken rule; of one that follows from another no more than that."""
+    sections = Sections(verdicts)
+    return [
+        _message(
+            evidence,
+            verdict,
+            None if running_test.all_findings else sections.cause_of(verdict.rule),
+        )
+        for verdict in verdicts
+        if verdict.state == "broken"
+    ]
+
+
+def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> str:
     placement, measurement = evidence.placement, evidence.measurement
     machine = f" on {placement.machine}" if placement.machine else ""
     headline = (
-        f"{verdict.rule} is broken by {placement.program}{machine}: "
+        f"{verdict.rule} is broken by {program_name(evidence)}{machine}: "
         f"{plural(len(verdict.findings), 'finding')}"
     )
-    lines = [headline, *finding_lines(verdict.findings)]
+    if cause and not running_test.all_findings:
+        return printable(f"{headline}, which follow from {cause} ({_HINT})")
+    lines = [headline, *_findings(verdict)]
     if verdict.evidence == "executed" and measurement and measurement.saved:
         size = file_size(measurement.saved_bytes)
         what = f"the rows and first values are saved ({size})"
         lines.append(f"  {what}: batch='{measurement.saved}'")
     return "\n".join(map(printable, lines))
+
+
+def _findings(verdict: Verdict) -> Iterator[str]:
+    groups = grouped(verdict.findings)
+    if running_test.all_findings:
+        told = finding_lines(groups, everything=True)
+    else:
+        (shown,) = dealt([costs(groups)], _LINES)
+        told = first_lines(groups, max(1, shown), _HINT)
+    yield from (line.text for line in told)

@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 def place(request: pytest.FixtureRequest) -> Place:
     """Place a program or graph on GPUs that need not exist: ``place(build, gpus=2)``.
 
-    The call takes a builder, a ``tf.Graph``, a target such as ``train.py:build_towers`` or the
-    path of a saved graph, and the keywords ``gpus`` (default 2), ``machine`` (a `Machine` or its
-    written form) and ``soft``. With ``reference``, the program for one GPU, and ``batch`` both
-    are run, for the rules on numbers. It returns `Evidence` for the ``assert_*`` functions.
+    The call takes a builder or a function that trains, a ``tf.Graph``, what ``with watch()``
+    yields, a target such as ``train.py:build_towers``, the path of a saved graph, or a whole
+    program, ``train.py``, with its ``args``; and the keywords ``gpus`` (default 2), ``machine``
+    (a `Machine` or its written form) and ``soft``. With ``reference``, the program for one GPU,
+    and ``batch`` both are run, for the rules on numbers. It returns `Evidence` for the
+    ``assert_*`` functions.
     What the call leaves open is taken from the marks of the test, and then from
     ``[tool.placement_checks]``.
     """
     from placement_checks.core.errors import UsageError
     from placement_checks.testing.checking import assert_rules
-    from placement_checks.verification import configuration, gathering
+    from placement_checks.verification import configuration, gathering, numbers
 
     item = request.node
     placement_marks = list(item.iter_markers("placement"))
@@ -61,7 +63,7 @@ def place(request: pytest.FixtureRequest) -> Place:
         policy = settings.defaulting_to(configuration.Settings(policy=evidence.policy)).policy
         evidence = replace(evidence, policy=policy)
         if reference is not None:
-            evidence = gathering.with_numbers(evidence, reference, batch, devices=devices)
+            evidence = numbers.with_numbers(evidence, reference, batch, devices=devices)
         if rules:
             is_one = evidence.machine is not None and evidence.machine.towers == 1
             assert_rules(evidence, *rules, one_tower=one_tower if is_one else ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -22,5 +23,9 @@ class Place(Protocol):
         soft: bool | None = ...,
         reference: Target | None = ...,
         batch: Batch = ...,
+        args: Sequence[str] = ...,
+        v1: bool = ...,
+        let: Mapping[str, str] = ...,
+        limit: float | None = ...,
     ) -> Evidence:
         """Place a program or graph; defaults come from the marks and the configuration."""

@@ -113,6 +113,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
     running_test.observers.append(record)
     running_test.devices = marks.devices_of(item.config)
+    running_test.all_findings = item.config.get_verbosity() > 1
     before = isolation.before_test()
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
     try:

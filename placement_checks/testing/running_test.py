@@ -14,3 +14,5 @@ if TYPE_CHECKING:
 observers: list[Callable[[Evidence, Verdict], None]] = []
 # Where programs are run whose numbers are compared; the plugin sets what its option says.
 devices: Devices = "auto"
+# Whether messages name all that was found; the plugin sets it for ``-vv``.
+all_findings = False

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from placement_checks.testing import checking, running_test
 from placement_checks.verification import configuration
-from placement_checks.verification.gathering import requested, with_numbers
+from placement_checks.verification.gathering import requested
+from placement_checks.verification.numbers import with_numbers
 from placement_checks.verification.policy import Policy
 
 if TYPE_CHECKING:

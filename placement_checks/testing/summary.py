@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from placement_checks.testing.naming import program_name
+
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.results import Verdict
@@ -18,7 +20,7 @@ _PROPERTY = "placement"
 def recorded(evidence: Evidence, verdict: Verdict) -> tuple[str, str]:
     """A verdict as a property of a test, which xdist carries from its workers."""
     facts = {
-        "program": evidence.placement.program,
+        "program": program_name(evidence),
         "on": _conditions(evidence, verdict),
         "rule": verdict.rule,
         "state": verdict.state,

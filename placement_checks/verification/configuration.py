@@ -14,6 +14,13 @@ target = "train.py:build_towers"
 reference = "train.py:build_single"     # run beside it, for the rules on numbers
 batch = "train.py:batch"
 
+[[tool.placement_checks.programs]]      # a whole program, until its first training step
+target = "cifar10.py"
+args = ["--num_gpus={gpus}"]
+v1 = true
+let = { BATCH = 32 }
+limit = 600
+
 [[tool.placement_checks.programs]]
 target = "train.py:build_single"
 gpus = 1
@@ -22,6 +29,7 @@ policy.variables-on-host.device = "/gpu:0"
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +39,9 @@ from typing import Annotated, Any
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.machines import Machine
+from placement_checks.core.program import Target
 from placement_checks.loading.calls import parted
+from placement_checks.loading.target_names import is_module_name, is_program, kind_of, script_of
 from placement_checks.util.text import close_matches
 from placement_checks.verification.fields import collecting, converted
 from placement_checks.verification.policy import policy_errors, rule_named
@@ -49,6 +59,10 @@ class Settings:
     policy: Annotated[Mapping[str, Any], "a table of rules"] = field(default_factory=dict)
     reference: Annotated[str | None, "the program for one GPU, such as 'train.py:single'"] = None
     batch: Annotated[str | None, "a batch function, such as 'train.py:batch'"] = None
+    args: Annotated[tuple[str, ...], "a list of arguments"] = ()
+    v1: Annotated[bool | None, "true or false"] = None
+    let: Annotated[Mapping[str, Any], "a table of names and values"] = field(default_factory=dict)
+    limit: Annotated[float | None, "a number of seconds"] = None
 
     def defaulting_to(self, outer: Settings) -> Settings:
         """These settings; what they leave open is taken from ``outer``."""
@@ -65,7 +79,33 @@ class Settings:
             },
             self.reference or outer.reference,
             self.batch or outer.batch,
+            self.args or outer.args,
+            outer.v1 if self.v1 is None else self.v1,
+            {**outer.let, **self.let},
+            outer.limit if self.limit is None else self.limit,
         )
+
+    def script_of(self, target: str) -> Target:
+        """The target, or the program that it names, with its arguments.
+
+        Raises:
+            UsageError: it is no program, and something is given that only programs take.
+        """
+        let = {name: str(value) for name, value in self.let.items()}
+        return script_of(target, self.args, v1=bool(self.v1), let=let, limit=self.limit)
+
+    @property
+    def reference_target(self) -> Target | None:
+        """The program for one GPU that is named; a whole one may have arguments of its own.
+
+        They stand behind it: ``"train_single.py --rows=8"``.
+        """
+        if self.reference is None:
+            return None
+        name, *args = shlex.split(self.reference) or [""]
+        if not is_program(name):
+            return self.reference
+        return script_of(name, args, v1=bool(self.v1), limit=self.limit)
 
 
 @dataclass(frozen=True)
@@ -175,14 +215,21 @@ def _fields(
 
 
 def _from_file(target: str, file: Path) -> str:
-    """Paths in targets are relative to the file of the configuration."""
+    """Paths in targets are relative to the file of the configuration; modules have no path.
+
+    The arguments of a program that is named as a reference stay behind it.
+    """
+    program, blank, args = target.partition(" ")
+    if program.endswith(".py") and blank:
+        return f"{_from_file(program, file)} {args}"
     bare, arguments = parted(target)
     path, colon, function = bare.rpartition(":")
     if not colon:
         path, function = target, ""
-    if colon and not path.endswith(".py"):
-        return target
     absolute = file.parent / path
+    is_module = is_module_name(path) and kind_of(absolute) == "nothing"
+    if not path.endswith(".py") and (colon or is_module):
+        return target
     here = Path.cwd()
     shown = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
     return f"{shown}{colon}{function}{arguments}"

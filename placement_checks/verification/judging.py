@@ -11,6 +11,7 @@ from placement_checks.core.results import Report, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.util.garbage import gc_paused
 from placement_checks.util.progress import doing
+from placement_checks.verification.causes import with_causes
 from placement_checks.verification.policy import Policy, policy_errors, rules_for
 
 
@@ -37,7 +38,10 @@ def verify(
     evidence = Evidence.of(evidence)
     rules = rules_of(evidence, policies, only, without)
     with doing(f"judging {evidence.placement.program}"), gc_paused():
-        return Report(evidence, [_judged(rule, evidence) for rule in rules])
+        verdicts = [_judged(rule, evidence) for rule in rules]
+    return Report(
+        evidence, with_causes(verdicts, {rule.name: rule.explained_by for rule in rules})
+    )
 
 
 def _judged(rule: Rule, evidence: Evidence) -> Verdict:

@@ -9,7 +9,9 @@ from pathlib import Path
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
-from placement_checks.loading.targets import GRAPH_SUFFIXES, check, kind_of
+from placement_checks.core.program import Target
+from placement_checks.core.script import Script
+from placement_checks.loading.target_names import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.logs import STDIN, read_logs
 from placement_checks.util.progress import doing
 from placement_checks.verification import gathering
@@ -29,16 +31,16 @@ def gather(
     for; it gives the evidence instead.
     """
     check_targets([target, graph])
-    if not is_log(target) or (graph is not None and not is_log(graph)):
-        gathering.prepare()
     if is_log(target):
         return _of_log(target, settings, graph)
     if graph is not None:
         raise UsageError(
             "--graph", f"is for placement logs, and {target} is not one", "leave it out"
         )
+    program = settings.script_of(target)
+    gathering.prepare()
     gpus, machine = _gpus(settings), _machine(settings)
-    request = gathering.request(target, gpus=gpus, machine=machine, soft=settings.soft)
+    request = gathering.request(program, gpus=gpus, machine=machine, soft=settings.soft)
     try:
         return request.placed()
     except Exception as fault:
@@ -56,29 +58,40 @@ def is_log(target: str) -> bool:
     return is_other and kind_of(target) in ("file", "other")
 
 
-def check_targets(targets: Iterable[str | None], batch: str | None = None) -> None:
+def check_targets(targets: Iterable[Target | None], batch: str | None = None) -> None:
     """Check targets and a batch as far as that needs no TensorFlow.
 
     Raises:
         InputError: one of them does not exist, or is of an unknown kind.
     """
     for target in targets:
-        if target is not None and not is_log(target):
+        if isinstance(target, Script):
+            check(target.target)
+        elif isinstance(target, str) and not is_log(target):
             check(target)
     if batch is not None:
         _check_batch(batch)
 
 
 def _of_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:
+    if graph is None and settings.args:
+        raise UsageError(
+            f"-- {settings.args[0]}",
+            f"is for a program, and {log_file} is a placement log",
+            "name the program that printed it: --graph train.py",
+        )
+    program = None if graph is None else settings.script_of(graph)
+    if program is not None:
+        gathering.prepare()
     machine = _machine(settings)
     if machine is None and settings.gpus is not None:
         machine = Machine.local(settings.gpus)
     with doing(f"reading {log_file}"):
         log = read_logs([log_file])
-    if graph is None:
+    if program is None:
         return Evidence(log.placement(machine))
-    program = gathering.requested(graph, gpus=_gpus(settings))
-    return replace(program, placement=log.placement(machine, program.placement))
+    asked = gathering.requested(program, gpus=_gpus(settings))
+    return replace(asked, placement=log.placement(machine, asked.placement))
 
 
 def _gpus(settings: Settings) -> int:

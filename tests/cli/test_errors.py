@@ -69,8 +69,9 @@ AGAIN = "; write it again, it may be cut short"
 TARGETS = {
     "nosuch.py:f": "nosuch.py: there is no such file",
     "builder.py:raises": "builder.py: there is no such file; did you mean 'builders.py'?",
-    "builders.py": "builders.py: names no function; write builders.py:build, with the builder's "
-    "name",
+    "builders.py": "builders.py: ended without a training step: 0 sessions and 0 runs, and "
+    "TensorFlow's functions and strategies are not watched yet; give it the arguments with which "
+    "it trains, behind --; or name the function that builds its graph, builders.py:build",
     "builders.py:build": "builders.py:build: there is no function 'build' in it; "
     "did you mean 'builds'?",
     "builders.py:not_a_function": "builders.py:not_a_function: 'not_a_function' is of type "
@@ -99,8 +100,8 @@ TARGETS = {
     "project's root, or give the path: path/to/file.py:function",
     "json:nope": "json:nope: there is no function 'nope' in it; "
     "name the function that builds the graph",
-    "word": "word: is not a target; write package.module:function, path/to/file.py:function or "
-    "the path of a graph",
+    "word": "word: is not a target; write path/to/file.py, path/to/file.py:function, "
+    "package.module:function or the path of a graph",
     "empty": "empty: is a folder without a saved_model.pb; name a SavedModel",
     "nosuch.pb": "nosuch.pb: there is no such file; check the path",
     "noise.pb": f"noise.pb: {GRAPH}Error parsing message%%{AGAIN}",
@@ -247,8 +248,7 @@ def test_a_bare_call_shows_the_help_and_what_to_begin_with(run: Run) -> None:
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.startswith("Usage: placement-checks ")
     assert ran.err.endswith(
-        "\nplacement-checks: no command is given; begin with: "
-        "placement-checks verify train.py:build_towers\n"
+        "\nplacement-checks: no command is given; begin with: placement-checks verify train.py\n"
     )
 
 

@@ -81,7 +81,7 @@ STAGES = {
     "placement_checks.loading.targets._load_file": None,
     "placement_checks.loading.programs.build": None,
     "placement_checks.placer.placing.placing": "placeable",
-    "placement_checks.verification.gathering._traced": "towers-overlap",
+    "placement_checks.verification.numbers._traced": "towers-overlap",
     "placement_checks.run.measuring.measure": "weights-equal",
     "placement_checks.run.pair.runnable": "gradients-equal",
 }
@@ -362,6 +362,7 @@ def test_a_placer_that_died_leaves_what_is_asked_for(
 
     assert ran.status == 2
     assert ran.out.startswith("train.py:towers on gpu*2, not placed\n")
-    assert "  NOT CHECKED  placeable             the placer: died; look at its log\n" in ran.out
+    assert "  NOT CHECKED  placeable, no-fallback, " in ran.out
+    assert ": the placer: died; look at its log\n" in ran.out
     assert "  KEPT         losses-apart" in ran.out
     assert told(ran) == ["placement-checks: the placer: died; look at its log"]

@@ -56,7 +56,7 @@ def test_a_log_that_was_cut_keeps_no_rule(run: Run, log: Path) -> None:
     )
     assert ran.status == 2
     assert ran.out.splitlines()[:2] == ["train.log.gz on gpu*1 (a placement log)", unread]
-    assert f"NOT CHECKED  variables-on-host     {unread}; " in ran.out
+    assert f"NOT CHECKED variables-on-host {unread}; " in ran.words
     assert "KEPT" not in ran.out
 
 
@@ -128,7 +128,7 @@ def test_a_log_that_ends_in_a_record(run: Run, log: Path, record: str) -> None:
     ran = run("verify", log)
 
     assert ran.status == 2
-    assert f"{log}: it ends in the middle of a record; copy it again when the process" in ran.out
+    assert f"{log}: it ends in the middle of a record; copy it again when the process" in ran.words
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,15 @@ CALLS = {
     "verify a.log --graph nosuch.py:build": FILE,
     "verify nosuch.module:build": "nosuch.module:build: there is no module 'nosuch.module'; run "
     "it from the project's root, or give the path: path/to/file.py:function",
-    "verify train.py": "train.py: names no function; write train.py:build, with the builder's "
-    "name",
-    "verify train.py(depth=50)": "train.py(depth=50): names no function; write "
-    "train.py:build(depth=50), with the builder's name",
+    "verify nosuch.py -- --num_gpus=2": FILE,
+    "verify -- --num_gpus=2": "-- --num_gpus=2: is for a program, and none is named; name it "
+    "before: placement-checks verify train.py -- --num_gpus=2",
+    "verify a.log -- --num_gpus=2": "-- --num_gpus=2: is for a program, and a.log is a placement "
+    "log; name the program that printed it: --graph train.py",
+    "verify train.py --let 3=4": "--let 3=4: is not NAME=VALUE; write it like "
+    "--let NUM_GPUS={gpus}",
+    "verify train.py(depth=50)": "train.py(depth=50): names no function, and only a function "
+    "takes arguments in brackets; write train.py:build(depth=50), with its name",
     "verify train.py:build(50)": f"train.py:build(50): {NAMELESS}",
     "verify train.py:build --reference train.py:build(50)": f"train.py:build(50): {NAMELESS}",
     "verify train.py:build --reference train.py:build --batch train.py:build(50)": "train.py:"

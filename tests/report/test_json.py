@@ -15,7 +15,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.report.json import render, versions
 
-PROGRAM = {"program", "machine", "placer", "devices", "rules"}
+PROGRAM = {"program", "machine", "placer", "devices", "notes", "rules"}
 RULE = {"rule", "state", "evidence", "reason", "note", "findings"}
 FINDING = {
     "object",
@@ -26,9 +26,11 @@ FINDING = {
     "where",
     "path",
     "message",
+    "consequence",
     "fix",
     "frames",
     "device_line",
+    "follows",
 }
 
 
@@ -63,6 +65,7 @@ def test_a_program_has_its_verdicts(report: Report) -> None:
         "machine": "gpu*1",
         "placer": "phantom",
         "devices": None,
+        "notes": [],
     }
     assert rules["placeable"] == {
         "state": "kept",
@@ -92,11 +95,13 @@ def test_a_program_has_its_verdicts(report: Report) -> None:
                 "found": "/device:GPU:0",
                 "where": "main.py:9",
                 "path": [],
-                "frames": [],
+                "frames": ["main.py:9"],
                 "device_line": None,
+                "consequence": "",
+                "follows": None,
                 "message": "variable größe sits on /device:GPU:0, not on /device:CPU:0; "
                 "it asks for /device:GPU:0",
-                "fix": "create it under tf.device('/cpu:0')",
+                "fix": "make it under `with tf.device('/cpu:0'):`",
             }
         ],
     }

@@ -17,6 +17,7 @@ from placement_checks.report import diff, log, text
 from placement_checks.report import json as json_report
 from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome_trace import chrome_trace
+from placement_checks.report.findings import Extent
 from placement_checks.report.html import Picture, page
 from placement_checks.report.timeline_svg import lanes_svg
 from placement_checks.verification.comparing import compare
@@ -52,14 +53,18 @@ def of_logs() -> str:
 
 
 FORMS: dict[str, Callable[[], str]] = {
-    "text": lambda: console_text(lambda to: text.write([verify(graph("GPU:0"))], to)),
+    "text": lambda: console_text(
+        lambda to: text.write([verify(graph("GPU:0"))] * 2, to, Extent.FULL)
+    ),
     "diff": lambda: diff.render_text(compare(graph("GPU:0", "a\rb"), graph("CPU:0"))),
     "log": of_logs,
     "timing": lambda: console_text(
         lambda to: timing_report.write_against([timing()], [], "\x1b]0;title\x07ü/中", to)
     ),
     "page": lambda: page(
-        "\x1b[2J", lambda to: text.write([verify(graph("GPU:0"))], to), [Picture(drawn(), "\x07")]
+        "\x1b[2J",
+        lambda to: text.write([verify(graph("GPU:0"))], to, Extent.FOLDED),
+        [Picture(drawn(), "\x07")],
     ),
     "json": lambda: json_report.render([verify(graph("GPU:0"))], []),
     "json of a difference": lambda: diff.render_json(compare(graph("GPU:0"), graph("CPU:0"))),

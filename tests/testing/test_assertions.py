@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from graphs import op, placement
 
 from placement_checks import (
     RULES,
+    Finding,
     Placement,
+    Verdict,
     assert_no_fallback,
     assert_no_idle_device,
     assert_placeable,
@@ -21,7 +24,7 @@ from placement_checks.core.errors import ConfigError, PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Refusal
-from placement_checks.testing import running_test
+from placement_checks.testing import checking, running_test
 
 ALL = [
     assert_placeable,
@@ -89,11 +92,12 @@ def test_message_has_source_line_path_and_fix(unsound: Placement) -> None:
         "variables-shared is broken by train.py:build on gpu*2: 1 finding\n"
         "  main.py:9: the tower on /device:GPU:1 reads w_1 where the tower on /device:GPU:0 "
         "reads w: they are trained separately\n"
-        "      w -> tower_0 (/device:GPU:0)\n"
-        "      w_1 -> tower_1 (/device:GPU:1)\n"
-        "    fix: create it once and let every tower read it: tf.compat.v1.get_variable in a "
-        "variable scope with reuse after the first tower, or one layer object called once per "
-        "tower"
+        "    each tower learns from its own part of each batch alone; what is evaluated or "
+        "exported is one tower's weights\n"
+        "    fix: tf.compat.v1.get_variable in place of tf.Variable, variable_scope in place of "
+        "name_scope in the model, and\n"
+        "        around each tower with "
+        "tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):"
     )
 
 
@@ -290,3 +294,53 @@ def test_what_is_broken_is_told_beside_a_rule_that_failed(
     first, *others = raised.value.__notes__
     assert first.startswith("train.py:build: no-fallback could not be checked: ")
     assert {note.partition(" is broken by")[0] for note in others} >= {"variables-on-host"}
+
+
+@pytest.fixture
+def doubled() -> Placement:
+    """Two towers with variables of their own, which are named after them."""
+    return placement(
+        *(
+            op(f"tower_{tower}/{name}", "VarHandleOp", "/cpu:0", "CPU:0")
+            for tower in range(2)
+            for name in "stuvwxyz"
+        ),
+        *(
+            op(
+                f"tower_{tower}/matmul_{name}", "MatMul", f"/gpu:{tower}", f"GPU:{tower}",
+                f"tower_{tower}/{name}",
+            )
+            for name in "stuvwxyz"
+            for tower in range(2)
+        ),
+    )  # fmt: skip
+
+
+def test_a_rule_that_follows_from_another_says_no_more_than_that(doubled: Placement) -> None:
+    own = Finding("w", "VarHandleOp", "requested", "", "", "w is doubled", "share it")
+    follows = replace(own, follows="variables-shared")
+    verdicts = [
+        Verdict("variables-shared", "broken", "requested", findings=[own]),
+        Verdict("names-portable", "broken", "requested", findings=[follows] * 3),
+    ]
+
+    first, second = checking.messages(Evidence(doubled), verdicts)
+
+    assert "w is doubled" in first
+    assert second == (
+        "names-portable is broken by train.py:build on gpu*2: 3 findings, which follow from "
+        "variables-shared (pytest -vv shows them)"
+    )
+
+
+def test_many_findings_are_told_in_brief_and_all_of_them_on_demand(
+    doubled: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(AssertionError) as brief:
+        assert_variables_shared(doubled)
+    monkeypatch.setattr(running_test, "all_findings", True)
+    with pytest.raises(AssertionError) as everything:
+        assert_variables_shared(doubled)
+
+    assert str(brief.value).count("\n") <= 45
+    assert all(f"tower_1/{name}" in str(everything.value) for name in "stuvwxyz")

@@ -95,14 +95,15 @@ def defects(file: str) -> list[str]:
     """What is said of the defective program in a file of that name, in any order."""
     lines = DEFECTIVE.strip().splitlines()
     line = next(i for i, text in enumerate(lines, 1) if "get_variable(" in text)
+    program = f"{file.removesuffix('.py')}:build_towers"
     return [
-        "E *AssertionError: variables-on-host is broken by build_towers on gpu?2: 2 findings",
+        f"E *AssertionError: variables-on-host is broken by {program} on gpu?2: 2 findings",
         f"E *{file}:{line}: variable w_0 sits on /device:GPU:0, not on /device:CPU:0; "
         "it asks for /device:GPU:0",
-        f"E *{file}:{line}: variable w_1 sits on /device:GPU:1, not on /device:CPU:0; *",
-        "E *AssertionError: variables-shared is broken by build_towers on gpu?2: 1 finding",
-        f"E *{file}:{line}: the tower on /device:GPU:1 reads w_1 where the tower on "
-        "/device:GPU:0 reads w_0: they are trained separately",
+        "E * likewise 1 more: w_1",
+        f"E *AssertionError: variables-shared is broken by {program} on gpu?2: 1 finding",
+        f"E *{file}:{line}: the tower on /device:GPU:1 reads w_1 where the tower on *",
+        "E *| w = tf1.get_variable(*",
     ]
 
 
@@ -132,7 +133,21 @@ def test_what_the_workers_of_xdist_find_comes_together(project: pytest.Pytester)
             "rules: 2 kept, 2 broken, 0 not checked, on gpu?2 (phantom)",
         ]
     )
-    assert (project.path / "report.xml").read_text().count('<property name="placement"') == 4
+    junit = (project.path / "report.xml").read_text()
+    assert junit.count('<property name="placement"') == 4
+    for program in ("train:build_towers", "defective:build_towers"):
+        assert junit.count(f"&quot;program&quot;: &quot;{program}&quot;") == 2
+
+
+@pytest.mark.parametrize(("option", "everything"), [("-v", False), ("-vv", True)])
+def test_how_much_messages_tell(project: pytest.Pytester, option: str, everything: bool) -> None:
+    project.makepyfile(
+        "from placement_checks.testing import running_test\n"
+        "def test_messages():\n"
+        f"    assert running_test.all_findings is {everything}\n"
+    )
+
+    project.runpytest_inprocess(option).assert_outcomes(passed=1)
 
 
 def test_it_can_be_switched_off(project: pytest.Pytester) -> None:
@@ -180,7 +195,7 @@ def test_not_checked(place):
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines_random(
         [
-            "E *variables-on-host is broken by build_towers on gpu?1: 1 finding",
+            "E *variables-on-host is broken by train:build_towers on gpu?1: 1 finding",
             "E *variables-shared could not be checked on train.py:build_towers: variables are "
             "read on /device:GPU:0 only, and it was built for one GPU",
         ]
@@ -252,9 +267,9 @@ def test_of_two(place):
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines_random(
         [
-            "E *session-memory could not be checked on build_towers: *",
-            "E *variables-shared could not be checked on build_towers: variables are read on "
-            "/device:GPU:0 only, and it was built for one GPU",
+            "E *session-memory could not be checked on train:build_towers: *",
+            "E *variables-shared could not be checked on train:build_towers: variables are read "
+            "on /device:GPU:0 only, and it was built for one GPU",
             "rules: 0 kept, 0 broken, 5 not checked, *",
         ]
     )

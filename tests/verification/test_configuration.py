@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement_checks.core.errors import ConfigError
+from placement_checks.core.script import Script
 from placement_checks.verification.configuration import Config, Settings, load
 
 AT = "tool.placement_checks"
-FIELDS = "gpus, machine, soft, rules, without, policy, reference, batch"
+FIELDS = "gpus, machine, soft, rules, without, policy, reference, batch, args, v1, let, limit"
 
 
 @pytest.fixture
@@ -94,6 +95,35 @@ def test_nearest_file_above_counts_and_paths_are_meant_from_it(
         "net:build",
         str(folder / "b/saved"),
     ]
+
+
+def test_whole_programs_and_their_references_are_named_from_it(
+    project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project(
+        """
+        [[tool.placement_checks.programs]]
+        target = "a/train.py"
+        args = ["--num_gpus={gpus}"]
+        v1 = true
+        let = { BATCH = 32, FOLDER = "data" }
+        limit = 600
+        reference = "a/single.py --rows=8"
+
+        [[tool.placement_checks.programs]]
+        target = "package.train"
+        """
+    )
+    (folder / "a").mkdir()
+    monkeypatch.chdir(folder / "a")
+
+    (train, own), (module, _) = load(folder / "a").programs
+
+    assert (train, module) == ("train.py", "package.train")
+    assert own.reference == "single.py --rows=8"
+    let = (("BATCH", "32"), ("FOLDER", "data"))
+    assert own.script_of(train) == Script("train.py", ("--num_gpus={gpus}",), True, let, 600)
+    assert own.reference_target == Script("single.py", ("--rows=8",), True, (), 600)
 
 
 def test_paths_of_targets_with_arguments_are_relative_to_the_file(

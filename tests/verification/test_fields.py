@@ -98,7 +98,11 @@ def test_a_value_that_does_not_fit(name: str, value: object, fix: str) -> None:
     ("rule", "name", "fix"),
     [
         ("variables-on-host", "devices", "did you mean 'device'?"),
-        ("variables-on-host", "name", "its fields are device, allow"),  # of the class, no field
+        (
+            "variables-on-host",
+            "name",
+            "its fields are device, allow, local",
+        ),  # of the class, no field
         ("variables-shared", "private", "its only field is allow"),
         ("placeable", "allow", "it has no fields"),
     ],

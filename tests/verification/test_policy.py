@@ -103,7 +103,7 @@ def test_made_takes_lists_for_tuples() -> None:
         ),
         (
             {"variables-on-host": {"zzz": 1}},
-            ["variables-on-host.zzz: is not a known field; its fields are device, allow"],
+            ["variables-on-host.zzz: is not a known field; its fields are device, allow, local"],
         ),
         (
             {"placeable": {"soft": True}},

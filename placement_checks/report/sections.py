@@ -1,0 +1,117 @@
+"""The findings of a program by rule: root causes apart from what follows from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.report.groups import Group, grouped
+from placement_checks.util.text import plural
+
+
+@dataclass(frozen=True)
+class Section:
+    """What is told of one rule.
+
+    Attributes:
+        rule: its name.
+        title: the rule with the number of findings; that of the picture where there are none.
+        findings: those that are told.
+        figures: what was measured, where it can be drawn.
+    """
+
+    rule: str
+    title: str
+    findings: Sequence[Finding]
+    figures: Sequence[Mapping[str, Any]] = ()
+
+    @cached_property
+    def groups(self) -> Sequence[Group]:
+        return grouped(self.findings)
+
+
+class Sections:
+    """The findings of all rules of a program.
+
+    A finding follows from a rule that has findings of its own; where it names another, it is one
+    of its own rule.
+    """
+
+    def __init__(self, verdicts: Sequence[Verdict]) -> None:
+        self._verdicts = verdicts
+        self._roots = {
+            verdict.rule
+            for verdict in verdicts
+            if any(finding.follows is None for finding in verdict.findings)
+        }
+
+    @cached_property
+    def causes(self) -> Sequence[Section]:
+        """The rules with findings of their own, or with a picture."""
+        sections = []
+        for verdict in self._verdicts:
+            own = [each for each in verdict.findings if not self._follows(each)]
+            figures = () if self.cause_of(verdict.rule) else _drawn(verdict)
+            if own or figures:
+                title = f"{verdict.rule}: {plural(len(own), 'finding')}"
+                sections.append(Section(verdict.rule, title, own, figures))
+        return sections
+
+    @cached_property
+    def consequences(self) -> Sequence[Section]:
+        """One for each rule and cause."""
+        sections = []
+        for verdict in self._verdicts:
+            for cause, number in self._numbers(verdict).items():
+                follow = "follows" if number == 1 else "follow"
+                title = f"{verdict.rule}: {plural(number, 'finding')} {follow} from {cause}"
+                findings = [each for each in verdict.findings if each.follows == cause]
+                figures = _drawn(verdict) if self.cause_of(verdict.rule) else ()
+                sections.append(Section(verdict.rule, title, findings, figures))
+        return sections
+
+    @property
+    def said_of(self) -> dict[str, str]:
+        """What the findings of a rule follow from, by its name."""
+        said = {}
+        for verdict in self._verdicts:
+            numbers, found = self._numbers(verdict), len(verdict.findings)
+            parts = [
+                f"follows from {cause}"
+                if number == found
+                else f"{number} of {found} findings follow from {cause}"
+                for cause, number in numbers.items()
+            ]
+            if parts:
+                said[verdict.rule] = "; ".join(parts)
+        return said
+
+    def cause_of(self, rule: str) -> str | None:
+        """The rule that all findings of a rule follow from; None where there is no such one."""
+        (verdict,) = (each for each in self._verdicts if each.rule == rule)
+        causes = {each.follows if self._follows(each) else None for each in verdict.findings}
+        return causes.pop() if len(causes) == 1 else None
+
+    def _numbers(self, verdict: Verdict) -> Mapping[str, int]:
+        """How many findings of a rule follow from each other one."""
+        return Counter(
+            str(finding.follows) for finding in verdict.findings if self._follows(finding)
+        )
+
+    def _follows(self, finding: Finding) -> bool:
+        return finding.follows in self._roots
+
+
+def _drawn(verdict: Verdict) -> Sequence[Mapping[str, Any]]:
+    """The figures of a rule that a picture tells apart: not if all differ by the same ratio."""
+    figures = [figure for figure in verdict.figures if "error" in figure]
+    kinds = {(figure["state"], _rounded(figure["ratio"])) for figure in figures}
+    return figures if len(kinds) > 1 else ()
+
+
+def _rounded(ratio: float | None) -> str | None:
+    return None if ratio is None else f"{ratio:.2g}"

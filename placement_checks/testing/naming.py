@@ -1,0 +1,24 @@
+"""What programs are called in tests, of which many may have a function of the same name."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from placement_checks.core.program import Program
+
+if TYPE_CHECKING:
+    from placement_checks.core.evidence import Evidence
+
+
+def program_name(evidence: Evidence) -> str:
+    """The name of a program; of one that a test gives as a function, with its module."""
+    name = evidence.placement.program
+    program = evidence.program.program if evidence.program else None
+    if not isinstance(program, Program) or ":" in name:
+        return name
+    function = program.build
+    while isinstance(function, partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"

@@ -1,0 +1,231 @@
+"""Declares the present state of a program as meant: the policy with which broken rules are kept.
+
+Only what a program may do on purpose is offered. That an update is lost or a number is wrong is no
+matter of policy, even where a rule has a field for the rare case in which it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.devices import Device
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.results import Report, Verdict
+from placement_checks.rules.base import Rule
+from placement_checks.verification.judging import rules_of, verify
+from placement_checks.verification.patterns import patterns_for
+from placement_checks.verification.policy import Policy
+
+Fields = Mapping[str, Any]
+
+_MOST = 8  # patterns, of which each stands for what it should and nothing else
+_STRAYS = 2  # ops for each that is meant, which a pattern may match where there would be more
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """How a broken rule is declared as meant.
+
+    Attributes:
+        rule: its name.
+        fields: what its policy would be; empty where it is no matter of policy.
+        findings: how many findings that excuses.
+        meaning: what it says of the program, or why it is not offered.
+    """
+
+    rule: str
+    fields: Fields
+    findings: int
+    meaning: str
+
+
+def declarations(report: Report, policy: Policy) -> list[Declaration]:
+    """One for each broken rule of a program, in the order of the report.
+
+    Args:
+        report: the verdicts on the program.
+        policy: that by which it was judged; the program's own comes after it.
+    """
+    return [
+        declaration(report, verdict, policy)
+        for verdict in report.verdicts
+        if verdict.state == "broken"
+    ]
+
+
+def declaration(report: Report, verdict: Verdict, policy: Policy) -> Declaration:
+    """How one broken rule is declared: by the first fields that leave no finding."""
+    findings = len(verdict.findings)
+    if verdict.rule not in _MEANINGS:
+        return Declaration(verdict.rule, {}, findings, _NO_POLICY)
+    (rule,) = rules_of(report.evidence, [policy], [verdict.rule])
+    judge = partial(_judged, report.evidence, policy, rule.name)
+    by_values = _BY_VALUES.get(rule.name, _no_values)
+    for fields in by_values(report.evidence, verdict, rule):
+        if judge(fields).state != "broken":
+            return Declaration(rule.name, fields, findings, _MEANINGS[rule.name])
+    if fields := _allowed(report.evidence, verdict, rule, judge):
+        return Declaration(rule.name, fields, findings, _MEANINGS[rule.name])
+    return Declaration(rule.name, {}, findings, "no field of its policy fits")
+
+
+def value_declaration(report: Report, verdict: Verdict) -> Fields:
+    """The one value, such as a device, with which a broken rule is kept; else nothing."""
+    if verdict.rule not in _BY_ONE_VALUE:
+        return {}
+    (rule,) = rules_of(report.evidence, only=[verdict.rule])
+    ways = _BY_VALUES[verdict.rule](report.evidence, verdict, rule)
+    kept = (way for way in ways if _judged(report.evidence, {}, rule.name, way).state == "kept")
+    return next(kept, {})
+
+
+def _judged(evidence: Evidence, policy: Policy, rule: str, fields: Fields) -> Verdict:
+    """The verdict of a rule if its policy had these fields too."""
+    (verdict,) = verify(evidence, [{rule: fields}, policy], only=[rule]).verdicts
+    return verdict
+
+
+def _allowed(
+    evidence: Evidence, verdict: Verdict, rule: Rule, judge: Callable[[Fields], Verdict]
+) -> Fields:
+    """The objects of the findings, beside what is allowed already; nothing if that does not do.
+
+    What follows from an object that is allowed, such as its slots, is found then.
+    """
+    if not hasattr(rule, "allow"):
+        return {}
+    names: dict[str, None] = {}
+    while new := {finding.object: None for finding in verdict.findings}.keys() - names.keys():
+        names |= {finding.object: None for finding in verdict.findings if finding.object in new}
+        fields = {"allow": [*rule.allow, *_patterns(evidence, list(names))]}
+        verdict = judge(fields)
+        if verdict.state != "broken":
+            return fields
+    return {}
+
+
+def _patterns(evidence: Evidence, names: Sequence[str]) -> Sequence[str]:
+    """Patterns for names of variables, ops or devices.
+
+    Those for variables match no other variable, those for many ops some other ops as well.
+    """
+    variables = {variable.name for variable in evidence.variables}
+    if variables.issuperset(names):
+        return patterns_for(names, variables.difference(names))
+    if not evidence.ops.keys() >= set(names):
+        return names
+    others = evidence.ops.keys() - set(names)
+    patterns = patterns_for(names, others)
+    return patterns if len(patterns) <= _MOST else patterns_for(names, others, _STRAYS)
+
+
+_ByValues = Callable[[Evidence, Verdict, Rule], Iterator[Fields]]
+
+
+def _no_values(_evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
+    return iter(())
+
+
+def _one_device(_evidence: Evidence, verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
+    """The one device on which all of it is."""
+    found = {finding.found for finding in verdict.findings if finding.evidence == "assigned"}
+    if len(found) == 1:
+        yield {"device": _written(next(iter(found)))}
+
+
+def _written(device: str) -> str:
+    """As programs write it: /gpu:0 for /device:GPU:0."""
+    parsed = Device.parse(device)
+    if parsed == Device(type=parsed.type, index=parsed.index) and parsed.type in ("CPU", "GPU"):
+        return f"/{parsed.type.lower()}:{parsed.index}"
+    return device
+
+
+def _one_tower(evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
+    """The tower whose updates run."""
+    for tower in analyse(evidence.placement).towers:
+        yield {"tower": _written(tower.devices[0].short)}
+
+
+def _frozen(evidence: Evidence, verdict: Verdict, rule: Rule) -> Iterator[Fields]:
+    """The variables that no step trains, beside those that are declared already."""
+    names = [finding.object for finding in verdict.findings]
+    yield {"frozen": [*getattr(rule, "frozen", ()), *_patterns(evidence, names)]}
+
+
+def _all_memory(_evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
+    yield {"fraction": 1.0}
+
+
+def _as_it_is(_evidence: Evidence, verdict: Verdict, rule: Rule) -> Iterator[Fields]:
+    """What is copied now, for each budget that the rule has."""
+    links: dict[tuple[Device, Device], list[Mapping[str, Any]]] = defaultdict(list)
+    for figure in verdict.figures:
+        tasks = [Device.parse(figure[end]).task_device for end in ("from", "to")]
+        if tasks[0] != tasks[1]:
+            links[tasks[0], tasks[1]].append(figure)
+    now = {
+        **{field: _sum(verdict.figures, field) for field in ("bytes", "copies")},
+        **{
+            f"link_{field}": max((_sum(link, field) for link in links.values()), default=0)
+            for field in ("bytes", "copies")
+        },
+    }
+    budgets = {field: getattr(rule, field) for field in now}
+    yield {
+        field: max(now[field], budget) for field, budget in budgets.items() if budget is not None
+    }
+
+
+def _sum(figures: Sequence[Mapping[str, Any]], field: str) -> int:
+    return sum(figure[field] for figure in figures)
+
+
+def _spread(_evidence: Evidence, verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
+    """In turn; else as unevenly as it is."""
+    yield {"by": "round-robin"}
+    sizes = [figure["bytes"] for figure in verdict.figures]
+    if sum(sizes):
+        most = max(sizes) * len(sizes) / sum(sizes)
+        yield {"by": "bytes", "most": math.ceil(10 * most) / 10}
+
+
+_BY_VALUES: Mapping[str, _ByValues] = {
+    "variables-on-host": _one_device,
+    "averaging-on-host": _one_device,
+    "trainables-trained": _frozen,
+    "update-ops-run": _one_tower,
+    "transfer-budget": _as_it_is,
+    "shards-balanced": _spread,
+    "session-memory": _all_memory,
+}
+_BY_ONE_VALUE = ("variables-on-host", "averaging-on-host", "update-ops-run", "session-memory")
+_NO_POLICY = "not a matter of policy"
+# The rules that are a matter of policy, with what is said of a program that declares them.
+_MEANINGS: Mapping[str, str] = {
+    "no-fallback": "these ops may end elsewhere than they ask for",
+    "variables-on-host": "variables are meant to be there, and the other GPUs read them from "
+    "there in each step",
+    "variables-shared": "towers have these variables of their own, and train them apart",
+    "slots-with-variables": "these slots travel to their variables in each step",
+    "no-idle-device": "these GPUs have nothing to do in a step",
+    "towers-alike": "the towers differ in these ops",
+    "inputs-distinct": "all towers read these inputs, or each builds its own",
+    "losses-apart": "these losses contain what other towers compute",
+    "gradients-colocated": "these backward ops sit elsewhere than their forward ops",
+    "averaging-on-host": "gradients are brought together there, and all of them travel to it",
+    "loss-of-all-towers": "these losses and summaries show one tower",
+    "randomness-apart": "these ops draw the same numbers in more than one tower",
+    "trainables-trained": "these variables keep their initial values",
+    "names-portable": "a checkpoint has these names, which other numbers of GPUs do not find",
+    "update-ops-run": "the step need not run the other updates of statistics",
+    "transfer-budget": "a step may copy as much as it does now",
+    "shards-balanced": "the parameter servers hold what they hold now",
+    "session-memory": "the session takes all memory of its GPUs, and a second program there fails",
+}

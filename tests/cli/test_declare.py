@@ -1,0 +1,108 @@
+"""``verify --declare``: what it prints, put into a pyproject.toml, makes the rules kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import Run
+
+# Each with the rules that stay broken, as they are no matter of policy.
+PROGRAMS = {
+    "autoencoder_naive": [],
+    "batch_norm_last_tower_only": [],
+    "device_index_off_by_one": [],
+    "memory_all": [],
+    "no_gpu_kernel:build": ["placeable"],
+    "optimizer_per_tower": ["one-update"],
+    "scope_per_tower": [],
+    "trainable_not_global": ["variables-shared"],
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project with the defects."""
+    monkeypatch.chdir(tmp_path)
+    for file in (fixtures / "defects").glob("*.py"):
+        shutil.copy(file, tmp_path)
+
+
+def target(program: str) -> str:
+    file, _, builder = program.partition(":")
+    return f"{file}.py:{builder or 'build_towers'}"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_is_declared_is_kept(run: Run, program: str) -> None:
+    declared = run("verify", target(program), "--declare")
+    Path("pyproject.toml").write_text(declared.out)
+
+    ran = run("verify", target(program), "--format", "json")
+
+    (judged,) = json.loads(ran.out)["programs"]
+    broken = [rule["rule"] for rule in judged["rules"] if rule["state"] == "broken"]
+    assert broken == PROGRAMS[program]
+    assert declared.status == ran.status == bool(broken)
+
+
+def test_several_programs_are_entries_that_verify_judges(run: Run) -> None:
+    targets = [target("scope_per_tower"), target("memory_all")]
+    declared = run("verify", *targets, "--gpus", 3, "--declare")
+    Path("pyproject.toml").write_text(declared.out)
+
+    ran = run("verify", "--format", "json")
+
+    assert (declared.status, ran.status) == (0, 0)
+    assert [each["machine"] for each in json.loads(ran.out)["programs"]] == ["gpu*3"] * 2
+
+
+def test_it_may_be_written_to_a_file(run: Run) -> None:
+    ran = run("verify", target("memory_all"), "--declare", "--output", "lines.toml")
+
+    assert (ran.status, ran.out) == (0, "")
+    assert "fraction = 1.0" in Path("lines.toml").read_text()
+
+
+BAD = {
+    "--rule placeable": "--declare: no rule is broken, and there is nothing to declare; "
+    "leave it out",
+    "--format json": "--declare: prints lines of TOML, not json; leave out --format",
+    "--format html": "--declare: prints lines of TOML, not html; leave out --format",
+}
+
+
+@pytest.mark.parametrize("options", BAD)
+def test_there_is_nothing_to_print(run: Run, options: str) -> None:
+    ran = run("verify", target("memory_all"), "--declare", *options.split())
+
+    assert ran.status == 2
+    assert ran.err.splitlines()[-1] == f"placement-checks: {BAD[options]}"
+
+
+def test_a_target_that_is_no_good_is_the_only_error(run: Run) -> None:
+    ran = run("verify", "nowhere/at_all.py:build", "--declare")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith("placement-checks: nowhere/at_all.py: there is no")
+
+
+def test_a_report_ends_with_what_to_do_next(run: Run) -> None:
+    ran = run("verify", target("scope_per_tower"))
+
+    line = ran.out.splitlines()[-1]
+    assert line.startswith("next: edit scope_per_tower.py:17, which breaks variables-shared and 1")
+
+
+def test_a_program_that_is_configured_has_nothing_to_be_added_to(run: Run) -> None:
+    Path("pyproject.toml").write_text(
+        '[tool.placement_checks]\nprograms = ["memory_all.py:build_towers"]\n'
+        'without = ["gradients-equal", "session-memory"]\n'
+    )
+
+    assert run("verify").out.splitlines()[-1].startswith("1 program, rules: ")
+    assert "next: add it to pyproject.toml: " in run("verify", target("memory_all")).out
+    of_one_rule = run("verify", target("memory_all"), "--rule", "placeable").out
+    assert of_one_rule.splitlines()[-1].startswith("1 program, rules: ")

@@ -1,0 +1,68 @@
+"""Which findings follow from those of another rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.registry import RULES
+from placement_checks.verification.causes import with_causes
+
+EXPLAINED_BY = {"names": ["shared"], "weights": ["gradients", "shared"], "gradients": ["shared"]}
+
+
+def broken(rule: str, *objects: str, ops: tuple[str, ...] = ()) -> Verdict:
+    findings = [Finding(name, "", "requested", "", "", "", "", ops=ops) for name in objects]
+    return Verdict(rule, "broken", "requested", None, findings)
+
+
+def causes(*verdicts: Verdict) -> dict[str, dict[str, str | None]]:
+    return {
+        verdict.rule: {finding.object: finding.follows for finding in verdict.findings}
+        for verdict in with_causes(verdicts, EXPLAINED_BY)
+    }
+
+
+def test_a_finding_follows_one_on_the_same_object_whichever_rule_is_first() -> None:
+    expected = {"names": {"w": "shared", "v": None}, "shared": {"w": None}}
+
+    assert causes(broken("names", "w", "v"), broken("shared", "w")) == expected
+    assert causes(broken("shared", "w"), broken("names", "w", "v")) == expected
+
+
+def test_the_other_ops_that_show_a_breach_are_explained_by_it() -> None:
+    assert causes(broken("shared", "w_1", ops=("w_1", "w")), broken("names", "w"))["names"] == {
+        "w": "shared"
+    }
+
+
+def test_the_root_is_named_not_what_lies_between() -> None:
+    assert causes(broken("weights", "w"), broken("gradients", "w"), broken("shared", "w")) == {
+        "weights": {"w": "shared"},
+        "gradients": {"w": "shared"},
+        "shared": {"w": None},
+    }
+
+
+def test_a_rule_that_is_kept_or_left_out_explains_nothing() -> None:
+    kept = Verdict("shared", "kept", "requested")
+
+    assert causes(broken("names", "w"), kept)["names"] == {"w": None}
+    assert causes(broken("names", "w"))["names"] == {"w": None}
+
+
+def test_what_a_rule_says_itself_stays() -> None:
+    verdict = broken("weights", "w/Momentum")
+    said = replace(verdict, findings=[replace(verdict.findings[0], follows="gradients")])
+
+    assert causes(said)["weights"] == {"w/Momentum": "gradients"}
+
+
+def test_each_rule_names_rules_that_exist_and_none_explains_itself() -> None:
+    explained_by = {name: rule.explained_by for name, rule in RULES.items()}
+
+    def behind(name: str) -> set[str]:
+        return {name}.union(*(behind(each) for each in explained_by[name]))
+
+    for name, causes in explained_by.items():
+        assert not any(name in behind(each) for each in causes)
