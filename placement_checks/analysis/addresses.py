@@ -1,0 +1,240 @@
+"""Addresses: what each op does in a step, for which tower and in which layer.
+
+No name, no order and no device decides, so that an op which a refactor renames or moves keeps its
+address: two placements of one program can be compared, and drawn in the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Literal
+
+from placement_checks.analysis.layers import NONE, layers_of
+from placement_checks.analysis.served import LossesByTower, losses_of, only, served
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.op_types import (
+    INITIALISATION_TESTS,
+    MERGE_SUMMARY,
+    NO_OP,
+    PIPELINE_OPS,
+    PIPELINE_OUTPUTS,
+    SAVERS,
+    SUMMARIES,
+    VARIABLE_READS,
+    is_dataset,
+    is_update,
+)
+from placement_checks.core.placement import Placement
+
+Part = Literal[
+    "variable", "input", "shared input", "forward", "shared forward", "backward",
+    "shared backward", "average", "apply", "update", "evaluate", "shared evaluate", "summaries",
+    "reads", "init", "save", "other",
+]  # fmt: skip
+_SHARED: Mapping[Part, Part] = {
+    "input": "shared input",
+    "forward": "shared forward",
+    "backward": "shared backward",
+    "evaluate": "shared evaluate",
+}
+_ONE_FOR_ALL: frozenset[Part] = frozenset({"average", "update", "apply"})
+_ONLY_FOLLOWS = VARIABLE_READS | INITIALISATION_TESTS
+
+
+class Addresses:
+    """The address of each op of a placement, by its number: `Placement.by_number` has the ops.
+
+    Attributes:
+        parts: what it does in a step. What is no part of one tower, of several, is shared; "apply"
+            changes a variable, "update" is what else a step does for that, "reads" only follows a
+            variable, and "other" is what no step, loss or variable leads to.
+        towers: the number of the tower that it works for, or -1.
+        layers: the op of the variable of its layer, or -1; what is averaged or updated is of the
+            layer of the variable that it ends in.
+        tower_count: how many towers there are; 0 where no loss is known.
+        depth: how far from the inputs a variable is read first, by its op.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        analysis = analyse(placement)
+        self._flow, self._backward = analysis.flow, analysis.backward
+        self._updates, self._types = analysis.updates, analysis.flow.types
+        self._found = layers_of(self._flow, self._backward)
+        losses = losses_of(placement.step, self._flow)
+        self._behind_losses = self._flow.ancestors(losses)
+        of_towers = LossesByTower(self._flow, self._found, self._backward, analysis.examples)
+        by_tower = of_towers.of(losses)
+        self._served = served(self._flow, self._found, by_tower)
+        self.tower_count = len(by_tower)
+        self.depth = self._found.depth
+        self.layers = list(self._found.of)
+        self.towers = [only(mask) for mask in self._served]
+        self._given: list[Part | None] = [None] * len(self.layers)
+        self._give_parts()
+        self._give_to_takers()
+        self._follow_forward()
+        self._follow_calls()
+        self.parts: Sequence[Part] = list(map(self._part, range(len(self.layers))))
+
+    @cached_property
+    def slot_of(self) -> Mapping[str, str]:
+        """The variable that each slot is kept for, by names.
+
+        Its update takes both, or its name goes on where that of the variable ends.
+        """
+        names, passed_on = self._flow.names, self._found.passed_on
+        found: dict[str, str] = {}
+        for name, updates in self._updates.by_variable.items():
+            for update in updates:
+                for value in update.values:
+                    if passed_on[value] == value:
+                        found.setdefault(names[value], name)
+        plain = {variable.name for variable in self._placement.variables} - found.keys()
+        for name in sorted(plain):
+            scopes = name.split("/")
+            owners = ("/".join(scopes[:end]) for end in range(len(scopes) - 1, 0, -1))
+            owner = next((owner for owner in owners if owner in plain), None)
+            if owner is not None:
+                found[name] = owner
+        return {name: self._kept_for(name, found) for name in found}
+
+    @staticmethod
+    def _kept_for(name: str, slots: Mapping[str, str]) -> str:
+        """The variable at the end, as a slot's moving average is kept for the variable too."""
+        seen = {name}
+        while (owner := slots.get(name)) is not None and owner not in seen:
+            seen.add(owner)
+            name = owner
+        return name
+
+    @cached_property
+    def _ends_in(self) -> Mapping[int, int]:
+        """The variable whose update takes an op's value, or -1 if several do."""
+        ends: dict[int, int] = {}
+        for name, updates in self._updates.by_variable.items():
+            for update in updates:
+                for op in (update.op, *self._flow.inputs[update.op]):
+                    ends[op] = self._flow.number[name]
+        updated = {update.op for each in self._updates.by_variable.values() for update in each}
+        for op in range(len(self.layers) - 1, -1, -1):
+            if op in ends and op not in updated:
+                for source in self._flow.inputs[op]:
+                    if ends.setdefault(source, ends[op]) != ends[op]:
+                        ends[source] = NONE
+        return ends
+
+    def _give_parts(self) -> None:
+        """The part of each op that has one by itself."""
+        updates = {
+            update.op: self._flow.number[name]
+            for name, each in self._updates.by_variable.items()
+            for update in each
+        }
+        of_type = {kind: _part_of_type(kind) for kind in set(self._types)}
+        passed_on = self._found.passed_on
+        for op, kind in enumerate(self._types):
+            sources = self._flow.inputs[op]
+            given = of_type[kind]
+            if passed_on[op] == op:
+                self._given[op] = "variable"
+            elif given == "reads" or (passed_on[op] != NONE and passed_on[op] in sources):
+                self._given[op] = "reads"
+                self.layers[op] = passed_on[sources[0]] if sources else NONE
+            elif op in updates:
+                self._given[op], self.layers[op] = "apply", updates[op]
+            elif given == "apply":
+                if sources and (not self._updates.steps[op] or self._updates.unknown):
+                    self._given[op], self.layers[op] = "init", passed_on[sources[0]]
+                else:
+                    self._give_flow(op)
+            elif given in ("summaries", "save"):
+                self._given[op] = given
+            elif self._backward.ops[op]:
+                self._given[op] = "backward"
+            elif not self._found.constant[op]:
+                self._given[op] = given
+                if given is None:
+                    self._give_flow(op)
+
+    def _give_flow(self, op: int) -> None:
+        """The part of an op by where its value comes from, and where it goes."""
+        ends_in = self._ends_in.get(op)
+        if self._behind_losses[op]:
+            self._given[op] = "input" if self.layers[op] == NONE else "forward"
+        elif self._served[op]:
+            if ends_in is None:
+                self._given[op] = "evaluate"
+            else:
+                self._given[op] = "update" if self.tower_count == 1 else "average"
+                self.layers[op] = ends_in
+        elif ends_in is not None and self._updates.steps[op]:
+            self._given[op], self.layers[op] = "update", ends_in
+
+    def _give_to_takers(self) -> None:
+        """Let what is left, as constants are, go with who takes it; with none where several do."""
+        lent = bytearray(len(self.layers))
+        for op in range(len(self.layers) - 1, -1, -1):
+            given = self._given[op]
+            if given is None:
+                is_step = self._updates.steps[op] and not self._updates.unknown
+                given = "update" if self._types[op] == NO_OP and is_step else "other"
+                self._given[op] = given
+            for source in self._flow.inputs[op]:
+                if self._given[source] is None and given != "other":
+                    self._given[source] = "update" if given == "apply" else given
+                    self.layers[source], self.towers[source] = self.layers[op], self.towers[op]
+                    lent[source] = 1
+                elif lent[source]:
+                    if self.layers[source] != self.layers[op]:
+                        self.layers[source] = NONE
+                    if self.towers[source] != self.towers[op]:
+                        self.towers[source] = NONE
+                elif self.towers[source] == NONE and given == self._given[source] == "backward":
+                    self.towers[source] = self.towers[op]
+
+    def _follow_forward(self) -> None:
+        """Let backward ops go with their forward op; what is one for all is of no tower."""
+        flow, forward = self._flow, self._backward.forward
+        for op, given in enumerate(self._given):
+            if given in _ONE_FOR_ALL:
+                self.towers[op] = NONE
+            elif given == "backward":
+                of = forward[op][0] if op in forward else NONE
+                if of != NONE and self._served[of]:
+                    self.towers[op] = self.towers[of]
+                elif self.towers[op] == NONE and not self._served[op]:
+                    near = [of] if of != NONE else flow.all_inputs[op]
+                    self.towers[op] = max((self.towers[other] for other in near), default=NONE)
+
+    def _follow_calls(self) -> None:
+        """Let the ops of a function's body go with the op that calls it."""
+        for op, caller in self._flow.callers.items():
+            self._given[op] = self._given[caller]
+            self.layers[op], self.towers[op] = self.layers[caller], self.towers[caller]
+
+    def _part(self, op: int) -> Part:
+        given = self._given[op] or "other"
+        is_shared = self.tower_count and self.towers[op] == NONE
+        return _SHARED.get(given, given) if is_shared else given
+
+
+def _part_of_type(kind: str) -> Part | None:
+    """The part of all ops of a type, if their type alone decides; "apply" may be "init"."""
+    if kind in _ONLY_FOLLOWS:
+        return "reads"
+    if kind in SUMMARIES or kind == MERGE_SUMMARY:
+        return "summaries"
+    if kind in SAVERS:
+        return "save"
+    if is_update(kind):
+        return "apply"
+    if kind in PIPELINE_OPS or kind in PIPELINE_OUTPUTS or is_dataset(kind):
+        return "input"
+    return None
+
+
+def addresses(placement: Placement) -> Addresses:
+    """The addresses of a placement, found once."""
+    return placement.cached(Addresses)

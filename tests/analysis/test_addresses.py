@@ -1,0 +1,297 @@
+"""What each op does in a step, for which tower and in which layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from graphs import op, placement
+from towers import gradient, host, joint, on, program, split, variable
+
+from placement_checks import Op, Placement
+from placement_checks.analysis.addresses import addresses
+from placement_checks.core.placement import StepOps
+
+
+def address(graph: Placement, name: str) -> tuple[str, int, str | None]:
+    """The part, tower and layer of an op."""
+    found, names = addresses(graph), list(graph.ops)
+    number = names.index(name)
+    layer = found.layers[number]
+    return found.parts[number], found.towers[number], None if layer < 0 else names[layer]
+
+
+def by_op(graph: Placement) -> dict[str, tuple[str, int, str | None]]:
+    return {name: address(graph, name) for name in graph.ops}
+
+
+def without(step: StepOps, **fields: Any) -> dict[str, Any]:
+    return {**step._asdict(), **fields}
+
+
+def test_the_parts_of_a_step() -> None:
+    graph = program(
+        variable("w/m"),
+        host("update/w", "ResourceApplyMomentum", "w", "w/m", "rate", "mean/w"),
+        host("w/zeros", "Const"),
+        host("w/Assign", "AssignVariableOp", "w", "w/zeros"),
+        host("shown", "ScalarSummary", "tag", "loss"),
+        host("saved", "SaveV2", "w"),
+        host("w/ready", "VarIsInitializedOp", "w"),
+        host("beside", "NoOp"),
+    )
+
+    assert by_op(graph) == {
+        "w": ("variable", -1, None),
+        "w/m": ("variable", -1, None),
+        "step": ("variable", -1, None),
+        **{f"tower_{i}/x": ("input", i, None) for i in (0, 1)},
+        **{f"tower_{i}/w/read": ("reads", i, "w") for i in (0, 1)},
+        **{f"tower_{i}/w/MatMul": ("forward", i, "w") for i in (0, 1)},
+        **{f"tower_{i}/loss": ("forward", i, "w") for i in (0, 1)},
+        **{f"gradients/tower_{i}/loss_grad/Mul": ("backward", i, "w") for i in (0, 1)},
+        **{gradient(i): ("backward", i, "w") for i in (0, 1)},
+        "loss": ("shared evaluate", -1, "w"),
+        "share": ("average", -1, "w"),
+        "sum/w": ("average", -1, "w"),
+        "mean/w": ("average", -1, "w"),
+        "update/w": ("apply", -1, "w"),
+        "step/one": ("update", -1, "step"),
+        "step/add": ("apply", -1, "step"),
+        "train": ("update", -1, None),
+        "w/zeros": ("init", -1, "w"),
+        "w/Assign": ("init", -1, "w"),
+        "shown": ("summaries", -1, "w"),
+        "saved": ("save", -1, None),
+        "w/ready": ("reads", -1, "w"),
+        "beside": ("other", -1, None),
+    }
+
+
+@pytest.mark.parametrize("moved", ["tower_1/w/MatMul", gradient(1), "mean/w", "w", "tower_1/loss"])
+def test_where_an_op_is_asked_and_put_does_not_count(moved: str) -> None:
+    graph = program(variables=["w", "v"])
+    elsewhere = replace(
+        graph,
+        ops={
+            name: old._replace(requested=op("a", "NoOp", "/gpu:0").requested, assigned=None)
+            if name == moved
+            else old
+            for name, old in graph.ops.items()
+        },
+    )
+
+    assert by_op(elsewhere) == by_op(graph)
+
+
+def test_its_name_does_not_count() -> None:
+    """Backward ops and their forward ops are known from the program then, not by their scopes."""
+    graph = program(variables=["w", "v"])
+    backward = {name for name in graph.ops if name.startswith("gradients/")}
+    forward = {name: [name.split("/", 1)[1].rpartition("_grad/")[0]] for name in backward}
+    names = {name: f"op{number}" for number, name in enumerate(graph.ops)}
+
+    def renamed(source: str) -> str:
+        mark = "^" if source.startswith("^") else ""
+        name, colon, output = source.removeprefix("^").partition(":")
+        return f"{mark}{names.get(name, name)}{colon}{output}"
+
+    def all_renamed(step: StepOps, backward: set[str]) -> StepOps:
+        return step._replace(
+            train_op=[*map(renamed, step.train_op)],
+            objectives=[*map(renamed, step.objectives)],
+            backward={*map(renamed, backward)},
+        )
+
+    known = replace(graph, step=graph.step._replace(backward=backward))
+    other = replace(
+        graph,
+        ops={
+            names[old.name]: old._replace(
+                name=names[old.name],
+                inputs=[*map(renamed, old.inputs)],
+                colocated=[*map(renamed, forward.get(old.name, ()))],
+            )
+            for old in graph.ops.values()
+        },
+        variables=[each._replace(name=names[each.name]) for each in graph.variables],
+        step=all_renamed(graph.step, backward),
+    )
+
+    assert addresses(other).parts == addresses(known).parts
+    assert addresses(other).towers == addresses(known).towers
+    assert addresses(other).layers == addresses(known).layers
+
+
+def test_layers_come_in_the_order_of_data_flow_whatever_is_built_first() -> None:
+    graph = program(
+        host("v/penalty", "L2Loss", "v"),
+        on(0, "v/initial", "Assign", "v", "v/zeros"),
+        variables=["v", "w"],
+    )
+    found, names = addresses(graph), list(graph.ops)
+
+    assert sorted(found.depth, key=lambda op: found.depth[op]) == [
+        names.index("v"),
+        names.index("w"),
+    ]
+    assert address(graph, "tower_0/loss")[2] == "w"
+    assert address(graph, "tower_0/v/MatMul")[2] == "v"
+    assert address(graph, gradient(1, "v")) == ("backward", 1, "v")
+    assert address(graph, "mean/v") == ("average", -1, "v")
+
+
+def test_what_a_looked_up_table_gives_is_of_its_layer() -> None:
+    graph = program(
+        variable("table"),
+        on(0, "row", "ResourceGather", "table", "tower_0/x"),
+        on(0, "tower_0/w/MatMul", "MatMul", "row", "tower_0/w/read"),
+    )
+
+    assert address(graph, "row") == ("forward", 0, "table")
+    assert address(graph, "tower_0/w/MatMul") == ("forward", 0, "w")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_a_tower_for_each_loss(count: int) -> None:
+    graph = program(gpus=range(count))
+
+    assert addresses(graph).tower_count == count
+    assert [address(graph, f"tower_{i}/w/MatMul")[1] for i in range(count)] == [*range(count)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_one_loss_of_all_is_taken_apart(count: int) -> None:
+    graph = joint(gpus=range(count))
+
+    assert addresses(graph).tower_count == count
+    assert [address(graph, f"tower_{i}/loss")[:2] for i in range(count)] == [
+        ("forward", i) for i in range(count)
+    ]
+    assert address(graph, "loss")[:2] == ("shared forward", -1)
+
+
+def sums(*pairs: tuple[str, str, str]) -> Iterator[Op]:
+    for name, one, other in pairs:
+        yield host(name, "AddV2", one, other)
+
+
+def test_a_loss_summed_up_tower_by_tower() -> None:
+    graph = program(
+        *sums(("a", "tower_0/loss", "tower_1/loss"), ("b", "a", "tower_2/loss")),
+        host("loss", "RealDiv", "b", "share"),
+        gpus=[0, 1, 2],
+        step={"objectives": ("loss:0",)},
+    )
+
+    assert [address(graph, f"tower_{i}/loss")[:2] for i in range(3)] == [
+        ("forward", i) for i in range(3)
+    ]
+
+
+def outputs_joined(*changes: Op) -> Placement:
+    """Towers whose outputs are joined before one loss."""
+    return program(
+        host("joined", "ConcatV2", "tower_0/v/MatMul", "tower_1/v/MatMul"),
+        host("error", "SquaredDifference", "joined", "labels"),
+        host("loss", "Mean", "error"),
+        *changes,
+        variables=["w", "v"],
+        step={"objectives": ("loss:0",)},
+    )
+
+
+def test_towers_whose_outputs_are_joined() -> None:
+    graph = outputs_joined()
+
+    assert addresses(graph).tower_count == 2
+    assert address(graph, "tower_1/w/MatMul") == ("forward", 1, "w")
+    assert address(graph, "error")[:2] == ("shared forward", -1)
+
+
+def test_steps_of_a_sequence_are_no_towers() -> None:
+    """They compute with few of the variables."""
+    graph = outputs_joined(
+        host("error", "MatMul", "joined", "a"), variable("a"), variable("b"), variable("c"),
+        host("deeper", "MatMul", "error", "b"), host("loss", "MatMul", "deeper", "c"),
+    )  # fmt: skip
+
+    assert addresses(graph).tower_count == 1
+
+
+def test_losses_that_share_the_model_are_of_one_tower() -> None:
+    """As those of a discriminator and its generator; what reads only weights is shared by all."""
+    own = [on(i, f"tower_{i}/other", "Sum", f"tower_{i}/w/MatMul") for i in (0, 1)]
+    penalty = on(0, "penalty", "L2Loss", "w")
+    losses = [on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/w/MatMul", "penalty") for i in (0, 1)]
+    objectives = [f"tower_{i}/{loss}:0" for i in (0, 1) for loss in ("loss", "other")]
+    graph = program(penalty, *own, *losses, step={"objectives": objectives})
+
+    assert addresses(graph).tower_count == 2
+    assert address(graph, "tower_1/other") == ("forward", 1, "w")
+    assert address(graph, "penalty") == ("shared forward", -1, "w")
+
+
+def test_a_split_model_is_one_tower() -> None:
+    graph = split()
+
+    assert addresses(graph).tower_count == 1
+    assert address(graph, "second") == ("forward", 0, "b")
+    assert addresses(graph).slot_of == {"a/m": "a", "b/m": "b"}
+
+
+def test_slots_by_name_and_their_averages() -> None:
+    """A variable whose name only begins alike is none."""
+    graph = program(
+        *map(variable, ("w/Momentum", "w/Momentum/Average", "w2", "step/x/y")),
+    )
+
+    assert addresses(graph).slot_of == {
+        "w/Momentum": "w", "w/Momentum/Average": "w", "step/x/y": "step",
+    }  # fmt: skip
+
+
+def test_two_variables_that_each_update_takes_with_the_other_end() -> None:
+    graph = program(
+        variable("v"),
+        host("update/w", "ResourceApplyMomentum", "w", "v", "rate", "mean/w"),
+        host("update/v", "ResourceApplyMomentum", "v", "w", "rate", "mean/w"),
+        host("train", "NoOp", "^update/w", "^update/v"),
+    )
+
+    assert addresses(graph).slot_of.keys() == {"v", "w"}
+
+
+def test_a_constant_goes_with_who_takes_it_and_with_none_where_several_do() -> None:
+    graph = program(
+        host("axis", "Const"),
+        *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/w/MatMul", "axis") for i in (0, 1)),
+        host("size", "Const"),
+        on(1, "tower_1/x", "Placeholder", "size"),
+    )
+
+    assert address(graph, "axis")[:2] == ("shared forward", -1)
+    assert address(graph, "size") == ("input", 1, None)
+
+
+def test_no_loss_and_no_step() -> None:
+    graph = placement(variable("w"), host("x", "Placeholder"), host("y", "MatMul", "x", "w"))
+
+    assert addresses(graph).tower_count == 0
+    assert by_op(graph) == {
+        "w": ("variable", -1, None), "x": ("other", -1, None), "y": ("other", -1, "w"),
+    }  # fmt: skip
+
+
+def test_a_loop_ends() -> None:
+    graph = program(
+        on(0, "enter", "Enter", "tower_0/x"),
+        on(0, "merge", "Merge", "enter", "next"),
+        on(0, "next", "NextIteration", "merge"),
+        on(0, "tower_0/w/MatMul", "MatMul", "merge", "tower_0/w/read"),
+        gpus=[0],
+    )
+
+    assert address(graph, "merge") == ("input", 0, None)
