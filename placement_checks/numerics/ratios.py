@@ -1,0 +1,67 @@
+"""What it means that all gradients are those of the reference, times one number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placement_checks.core.measurement import Measurement
+from placement_checks.numerics.row_weights import CLOSE, Diagnosis, Mistake
+
+
+def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
+    """What it means that all gradients are the reference's times one number."""
+    towers = measured.towers
+    declared = f"--set gradients-equal.scale={_declarable(ratio * measured.scale)}"
+    if abs(ratio) < 1e-6:
+        return Diagnosis(
+            "it is zero",
+            "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
+            consequence="these variables are never trained",
+        )
+    if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
+        what = f"the gradients of {towers} towers are added up where their mean is meant"
+        mistake: Mistake = "sum"
+        fix = (
+            f"divide the sum by the number of towers: `tf.add_n(gradients) / {towers}`; if a sum "
+            f"is meant, with a rate that is divided by it: {declared}"
+        )
+    elif towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
+        what = f"it is divided by the number of towers, {towers}, once too often"
+        mistake = "divided"
+        fix = (
+            "divide the losses by the number of towers or take the mean of the gradients, not "
+            "both; where the loss is a sum over rows, add the gradients up; if it is meant: "
+            f"{declared}"
+        )
+    else:
+        what = "all of it is multiplied by one number"
+        mistake = "scaled"
+        fix = (
+            "if it is a loss scale, undo it before the gradients are applied: "
+            f"`(gradient / {ratio:.4g}, variable)`; if it is meant: {declared}"
+        )
+    return Diagnosis(
+        what,
+        fix,
+        ratio=ratio,
+        mistake=mistake,
+        consequence=f"the step is that of a learning rate {ratio:.4g} times as high; optimisers "
+        "that divide by the size of gradients, such as Adam, hide it",
+    )
+
+
+def is_simple(ratio: float) -> bool:
+    """Whether it is a whole number, a half, a third and so on, or nothing."""
+    return _is_whole(ratio) or abs(ratio) < 1e-6 or _is_whole(1 / ratio)
+
+
+def _is_whole(number: float) -> bool:
+    return bool(abs(number) > 1.5 and np.isclose(number, round(number), rtol=1e-4))
+
+
+def _declarable(ratio: float) -> str:
+    """A ratio to declare: the whole number or part that is meant but for rounding, or 9 digits."""
+    for meant in (float(round(ratio)), 1 / round(1 / ratio) if 0 < abs(ratio) < 1 else 0.0):
+        if meant and np.isclose(ratio, meant, rtol=1e-5):
+            return f"{meant:.16g}"
+    return f"{ratio:.9g}"
