@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +17,7 @@ import tensorflow as tf
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.run.runnable import RunnableProgram
+from placement_checks.run.variable_ops import VariableOps
 
 tf1 = tf.compat.v1
 
@@ -29,8 +30,6 @@ _AROUND = re.compile(
 _OF_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
 _NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 _MAX_FETCHED = 2000
-_MAX_BYTES = 1 << 23  # of variables that are read or assigned at once, but for one
-_MAX_ITEM = 8
 _UNASKED = (
     "its runs take too long to compare numbers unasked; name the reference, such as --reference "
     "'train.py --num_gpus=1', and they get the time they need"
@@ -85,6 +84,7 @@ class ProgramSession:
             config.inter_op_parallelism_threads = threads
             config.intra_op_parallelism_threads = 1
             config.use_per_session_threads = True
+        self._variables = VariableOps(program)
         self._session = tf1.Session(target, graph=program.graph, config=config)
 
     def __enter__(self) -> ProgramSession:
@@ -178,60 +178,22 @@ class ProgramSession:
 
     def read(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
         """The values of all variables, of some after others where they are large."""
-        for names in self._parts:
-            yield self.run({name: self._reads[name] for name in names})
+        for names in self._variables.parts:
+            yield self.run({name: self._variables.reads[name] for name in names})
 
     def load(self, values: Values) -> None:
         """Give variables values, and so their copies; what the program has not is left out."""
         values = self._with_copies(values)
-        for part in self._parts:
+        assigns = self._variables.assigns
+        for part in self._variables.parts:
             if names := [name for name in part if name in values]:
-                ops = [self._assigns[name][0] for name in names]
-                self.run(ops, {self._assigns[name][1]: values[name] for name in names})
-
-    @cached_property
-    def _parts(self) -> list[list[str]]:
-        """The variables in parts of some megabytes: TensorFlow copies what it gives and takes."""
-        parts: list[list[str]] = []
-        size = _MAX_BYTES
-        for variable in self.program.placement.variables:
-            if variable.name in self.program.variables:
-                if size >= _MAX_BYTES:
-                    parts.append([])
-                    size = 0
-                parts[-1].append(variable.name)
-                size += math.prod(n or 1 for n in variable.shape or ()) * _MAX_ITEM
-        return parts
+                ops = [assigns[name][0] for name in names]
+                self.run(ops, {assigns[name][1]: values[name] for name in names})
 
     def _with_copies(self, values: Values) -> Values:
         """The values also for the copies that a strategy keeps of these variables."""
         copies = self.program.built.initial.mirrors.items()
         return {**values, **{copy: values[of] for copy, of in copies if of in values}}
-
-    @cached_property
-    def _reads(self) -> dict[str, Any]:
-        return {name: self._read(name) for name in self.program.variables}
-
-    def _read(self, name: str) -> Any:
-        holder = self.program.graph.get_tensor_by_name(f"{name}:0")
-        if holder.dtype != tf.resource:
-            return holder
-        dtype = tf.dtypes.as_dtype(self.program.variables[name])
-        with self.program.graph.as_default():
-            return tf.raw_ops.ReadVariableOp(resource=holder, dtype=dtype)
-
-    @cached_property
-    def _assigns(self) -> dict[str, tuple[Any, Any]]:
-        return {name: self._assign(name) for name in self.program.variables}
-
-    def _assign(self, name: str) -> tuple[Any, Any]:
-        """The op that assigns a variable, and the placeholder for its value."""
-        holder = self.program.graph.get_tensor_by_name(f"{name}:0")
-        with self.program.graph.as_default():
-            value = tf1.placeholder(self.program.variables[name])
-            if holder.dtype == tf.resource:
-                return tf.raw_ops.AssignVariableOp(resource=holder, value=value), value
-            return tf.raw_ops.Assign(ref=holder, value=value, validate_shape=False).op, value
 
     def gradients(self, feeds: Values, metadata: Any = None) -> dict[str, npt.NDArray[Any]]:
         """The gradient of every variable, dense, by its name."""
@@ -250,7 +212,7 @@ class ProgramSession:
         variables = self.program.placement.variables
         shape: Any = next(variable.shape for variable in variables if variable.name == name)
         if shape is None or None in shape:
-            shape = self.run(self._reads[name]).shape
+            shape = self.run(self._variables.reads[name]).shape
         dense = np.zeros(shape, np.float64)
         np.add.at(dense, indices, np.asarray(values, np.float64))
         return dense.astype(values.dtype)
