@@ -18,6 +18,8 @@ from placement_checks.core.errors import DEBUG, PlacementError, UsageError, as_e
 
 _BY_SIGNAL = 128  # and the signal's number, as shells have it
 FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
+# The formats that other programs read, which are told in it of errors that end the command too.
+_FOR_PROGRAMS = ("json", "github", "sarif", "junit")
 _COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain")
 
 
@@ -102,15 +104,25 @@ def cli(context: click.Context) -> None:
 
 
 def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
-    """Print an error that ended the command, also as JSON with --format json."""
-    as_json = "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
-    if as_json:
+    """Print an error that ended the command, also in a format for programs that is asked for."""
+    format = _format(arguments)
+    if format is not None:
         with contextlib.suppress(Exception):  # the line on stderr is printed all the same
-            from placement_checks.report.json import render
+            from placement_checks.report.formats import WRITERS
+            from placement_checks.report.outcome import Outcome
 
-            print(render([], [error]), flush=True)
-    print_error(error, details=not as_json)
+            WRITERS[format](Outcome([], [error]), sys.stdout)
+            sys.stdout.flush()
+    print_error(error, details=format is None)
     return FAILED
+
+
+def _format(arguments: Sequence[str]) -> str | None:
+    """The format for programs that the arguments ask for."""
+    for name in _FOR_PROGRAMS:
+        if f"--format={name}" in arguments or ("--format", name) in pairwise(arguments):
+            return name
+    return None
 
 
 def print_error(error: PlacementError, *, details: bool = False) -> None:

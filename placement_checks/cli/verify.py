@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
-from rich.console import Console
 
 from placement_checks.cli import FAILED, declaring, print_error
 from placement_checks.cli.files import written
@@ -24,11 +22,9 @@ from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
-from placement_checks.report import json as json_report
-from placement_checks.report import text as text_report
 from placement_checks.report.findings import Extent
-from placement_checks.report.html import page
-from placement_checks.report.timeline_svg import picture
+from placement_checks.report.formats import WRITERS
+from placement_checks.report.outcome import Outcome
 from placement_checks.util.progress import counted, shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
@@ -57,11 +53,22 @@ from placement_checks.verification.targets import check_targets, gather
 @click.option(
     "--format",
     "output_format",
-    type=click.Choice(["text", "json", "html"]),
+    type=click.Choice(list(WRITERS)),
     default="text",
     show_default=True,
 )
-@click.option("--all", "everything", is_flag=True, help="Show every finding in the text report.")
+@click.option(
+    "--all",
+    "-v",
+    "--verbose",
+    "everything",
+    is_flag=True,
+    help="Show every finding in the text report.",
+)
+@click.option(
+    "-q", "--quiet", is_flag=True,
+    help="Show only programs that fail in the text report, and the last line.",
+)  # fmt: skip
 @click.option("--output", metavar="FILE", help="Write the report to this file.")
 def command(
     targets: tuple[str, ...],
@@ -82,6 +89,7 @@ def command(
     declare: bool,
     output_format: str,
     everything: bool,
+    quiet: bool,
     output: str | None,
 ) -> int:
     """Judge programs, graphs and logs by the rules.
@@ -130,8 +138,18 @@ def command(
         if declare and results.reports:
             status = declaring.write(results.reports, results.settings, stream)
         else:
-            extent = Extent.FULL if everything else Extent.BRIEF
-            _write(results, output_format, extent, stream, to_hold=bool(targets and not rules))
+            step = next_step(results.reports, to_hold=bool(targets and not rules))
+            outcome = Outcome(
+                results.reports,
+                results.errors,
+                requested=rules,
+                require_all=require_all,
+                extent=Extent.FULL if everything else Extent.BRIEF,
+                is_quiet=quiet,
+                next_step=None if results.errors else step,
+                explained=lambda rule: rule_named(rule).explanation(),
+            )
+            WRITERS[output_format](outcome, stream)
             status = results.status(rules, require_all)
     for error in results.errors:
         print_error(error, details=output_format == "text")
@@ -245,22 +263,3 @@ class _Results:
             report.status(requested=named, require_all=require_all) for report in self.reports
         ]
         return max([*statuses, *(FAILED for _ in self.errors)])
-
-
-def _write(
-    results: _Results, output_format: str, extent: Extent, stream: TextIO, *, to_hold: bool
-) -> None:
-    if output_format == "json":
-        stream.write(json_report.render(results.reports, results.errors) + "\n")
-        return
-    step = None if results.errors else next_step(results.reports, to_hold=to_hold)
-    if output_format == "html":
-        pictures = [
-            picture(evidence.trace, evidence.placement.program)
-            for evidence in (report.evidence for report in results.reports)
-            if evidence.trace
-        ]
-        write = partial(text_report.write, results.reports, extent=Extent.FOLDED, next_step=step)
-        stream.write(page("placement_checks", write, pictures))
-    elif results.reports:
-        text_report.write(results.reports, Console(file=stream), extent, step)

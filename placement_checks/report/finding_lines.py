@@ -89,7 +89,7 @@ def _group(group: Group, everything: bool) -> Iterator[tuple[Kind, str]]:
     steps = len(first.path) if everything else _STEPS if first.evidence == "executed" else 0
     yield from (("detail", step) for step in first.path[:steps])
     if len(group.findings) > 1:
-        yield "detail", _likewise(group, everything)
+        yield "detail", likewise(group, everything=everything)
 
 
 def _after(line: str, before: str) -> str:
@@ -103,7 +103,8 @@ def _with_text(line: str) -> str:
     return f"{line}: {text}" if text else line
 
 
-def _likewise(group: Group, everything: bool) -> str:
+def likewise(group: Group, *, everything: bool = False) -> str:
+    """How many more findings a group has, and of which objects: some of them, or all."""
     others = group.others if everything else group.others[:_EXAMPLES]
     names, before = [], group.where or ""
     for name, line in others:

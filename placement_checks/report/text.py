@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -13,10 +13,11 @@ from placement_checks.core.results import Report
 from placement_checks.report.console import Fold, show
 from placement_checks.report.findings import Extent, findings_lines
 from placement_checks.report.grid import grid
-from placement_checks.report.rule_table import STATES, names_by_state, rule_table
+from placement_checks.report.rule_table import names_by_state, rule_table
 from placement_checks.report.sections import Sections
+from placement_checks.report.titles import summary
 from placement_checks.report.wrapping import wrapped
-from placement_checks.util.text import file_size, plural
+from placement_checks.util.text import file_size
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
@@ -38,6 +39,8 @@ def write(
     console: Console,
     extent: Extent = Extent.BRIEF,
     next_step: str | None = None,
+    *,
+    only: Callable[[Report], bool] | None = None,
 ) -> None:
     """Print the verdicts of every program, its findings, the count, and what to do next.
 
@@ -46,15 +49,18 @@ def write(
         console: where to.
         extent: how much is told of them; in brief, a program has at most 60 lines.
         next_step: the last line; None for none.
+        only: the programs that are told of; None for all.
     """
-    if len(reports) > 1:
-        for row in grid(reports):
+    shown = list(filter(only, reports)) if only else reports
+    if len(shown) > 1:
+        for row in grid(shown):
             show(console, Text(row))
         show(console, Text())
-    for report in reports:
+    for report in shown:
         for line in _program(report, extent):
             show(console, line)
-    show(console, _count(reports))
+    is_broken = any(report.count("broken") for report in reports)
+    show(console, Text(summary(reports), "bold red" if is_broken else "bold"))
     if next_step is not None:
         for part in wrapped(next_step, hanging=6, width=_WIDEST):
             show(console, Text(part))
@@ -119,12 +125,3 @@ def _run_conditions(measurement: Measurement) -> str:
     simulated = measurement.devices == "simulated"
     on = "CPU devices in place of GPUs" if simulated else "the GPUs of this machine"
     return f"run beside {measurement.reference}, on {on}"
-
-
-def _count(reports: Sequence[Report]) -> Text:
-    counts = {state: sum(report.count(state) for report in reports) for state in STATES}
-    states = ", ".join(f"{count} {state.replace('-', ' ')}" for state, count in counts.items())
-    return Text(
-        f"{plural(len(reports), 'program')}, rules: {states}.",
-        "bold red" if counts["broken"] else "bold",
-    )

@@ -88,7 +88,11 @@ STAGES = {
 WRITERS = {
     "text": "placement_checks.report.text.write",
     "json": "placement_checks.report.json.render",
-    "html": "placement_checks.cli.verify.page",
+    "html": "placement_checks.report.formats.page",
+    "markdown": "placement_checks.report.markdown.ranked",
+    "github": "placement_checks.report.github.ranked",
+    "sarif": "placement_checks.report.sarif.versions",
+    "junit": "placement_checks.report.junit.repository",
 }
 
 

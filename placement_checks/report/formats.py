@@ -1,0 +1,49 @@
+"""The formats of a report by name: for people, and for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TextIO
+
+from rich.console import Console
+
+from placement_checks.report import github, json, junit, markdown, sarif, text
+from placement_checks.report.findings import Extent
+from placement_checks.report.html import page
+from placement_checks.report.outcome import Outcome
+from placement_checks.report.timeline_svg import picture
+
+Writer = Callable[[Outcome, TextIO], None]
+
+
+def _text(outcome: Outcome, stream: TextIO) -> None:
+    if outcome.reports:
+        only = outcome.fails if outcome.is_quiet else None
+        step = None if outcome.is_quiet else outcome.next_step
+        text.write(outcome.reports, Console(file=stream), outcome.extent, step, only=only)
+
+
+def _json(outcome: Outcome, stream: TextIO) -> None:
+    stream.write(json.render(outcome.reports, outcome.errors) + "\n")
+
+
+def _html(outcome: Outcome, stream: TextIO) -> None:
+    pictures = [
+        picture(evidence.trace, evidence.placement.program)
+        for evidence in (report.evidence for report in outcome.reports)
+        if evidence.trace
+    ]
+    write = partial(text.write, outcome.reports, extent=Extent.FOLDED, next_step=outcome.next_step)
+    stream.write(page("placement_checks", write, pictures))
+
+
+WRITERS: Mapping[str, Writer] = {
+    "text": _text,
+    "json": _json,
+    "html": _html,
+    "markdown": markdown.write,
+    "github": github.write,
+    "sarif": sarif.write,
+    "junit": junit.write,
+}

@@ -1,0 +1,48 @@
+"""The findings of all programs in the order of their worth, for readers who see only the first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from placement_checks.core.results import Report
+from placement_checks.report.groups import Group
+from placement_checks.report.sections import Sections
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What is told once: a group of findings, of every program that has it.
+
+    Attributes:
+        rule: the broken one.
+        group: of the first of the programs.
+        reports: those of the programs.
+    """
+
+    rule: str
+    group: Group
+    reports: list[Report] = field(default_factory=list)
+
+
+def ranked(reports: Sequence[Report]) -> list[Ranked]:
+    """The root causes: the first group of each rule, then the second ones, and so on.
+
+    Of those in one turn the groups of most programs come first.
+    """
+    turns: dict[int, list[Ranked]] = defaultdict(list)
+    known: dict[Hashable, Ranked] = {}
+    for report in reports:
+        for section in Sections(report.verdicts).causes:
+            for turn, group in enumerate(section.groups):
+                says = (section.rule, group.where, group.first.message, group.first.fix)
+                if says not in known:
+                    known[says] = Ranked(section.rule, group)
+                    turns[turn].append(known[says])
+                known[says].reports.append(report)
+    return [
+        each
+        for turn in sorted(turns)
+        for each in sorted(turns[turn], key=lambda told: -len(told.reports))
+    ]

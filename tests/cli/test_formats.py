@@ -1,0 +1,125 @@
+"""The formats of `verify`, on a placement log, which needs no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from commands import Run
+
+from placement_checks.report.formats import WRITERS
+
+FORMATS = list(WRITERS)
+BEGINS = {
+    "text": "outputlog on ",
+    "json": '{\n  "schema": 2,',
+    "html": "<!DOCTYPE html>",
+    "markdown": "**placement_checks: failed.** 1 program, rules: ",
+    "github": "::error file=outputlog,title=variables-on-host::outputlog",
+    "sarif": '{\n  "$schema": "https://docs.oasis-open.org/sarif/',
+    "junit": "<?xml version='1.0' encoding='utf-8'?>\n<testsuites ",
+}
+LOG = """\
+w: (VariableV2): /job:localhost/replica:0/task:0/device:GPU:0
+a: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "outputlog").write_text(LOG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_report_in_each_format(run: Run, format: str) -> None:
+    ran = run("verify", "outputlog", "--format", format)
+
+    assert (ran.status, ran.err) == (1, "")
+    assert ran.out.startswith(BEGINS[format].replace("::outputlog", "::"))
+    assert "variables-on-host" in ran.out
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_report_in_a_file(run: Run, folder: Path, format: str) -> None:
+    printed = run("verify", "outputlog", "--format", format).out
+
+    assert run("verify", "outputlog", "--format", format, "--output", "report").out == ""
+    assert (folder / "report").read_text() == printed
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("written", ["--format={}", "--format {}"])
+def test_an_error_that_ends_the_command_obeys_formats_for_programs(
+    run: Run, format: str, written: str
+) -> None:
+    ran = run("verify", "outputlog", "--set", "nonsense", *written.format(format).split())
+
+    assert ran.status == 2
+    (line,) = ran.err.splitlines()
+    assert line.startswith("placement-checks: --set nonsense: ")
+    said = line.removeprefix("placement-checks: ")
+    if format == "json":
+        assert json.loads(ran.out)["error"]["kind"] == "usage"
+    elif format == "github":
+        assert ran.out == f"::error title=placement_checks::{said}\n"
+    elif format == "sarif":
+        (invocation,) = json.loads(ran.out)["runs"][0]["invocations"]
+        assert invocation["toolExecutionNotifications"][0]["message"]["text"] == said
+    elif format == "junit":
+        (error,) = ET.fromstring(ran.out).iter("error")
+        assert (error.text, error.attrib["type"]) == (said, "usage")
+    else:
+        assert ran.out == ""
+
+
+def test_sarif_explains_its_rules(run: Run) -> None:
+    document = json.loads(run("verify", "outputlog", "--format", "sarif").out)
+
+    rules = {rule["id"]: rule for rule in document["runs"][0]["tool"]["driver"]["rules"]}
+    assert rules["one-update"]["shortDescription"]["text"] == (
+        "One update per variable and step; the step counter increases by one."
+    )
+
+
+def test_rules_that_must_be_checked_fail_in_each_format(run: Run) -> None:
+    call = ("verify", "outputlog", "--rule", "one-update", "--format")
+
+    assert "::warning title=not checked::one-update: " in run(*call, "github").out
+    assert '<failure message="not checked: ' in run(*call, "junit").out
+    assert "placement_checks: failed" in run(*call, "markdown").out
+    document = json.loads(run(*call, "sarif").out)
+    (note,) = document["runs"][0]["invocations"][0]["toolExecutionNotifications"]
+    assert note["level"] == "warning"
+
+
+@pytest.mark.parametrize("flag", ["-q", "--quiet"])
+def test_quiet_leaves_out_programs_that_pass(run: Run, folder: Path, flag: str) -> None:
+    (folder / "sound").write_text(LOG.replace("GPU:0", "CPU:0", 1))
+    rule = ("--rule", "variables-on-host")
+
+    both = run("verify", "sound", "outputlog", *rule, flag)
+    one = run("verify", "sound", *rule, flag)
+
+    assert both.out.startswith("outputlog on ")
+    assert both.out.endswith("\n\n2 programs, rules: 1 kept, 1 broken, 0 not checked.\n")
+    assert (one.status, one.out) == (0, "1 program, rules: 1 kept, 0 broken, 0 not checked.\n")
+
+
+def test_quiet_shows_what_had_to_be_checked(run: Run) -> None:
+    quiet = ("verify", "outputlog", "-q", "--set", "variables-on-host.device=/gpu:0")
+
+    assert run(*quiet).out.count("\n") == 1
+    assert run(*quiet, "--require-all").out.startswith("outputlog on ")
+
+
+def test_verbose_is_all(run: Run) -> None:
+    everything = run("verify", "outputlog", "--all")
+
+    assert everything.out != run("verify", "outputlog").out
+    for flag in ("-v", "--verbose"):
+        assert run("verify", "outputlog", flag) == everything

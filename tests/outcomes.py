@@ -1,0 +1,18 @@
+"""What `verify` gave, written by hand, in a format."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+from placement_checks.core.results import Report
+from placement_checks.report.formats import WRITERS
+from placement_checks.report.outcome import Outcome
+
+HOSTILE = "w|`</b>\x1b[2J\n::error::@you #1 https://x.y &amp; [a](1) \u202e\x00"
+
+
+def written_as(format: str, *reports: Report, **more: Any) -> str:
+    file = StringIO()
+    WRITERS[format](Outcome(reports, **more), file)
+    return file.getvalue()

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outcomes import HOSTILE, written_as
+from pydantic import ValidationError
+from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
+from reports import broken, finding, report
+
+from placement_checks import RULES, Verdict
+from placement_checks.core.errors import InputError
+from placement_checks.core.results import Report
+
+
+@pytest.fixture(autouse=True)
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    for name in ("a.py", "größe 1.py"):
+        (tmp_path / name).write_text("x = 1\n" * 99)
+    return tmp_path
+
+
+def run_of(*reports: Report, **more: Any) -> dict[str, Any]:
+    """The run of a document, which is as the published schema has it."""
+    document = json.loads(written_as("sarif", *reports, **more))
+    Sarif.model_validate(document)
+    assert document["version"] == "2.1.0"
+    (run,) = document["runs"]
+    assert isinstance(run, dict)
+    return run
+
+
+def result_of(*reports: Report) -> dict[str, Any]:
+    (result,) = run_of(*reports)["results"]
+    assert isinstance(result, dict)
+    return result
+
+
+def test_the_schema_refuses_what_it_does_not_have() -> None:
+    document = json.loads(written_as("sarif", report(broken("a", finding("w")))))
+    document["runs"][0]["results"][0]["lines"] = []
+
+    with pytest.raises(ValidationError, match="lines"):
+        Sarif.model_validate(document)
+
+
+def test_a_group_is_a_result_with_the_lines_that_led_there() -> None:
+    frames = ("a.py:9", "größe 1.py:3", "a.py:5")
+    told = finding("w", frames=frames, device_line="größe 1.py:2", consequence="It is slow.")
+
+    result = result_of(report(broken("a", told)))
+
+    (place,) = result["locations"]
+    assert place["logicalLocations"] == [{"fullyQualifiedName": "w"}]
+    assert place["physicalLocation"] == {
+        "artifactLocation": {"uri": "a.py", "uriBaseId": "%SRCROOT%", "index": 0},
+        "region": {"startLine": 5},
+    }
+    related = [
+        (
+            each["physicalLocation"]["artifactLocation"]["uri"],
+            each["physicalLocation"]["region"]["startLine"],
+            each["message"]["text"],
+        )
+        for each in result["relatedLocations"]
+    ]
+    assert related == [
+        ("gr%C3%B6%C3%9Fe%201.py", 2, "the device is requested here"),
+        ("gr%C3%B6%C3%9Fe%201.py", 3, "called from here"),
+        ("a.py", 9, "called from here"),
+    ]
+    assert result["message"]["text"] == (
+        "w is [on a GPU]\nIt is slow.\nfix: pin it\nin p on gpu*2"
+    )
+
+
+def test_files_are_listed_once_under_the_folder_of_the_repository(repository: Path) -> None:
+    lines = ("a.py:1", "größe 1.py:2", "a.py:3")
+    findings = [finding(f"v{n}", alike=n, frames=(line,)) for n, line in enumerate(lines)]
+
+    run = run_of(report(broken("a", *findings)))
+
+    assert [each["location"]["uri"] for each in run["artifacts"]] == [
+        "a.py", "gr%C3%B6%C3%9Fe%201.py",
+    ]  # fmt: skip
+    assert run["originalUriBaseIds"] == {"%SRCROOT%": {"uri": f"{repository.as_uri()}/"}}
+    indices = [
+        place["physicalLocation"]["artifactLocation"]["index"]
+        for result in run["results"]
+        for place in result["locations"]
+    ]
+    assert indices == [0, 1, 0]
+
+
+@pytest.mark.parametrize("line", ["gone.py:3", "<ipython-input-1>:1"])
+def test_without_a_line_it_is_in_the_file_of_the_program_or_in_none(line: str) -> None:
+    program = report(broken("a", finding("w", frames=(line,))), program="a.py:build")
+    (of_program,) = result_of(program)["locations"]
+    (of_none,) = result_of(report(broken("a", finding("w", frames=(line,)))))["locations"]
+
+    assert of_program["physicalLocation"] == {
+        "artifactLocation": {"uri": "a.py", "uriBaseId": "%SRCROOT%", "index": 0}
+    }
+    assert of_none == {"logicalLocations": [{"fullyQualifiedName": "w"}]}
+    assert result_of(program)["message"]["text"].startswith(f"{line}: w is ")
+
+
+def prints(*lines: str) -> list[str]:
+    """The fingerprints of findings on variables at these lines."""
+    findings = [finding(f"v{n}", alike=n, frames=(line,)) for n, line in enumerate(lines)]
+    results = run_of(report(broken("a", *findings)))["results"]
+    return [result["partialFingerprints"]["placementChecks/v1"] for result in results]
+
+
+def test_fingerprints_stay_where_lines_move() -> None:
+    assert prints("a.py:1", "a.py:2") == prints("a.py:31", "a.py:7")
+    assert len({*prints("a.py:1", "a.py:2", "größe 1.py:1")}) == 3
+    assert prints("a.py:1") != prints("größe 1.py:1")
+
+
+def test_equal_fingerprints_are_numbered() -> None:
+    same = [finding("w", alike=n) for n in range(2)]
+    results = run_of(report(broken("a", *same)))["results"]
+
+    first, second = (each["partialFingerprints"]["placementChecks/v1"] for each in results)
+    assert (first[-2:], second[-2:]) == (":1", ":2")
+    assert first[:-2] == second[:-2]
+
+
+def test_what_follows_is_a_warning_and_the_causes_come_first() -> None:
+    run = run_of(report(broken("b", finding("w", follows="a")), broken("a", finding("w"))))
+    told = [(each["ruleId"], each["ruleIndex"], each["level"]) for each in run["results"]]
+    assert told == [("a", 1, "error"), ("b", 0, "warning")]
+
+
+def test_rules_have_their_explanation() -> None:
+    verdicts = [Verdict(rule, "kept", "assigned") for rule in RULES]
+    run = run_of(report(*verdicts), explained=lambda rule: RULES[rule].explanation())
+
+    rules = {rule["id"]: rule for rule in run["tool"]["driver"]["rules"]}
+    assert list(rules) == list(RULES)
+    rule = rules["variables-on-host"]
+    assert rule["name"] == "VariablesOnHost"
+    assert rule["shortDescription"]["text"] == (
+        "Every variable sits on the device named, /cpu:0 by default."
+    )
+    assert rule["fullDescription"]["text"].startswith("Towers that share variables read them")
+    assert "variables-on-host.device = '/cpu:0'" in rule["help"]["text"]
+
+
+def test_what_is_not_checked_is_no_result() -> None:
+    open_one = Verdict("a", "not-checked", None, "no reference")
+    run = run_of(report(open_one, broken("b", finding("w"))), requested=("a",))
+
+    (note,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert note["level"] == "warning"
+    assert note["message"]["text"] == "a is not checked in p on gpu*2: no reference"
+    assert len(run["results"]) == 1
+    (note,) = run_of(report(open_one))["invocations"][0]["toolExecutionNotifications"]
+    assert note["level"] == "note"
+
+
+def test_what_failed_is_told() -> None:
+    run = run_of(errors=[InputError("b.py", "is not there", "name another")])
+
+    (invocation,) = run["invocations"]
+    assert not invocation["executionSuccessful"]
+    (note,) = invocation["toolExecutionNotifications"]
+    assert (note["level"], note["message"]["text"]) == (
+        "error", "b.py: is not there; name another"
+    )  # fmt: skip
+
+
+def test_hostile_names_are_no_links_and_no_escapes() -> None:
+    text = written_as("sarif", report(broken("a", finding(HOSTILE)), program=HOSTILE))
+
+    Sarif.model_validate_json(text)
+    assert "\x1b" not in text
+    assert "[a](1)" not in json.loads(text)["runs"][0]["results"][0]["message"]["text"]
