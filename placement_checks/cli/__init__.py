@@ -20,7 +20,7 @@ _BY_SIGNAL = 128  # and the signal's number, as shells have it
 FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
 # The formats that other programs read, which are told in it of errors that end the command too.
 _FOR_PROGRAMS = ("json", "github", "sarif", "junit")
-_COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain")
+_COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain", "schema")
 
 
 class _Ended(KeyboardInterrupt):

@@ -6,8 +6,11 @@ import sys
 
 import pytest
 from commands import Ran, Run
+from schemas import valid
 
 from placement_checks import cli
+
+_LARGEST = 1_000_000  # letters of a document that is held against its schema
 
 
 @pytest.fixture
@@ -18,6 +21,8 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
             cli.main()
         captured = capfd.readouterr()
         assert isinstance(exited.value.code, int)
+        if "json" in arguments and 0 < len(captured.out) < _LARGEST:
+            valid(str(arguments[0]), captured.out)
         return Ran(exited.value.code, captured.out, captured.err)
 
     return call

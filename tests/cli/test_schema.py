@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import Run
+
+from placement_checks.report.schemas import NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_prints_the_schema_of_a_command(run: Run, name: str) -> None:
+    ran = run("schema", name)
+
+    assert (ran.status, ran.err) == (0, "")
+    command = "placement-checks" if name != "error" else "What any command prints"
+    assert json.loads(ran.out)["title"].startswith(command)
+
+
+def test_another_name_is_refused(run: Run) -> None:
+    ran = run("schema", "explain")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert "'verify', 'log', 'diff', 'time', 'error'" in ran.err
+
+
+def test_what_the_command_prints_is_held_against_the_schemas(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is done by the fixture, for all tests of the command."""
+    (tmp_path / "outputlog").write_text("w: (VariableV2): /device:GPU:0\n")
+    monkeypatch.chdir(tmp_path)
+    for call in ("verify outputlog", "log outputlog", "diff outputlog outputlog", "log nothing"):
+        assert run(*call.split(), "--format", "json").out.startswith("{")
+
+    monkeypatch.setattr("placement_checks.report.json.SCHEMA", 3)
+    with pytest.raises(AssertionError, match=r"schema: 2 was expected"):
+        run("verify", "outputlog", "--format", "json")

@@ -1,0 +1,136 @@
+"""The schemas: true of what is printed, and strict. The command's tests check all it prints."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from reports import broken, finding, report
+from schemas import valid, validator
+from timings import loop, timing
+
+from placement_checks import Device, Verdict
+from placement_checks.core.errors import InputError
+from placement_checks.core.results import Difference, Moved
+from placement_checks.core.timing import Simulated
+from placement_checks.logs import Log, Record
+from placement_checks.report import diff, log
+from placement_checks.report import json as json_report
+from placement_checks.report import timing as timing_report
+from placement_checks.report.schemas import NAMES, schema
+
+ERROR = InputError("b.py", "is not there", "name another")
+CPU, GPU = Device.parse("/cpu:0"), Device.parse("/gpu:0")
+
+
+def verify_documents() -> Iterator[str]:
+    figure = {"variable": "w", "state": "differs", "ratio": 2.0, "error": 9e6, "limit": None}
+    copied = {"from": "/cpu:0", "to": "/gpu:0", "copies": 2, "bytes": 9, "unknown": 0}
+    full = report(
+        broken("a", finding("w", path=("x",), device_line="a.py:1"), finding("v", frames=())),
+        broken("gradients-equal", finding("w", evidence="executed"), figures=[figure]),
+        Verdict("transfer-budget", "not-checked", None, "no budget", figures=[copied]),
+        Verdict("shards-balanced", "kept", "assigned", note="n", figures=[
+            {"task": "/job:ps/task:0", "variables": 1, "bytes": 4}
+        ]),
+        Verdict("ours", "kept", "configuration", figures=[{"anything": []}]),
+    )  # fmt: skip
+    yield json_report.render([full, report(program="q")], [])
+    yield json_report.render([full], [ERROR, ERROR])
+    yield json_report.render([], [ERROR])
+    yield json_report.render([], [])
+
+
+def time_documents() -> Iterator[str]:
+    measured = timing(
+        loop(1.02, 1.03), single=loop(1.0, 1.0), towers=loop(0.5, 0.6),
+        contention=loop(1.1, 1.1), simulated=Simulated(0.9, 0.45), overlap=0.97,
+    )  # fmt: skip
+    yield timing_report.render([measured, timing(2.0)])
+
+
+def diff_documents() -> Iterator[str]:
+    moved = [Moved("w", "VariableV2", (CPU,), (GPU, CPU))]
+    yield diff.render_json(Difference("a", "b", 2, moved, {"x": "Add"}, {"y": ""}, ["a: cut"]))
+    yield diff.render_json(Difference("a", "b", 0, [], {}, {}))
+
+
+def log_documents() -> Iterator[str]:
+    counts = {Record("x", "Add", str(CPU)): 2, Record(None, None, ""): 1}
+    yield log.render_json(Log("a.log", counts, records=3, torn=1))
+    yield log.render_json(Log("a.log", {}, records=0))
+
+
+DOCUMENTS = {
+    "verify": verify_documents,
+    "time": time_documents,
+    "diff": diff_documents,
+    "log": log_documents,
+    "error": lambda: iter([json_report.render([], [ERROR])]),
+}
+EVERY = [(name, text) for name, documents in DOCUMENTS.items() for text in documents()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_a_schema(name: str) -> None:
+    document = json.loads(schema(name))
+
+    Draft202012Validator.check_schema(document)
+    assert document["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert name in DOCUMENTS
+
+
+@pytest.mark.parametrize(("name", "text"), EVERY)
+def test_documents_are_as_the_schemas_have_them(name: str, text: str) -> None:
+    assert "schema" in valid(name, text)
+
+
+def changed(document: Any) -> Iterator[tuple[str, Any]]:
+    """The document with another key in each of its objects, and with each of its keys left out."""
+    for path in _objects(document, ()):
+        if path and path[-1] == "anything":
+            continue
+        copied = copy.deepcopy(document)
+        _at(copied, path)["unknown key"] = 1
+        yield f"{path} with another key", copied
+        for key in _at(document, path):
+            copied = copy.deepcopy(document)
+            del _at(copied, path)[key]
+            yield f"{path} without {key}", copied
+
+
+def _objects(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, child in children:
+        if isinstance(child, (dict, list)):
+            yield from _objects(child, (*path, key))
+
+
+def _at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+# What need not be there, and what a rule of somebody else measures.
+MAY_BE_LEFT_OUT = ("without figures", "without error", "without errors", "without programs")
+OF_OTHERS = "'rules', 4, 'figures', 0"
+
+
+@pytest.mark.parametrize(("name", "text"), EVERY)
+def test_nothing_may_be_added_or_left_out(name: str, text: str) -> None:
+    accepted = [
+        what
+        for what, document in changed(json.loads(text))
+        if validator(name).is_valid(document)
+        and OF_OTHERS not in what
+        and not what.endswith(MAY_BE_LEFT_OUT)
+    ]
+
+    assert accepted == []
