@@ -12,15 +12,17 @@ from importlib import import_module
 from itertools import pairwise
 
 import click
+from click.shell_completion import shell_complete
 
 from placement_checks.cli.output import standard_streams, tell
 from placement_checks.core.errors import DEBUG, PlacementError, UsageError, as_error
 
 _BY_SIGNAL = 128  # and the signal's number, as shells have it
 FAILED = 2  # exit status: bad usage, configuration or input, or nothing could be checked
+COMPLETE = "_PLACEMENT_CHECKS_COMPLETE"  # set by shells, to what they want to have completed
 # The formats that other programs read, which are told in it of errors that end the command too.
 _FOR_PROGRAMS = ("json", "github", "sarif", "junit")
-_COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain", "schema")
+_COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain", "schema", "completion")
 
 
 class _Ended(KeyboardInterrupt):
@@ -59,6 +61,8 @@ def _status(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     try:
         # Not cli.main(), which ends the process with 1 where a pipe was closed.
+        if asked := os.environ.get(COMPLETE):
+            return shell_complete(cli, {}, "placement-checks", COMPLETE, asked)
         with cli.make_context("placement-checks", list(arguments)) as context:
             status: int = cli.invoke(context)
     except click.exceptions.Exit as done:  # --help, --version

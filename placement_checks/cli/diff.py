@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from placement_checks.cli import FAILED
+from placement_checks.cli.completing import FILE
 from placement_checks.cli.options import (
     ProgramCommand,
     call_settings,
@@ -23,8 +24,8 @@ from placement_checks.verification.targets import check_targets, gather
 
 
 @click.command("diff", cls=ProgramCommand)
-@click.argument("old")
-@click.argument("new")
+@click.argument("old", type=FILE)
+@click.argument("new", type=FILE)
 @machine_options
 @program_options
 @click.option(

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from placement_checks.cli.completing import FILE, RULE
 from placement_checks.cli.options import (
     ProgramCommand,
     call_settings,
@@ -35,8 +36,8 @@ from placement_checks.verification.targets import gather
 
 
 @click.command("explain", cls=ProgramCommand)
-@click.argument("name", metavar="RULE|OBJECT")
-@click.argument("target", required=False)
+@click.argument("name", metavar="RULE|OBJECT", type=RULE)
+@click.argument("target", required=False, type=FILE)
 @machine_options
 @program_options
 def command(

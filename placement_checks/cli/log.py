@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from placement_checks.cli import FAILED
+from placement_checks.cli.completing import FILE
 from placement_checks.cli.output import tell
 from placement_checks.logs import Log, Source, processors, read_logs
 from placement_checks.report.log import render_json, render_lines, render_text, torn_and_reason
@@ -21,7 +22,7 @@ _STEPS = 50  # of the bar
 
 
 @click.command("log")
-@click.argument("files", nargs=-1, required=True, metavar="FILE... | -")
+@click.argument("files", nargs=-1, required=True, metavar="FILE... | -", type=FILE)
 @click.option(
     "--format",
     "output_format",

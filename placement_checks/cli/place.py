@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from placement_checks.analysis.transfers import copies, transfers
+from placement_checks.cli.completing import FILE
 from placement_checks.cli.options import (
     ProgramCommand,
     call_settings,
@@ -28,7 +29,7 @@ from placement_checks.verification.targets import gather
 
 
 @click.command("place", cls=ProgramCommand)
-@click.argument("target")
+@click.argument("target", type=FILE)
 @machine_options
 @program_options
 @click.option("--transfers", "shows_transfers", is_flag=True, help="What a step copies instead.")

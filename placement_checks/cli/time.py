@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from placement_checks.cli import FAILED
+from placement_checks.cli.completing import FILE
 from placement_checks.cli.files import written
 from placement_checks.cli.options import ProgramCommand, let_of, program_options
 from placement_checks.cli.output import tell
@@ -41,11 +42,13 @@ _ROUNDS = 30
 
 
 @click.command("time", cls=ProgramCommand)
-@click.argument("target")
+@click.argument("target", type=FILE)
 @click.option("--gpus", type=int, metavar="N", help="GPUs that the program is built for.")
 @program_options
-@click.option("--reference", metavar="T", help="The program for one GPU.")
-@click.option("--batch", metavar="T", help="The function batch(rng, n) that gives rows.")
+@click.option("--reference", metavar="T", type=FILE, help="The program for one GPU.")
+@click.option(
+    "--batch", metavar="T", type=FILE, help="The function batch(rng, n) that gives rows."
+)
 @click.option(
     "--rows",
     type=click.IntRange(1),
@@ -63,13 +66,17 @@ _ROUNDS = 30
     metavar="RATIO",
     help="Fail if the measured ratio is larger.",
 )
-@click.option("--against", metavar="FILE", help="A run saved with --format json, to compare with.")
-@click.option("--timeline", metavar="FILE", help="Write one step as a Chrome trace (JSON).")
+@click.option(
+    "--against", metavar="FILE", type=FILE, help="A run saved with --format json, to compare with."
+)
+@click.option(
+    "--timeline", metavar="FILE", type=FILE, help="Write one step as a Chrome trace (JSON)."
+)
 @click.option(
     "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text",
     show_default=True,
 )  # fmt: skip
-@click.option("--output", metavar="FILE", help="Write the report to this file.")
+@click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
 def command(
     target: str,
     gpus: int | None,

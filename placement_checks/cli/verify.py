@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from placement_checks.cli import FAILED, declaring, print_error
+from placement_checks.cli.completing import FILE, RULE
 from placement_checks.cli.files import written
 from placement_checks.cli.options import (
     ProgramCommand,
@@ -37,14 +38,20 @@ from placement_checks.verification.targets import check_targets, gather
 
 
 @click.command("verify", cls=ProgramCommand)
-@click.argument("targets", nargs=-1, metavar="[TARGET]...")
+@click.argument("targets", nargs=-1, metavar="[TARGET]...", type=FILE)
 @machine_options
 @program_options
-@click.option("--graph", metavar="T", help="The program that printed the log.")
-@click.option("--reference", metavar="T", help="The program for one GPU, to compare numbers with.")
-@click.option("--batch", metavar="T", help="The function batch(rng, n), or a saved case.")
-@click.option("--rule", "rules", multiple=True, metavar="R", help="Check this rule only.")
-@click.option("--without", multiple=True, metavar="R", help="Leave this rule out.")
+@click.option("--graph", metavar="T", type=FILE, help="The program that printed the log.")
+@click.option(
+    "--reference", metavar="T", type=FILE, help="The program for one GPU, to compare numbers with."
+)
+@click.option(
+    "--batch", metavar="T", type=FILE, help="The function batch(rng, n), or a saved case."
+)
+@click.option(
+    "--rule", "rules", multiple=True, metavar="R", type=RULE, help="Check this rule only."
+)
+@click.option("--without", multiple=True, metavar="R", type=RULE, help="Leave this rule out.")
 @click.option("--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="A rule's field.")
 @click.option("--require-all", is_flag=True, help="A rule that could not be checked fails.")
 @click.option(
@@ -69,7 +76,7 @@ from placement_checks.verification.targets import check_targets, gather
     "-q", "--quiet", is_flag=True,
     help="Show only programs that fail in the text report, and the last line.",
 )  # fmt: skip
-@click.option("--output", metavar="FILE", help="Write the report to this file.")
+@click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
 def command(
     targets: tuple[str, ...],
     gpus: int | None,

@@ -1,0 +1,32 @@
+"""``placement-checks completion``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from click.shell_completion import get_completion_class
+
+from placement_checks.cli import COMPLETE, cli
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(_SHELLS))
+def command(shell: str) -> int:
+    r"""Print a script with which a shell completes commands, options, rules and files.
+
+    \b
+    bash  placement-checks completion bash >> ~/.bash_completion
+    zsh   placement-checks completion zsh > ~/.zfunc/_placement-checks
+    fish  placement-checks completion fish > ~/.config/fish/completions/placement-checks.fish
+
+    For zsh a folder such as ~/.zfunc must be in fpath before compinit is called.
+
+    The exit status is 0.
+    """
+    completion = get_completion_class(shell)
+    assert completion is not None
+    sys.stdout.write(completion(cli, {}, "placement-checks", COMPLETE).source() + "\n")
+    return 0
