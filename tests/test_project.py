@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_the_extras_and_the_entry_point_are_declared() -> None:
     assert set(project["optional-dependencies"]) == {"benchmark", "data", "v1"}
     plugin = "placement_checks.testing.pytest_plugin"
     assert project["entry-points"]["pytest11"] == {"placement": plugin}
+
+
+def test_the_hook_for_pre_commit_is_a_command_that_there_is() -> None:
+    hook = (ROOT / ".pre-commit-hooks.yaml").read_text()
+
+    found = re.search(r"^  entry: placement-checks (\S+) (\S+)$", hook, re.MULTILINE)
+    assert found
+    command = import_module(f"placement_checks.cli.{found[1]}").command
+    assert any(found[2] in parameter.opts for parameter in command.params)
+    assert "pass_filenames: false" in hook
 
 
 # What is imported under another name than it is installed by; Keras comes with TensorFlow.

@@ -103,7 +103,7 @@ def test_a_shell_completes_a_rule(run: Run, tmp_path: Path, shell: str) -> None:
     before, after = AROUND[shell]
     script.write_text("\n".join([before, run("completion", shell).out, after]))
 
-    call = [shell, *QUIET[shell], script]
+    call = [shell, *QUIET[shell], str(script)]
     ran = subprocess.run(call, capture_output=True, text=True, check=True)
 
     assert ran.stdout.split() == ["variables-on-host", "variables-shared"]

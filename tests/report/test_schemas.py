@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -65,7 +65,7 @@ def log_documents() -> Iterator[str]:
     yield log.render_json(Log("a.log", {}, records=0))
 
 
-DOCUMENTS = {
+DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
     "verify": verify_documents,
     "time": time_documents,
     "diff": diff_documents,
