@@ -13,6 +13,7 @@ from placement_checks.report.findings import Extent
 from placement_checks.report.html import page
 from placement_checks.report.outcome import Outcome
 from placement_checks.report.timeline_svg import picture
+from placement_checks.report.wrapping import WIDTH, fitted
 
 Writer = Callable[[Outcome, TextIO], None]
 
@@ -21,7 +22,9 @@ def _text(outcome: Outcome, stream: TextIO) -> None:
     if outcome.reports:
         only = outcome.fails if outcome.is_quiet else None
         step = None if outcome.is_quiet else outcome.next_step
-        text.write(outcome.reports, Console(file=stream), outcome.extent, step, only=only)
+        console = Console(file=stream)
+        with fitted(console.width if stream.isatty() else WIDTH):
+            text.write(outcome.reports, console, outcome.extent, step, only=only)
 
 
 def _json(outcome: Outcome, stream: TextIO) -> None:

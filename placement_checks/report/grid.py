@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from placement_checks.core.results import Report, Verdict
-from placement_checks.report.wrapping import WIDTH, shortened
+from placement_checks.report.wrapping import columns, shortened
 
+_SHORTEST_NAME = 20
 _LEGEND = "findings of each rule; . kept, - not checked"
 
 
@@ -25,7 +26,7 @@ def grid(reports: Sequence[Report]) -> Iterator[str]:
             if bars
             else (f"{'┌'.rjust(widths[0])} {title}")
         )
-    room = WIDTH - sum(widths) - len(widths) - 1
+    room = max(_SHORTEST_NAME, columns() - sum(widths) - len(widths) - 1)
     for report, cells in zip(reports, rows, strict=True):
         row = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield f"{row}  {shortened(report.evidence.placement.program, room)}"

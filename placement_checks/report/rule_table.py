@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from rich.text import Text
 
 from placement_checks.core.results import Verdict
-from placement_checks.report.wrapping import WIDTH, wrapped
+from placement_checks.report.wrapping import columns, wrapped
 
 STATES = {
     "kept": ("KEPT", "green"),
@@ -39,7 +39,7 @@ def rule_table(
             rule, hanging = f"{first.rule:<{width}}", width
         else:
             rule, hanging = f"{', '.join(verdict.rule for verdict in alike)}: ", _SHARED
-            most = 2 + len(rule) // (WIDTH - _STATE_WIDTH - hanging)
+            most = 2 + len(rule) // (columns() - _STATE_WIDTH - hanging)
         yield from _row(first, rule, hanging, details, most if is_brief else None)
 
 

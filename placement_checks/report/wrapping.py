@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from placement_checks.util.printable import printable
 
 WIDTH = 120
+_NARROWEST = 40
 _LONGEST_WORD = 120  # such as the name of an op
+
+# Of the lines that are made, which many functions make for one report.
+_columns: ContextVar[int] = ContextVar("columns", default=WIDTH)
+
+
+@contextmanager
+def fitted(columns: int) -> Iterator[None]:
+    """Make lines in this block that are no longer than a terminal is wide."""
+    before = _columns.set(max(_NARROWEST, min(columns, WIDTH)))
+    try:
+        yield
+    finally:
+        _columns.reset(before)
+
+
+def columns() -> int:
+    """How long lines are."""
+    return _columns.get()
 
 
 def wrapped(
-    text: str, *, indent: int = 0, hanging: int, most: int | None = None, width: int = WIDTH
+    text: str, *, indent: int = 0, hanging: int, most: int | None = None, width: int | None = None
 ) -> list[str]:
     """A sentence as lines, which end at its spaces.
 
@@ -19,9 +40,13 @@ def wrapped(
         text: the sentence, or what else is to be told.
         indent: the spaces before the first line.
         hanging: those before the lines that follow.
-        most: how many lines to make of it at most; None for as many as it takes.
-        width: of a line.
+        most: how many lines to make of it at most, where they have the usual length; None for as
+            many as it takes.
+        width: of a line; None for what `fitted` says.
     """
+    if width is None:
+        width = columns()
+        most = most and most * WIDTH // width
     if indent + len(text) <= width <= WIDTH and text.isprintable():
         return [" " * indent + text]
     lines: list[str] = []

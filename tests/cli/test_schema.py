@@ -29,7 +29,9 @@ def test_what_the_command_prints_is_held_against_the_schemas(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is done by the fixture, for all tests of the command."""
-    (tmp_path / "outputlog").write_text("w: (VariableV2): /device:GPU:0\n")
+    (tmp_path / "outputlog").write_text(
+        "w: (VariableV2): /job:localhost/replica:0/task:0/device:GPU:0\n"
+    )
     monkeypatch.chdir(tmp_path)
     for call in ("verify outputlog", "log outputlog", "diff outputlog outputlog", "log nothing"):
         assert run(*call.split(), "--format", "json").out.startswith("{")
