@@ -18,7 +18,7 @@ from placement_checks.report.ranking import Ranked, ranked
 from placement_checks.report.sections import Sections
 from placement_checks.report.telling import sentences, told
 from placement_checks.report.titles import summary, title
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import joined
 
 _SHOWN = 10  # of the errors of a step
 _NAMED = 3  # programs that have the same finding
@@ -37,12 +37,10 @@ def write(outcome: Outcome, stream: TextIO) -> None:
 
 def _annotation(told_once: Ranked, root: Path) -> str:
     group, (report, *_) = told_once.group, told_once.reports
-    number = len(group.findings)
-    rule = told_once.rule if number == 1 else f"{told_once.rule} ({plural(number, 'finding')})"
     at = location_of(group.where, report, root)
     in_no_line = at is None or at.line is None
     lines = [*sentences(group, with_line=in_no_line), f"in {_programs(told_once.reports)}"]
-    return _command("error", lines, rule, at)
+    return _command("error", lines, told_once.title, at)
 
 
 def _programs(reports: Sequence[Report]) -> str:

@@ -5,6 +5,7 @@ All that comes from a program stands in HTML, where no letter of it is a mark of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TextIO
@@ -23,10 +24,11 @@ _PROGRAMS = 8  # rows of the table
 _GROUPS = 14
 _OTHERS = 3  # of each other kind of line
 _LONGEST = 300  # letters of a sentence: GitHub takes 65,536 of a comment
-# GitHub links what stands behind these, in HTML too, unless something invisible is between.
-_LINKING = ("@", "#", "://", "www.", "GH-")
+# What GitHub makes a link, a formula or :smile: of, in HTML too, unless something invisible is
+# behind its first letter.
+_SPECIAL = re.compile(r"[@#$]|:(?=//|[\w+-]+:)|w(?=ww\.)|G(?=H-)")
 _INVISIBLE = "\u200b"
-_MARKS = frozenset("|`*_\\[]~$:!")
+_MARKS = frozenset("|`*_\\[]~!")
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
@@ -113,7 +115,7 @@ def _fold(each: Ranked, *, is_open: bool) -> str:
     ]
     mark = "<details open>" if is_open else "<details>"
     return (
-        f"{mark}<summary><b>{_text(each.rule)}</b>{at}: {_text(message)}</summary>"
+        f"{mark}<summary><b>{_text(each.title)}</b>{at}: {_text(message)}</summary>"
         f"{'<br>'.join(details)}</details>"
     )
 
@@ -125,9 +127,7 @@ def _code(text: str) -> str:
 
 def _text(text: str) -> str:
     """A text in HTML that mentions nobody, and links to nothing."""
-    shown = told(text, _LONGEST)
-    for mark in _LINKING:
-        shown = shown.replace(mark, f"{mark[0]}{_INVISIBLE}{mark[1:]}")
+    shown = _SPECIAL.sub(rf"\g<0>{_INVISIBLE}", told(text, _LONGEST))
     return escape(shown, quote=False)
 
 

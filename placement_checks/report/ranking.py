@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from placement_checks.core.results import Report
 from placement_checks.report.groups import Group
 from placement_checks.report.sections import Sections
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,12 @@ class Ranked:
     rule: str
     group: Group
     reports: list[Report] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The rule, and how many findings there are if they are several."""
+        number = len(self.group.findings)
+        return self.rule if number == 1 else f"{self.rule} ({plural(number, 'finding')})"
 
 
 def ranked(reports: Sequence[Report]) -> list[Ranked]:
