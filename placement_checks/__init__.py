@@ -31,7 +31,7 @@ _HOMES = {
     "Rule": "rules.base",
     "Step": "core.program",
     "Timing": "core.timing",
-    "Variable": "core.placement",
+    "Variable": "core.variables",
     "Verdict": "core.results",
     "assert_rules": "testing.checking",
     "assert_training_equal": "testing.runs",

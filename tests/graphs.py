@@ -10,6 +10,7 @@ from placement_checks import Device, Machine, Op, Placement, Variable
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Details, Frame, Tensor
+from placement_checks.core.variables import Variables
 
 
 def op(
@@ -83,7 +84,7 @@ def placement(
     ]
     return Placement(
         ops={op.name: op for op in ops},
-        variables=variables,
+        variables=Variables(variables),
         machine=Machine.parse(machine) if machine else None,
         details=HandWrittenDetails(
             lines or {}, outputs or {}, attributes or {}, values or {}, device_lines or {}

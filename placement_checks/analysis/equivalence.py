@@ -19,7 +19,8 @@ from placement_checks.core.op_types import (
     VARIABLE_READS,
     VARIABLES,
 )
-from placement_checks.core.placement import Body, Placement, Variable, producer_of
+from placement_checks.core.placement import Body, Placement, producer_of
+from placement_checks.core.variables import Variable
 from placement_checks.util.text import plural
 
 # How a tower cuts its part: the first and the last part need no begin, or no end.

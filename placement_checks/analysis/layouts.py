@@ -14,7 +14,8 @@ from placement_checks.analysis.homes import tower_device
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLE_READS
-from placement_checks.core.placement import TRAINABLE, Placement, Variable
+from placement_checks.core.placement import TRAINABLE, Placement
+from placement_checks.core.variables import Variable
 from placement_checks.util.text import plural
 
 _T = TypeVar("_T")

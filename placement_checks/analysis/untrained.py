@@ -14,7 +14,8 @@ from placement_checks.core.op_types import (
     VARIABLE_LOOKUPS,
     is_gradient_update,
 )
-from placement_checks.core.placement import TRAINABLE, Placement, Variable
+from placement_checks.core.placement import TRAINABLE, Placement
+from placement_checks.core.variables import Variable
 
 _LOOKUPS = VARIABLE_LOOKUPS | GATHERS
 

@@ -28,7 +28,7 @@ _Parts = tuple[str | None, int | None, int | None, str | None, int | None]
 _devices: WeakValueDictionary[_Parts, Device] = WeakValueDictionary()
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False, repr=False)
 class Device:
     """A whole or partial device name; a part that is ``None`` is not stated.
 
@@ -143,6 +143,9 @@ class Device:
 
     def __bool__(self) -> bool:
         return self is not _ANYWHERE
+
+    def __repr__(self) -> str:
+        return f"Device({str(self)!r})"
 
     def __str__(self) -> str:
         parts = [

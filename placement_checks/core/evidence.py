@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from placement_checks.core.errors import UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import Op, Placement, Placer, Variable
+from placement_checks.core.placement import Op, Placement, Placer
 from placement_checks.core.program import BuiltProgram
+from placement_checks.core.variables import Variables
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
@@ -22,9 +23,11 @@ NO_REFERENCE: Final = Missing("no reference is given", "--reference TARGET --bat
 NOT_BUILT_FOR_ONE: Final = Missing("it was not built for one GPU")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evidence:
     """What is known of one program. Each part is there, or a `Missing` that says why it is not.
+
+    It is compared as its placement is: ``place(before) == place(after)``.
 
     Attributes:
         placement: where its ops are.
@@ -37,12 +40,19 @@ class Evidence:
     """
 
     placement: Placement
-    program: BuiltProgram | Missing = field(default=NO_PROGRAM, repr=False)
-    single_gpu: Placement | Missing = field(default=NOT_BUILT_FOR_ONE, repr=False)
-    reference: Placement | Missing = field(default=NO_REFERENCE, repr=False)
-    measurement: Measurement | Missing = field(default=NO_REFERENCE, repr=False)
-    trace: Trace | Missing = field(default=NO_REFERENCE, repr=False)
+    program: BuiltProgram | Missing = NO_PROGRAM
+    single_gpu: Placement | Missing = NOT_BUILT_FOR_ONE
+    reference: Placement | Missing = NO_REFERENCE
+    measurement: Measurement | Missing = NO_REFERENCE
+    trace: Trace | Missing = NO_REFERENCE
     policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        return self.placement == (other.placement if isinstance(other, Evidence) else other)
+
+    def __repr__(self) -> str:
+        ran = f", run on {self.measurement.devices} devices" if self.measurement else ""
+        return f"Evidence({self.placement!r}{ran})"
 
     @staticmethod
     def of(evidence: Evidence | Placement) -> Evidence:
@@ -67,7 +77,7 @@ class Evidence:
         return self.placement.ops
 
     @property
-    def variables(self) -> Sequence[Variable]:
+    def variables(self) -> Variables:
         """The variables among them."""
         return self.placement.variables
 

@@ -35,7 +35,7 @@ _COMPUTING_JOBS = {"worker", "chief"}
 _MASTERS = ("chief", "worker")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Machine:
     """The tasks of one host or of a cluster.
 
@@ -225,6 +225,9 @@ class Machine:
             "correct the name, or describe a machine that has it: "
             '--machine "ps*2; worker*8: gpu*4"'
         )
+
+    def __repr__(self) -> str:
+        return f"Machine({str(self)!r})"
 
     def __str__(self) -> str:
         if self.is_local:

@@ -17,6 +17,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast, final
 from placement_checks.core.devices import Device
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
+from placement_checks.core.variables import Variables
+from placement_checks.util.printable import printable
+from placement_checks.util.text import plural
 
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
@@ -51,6 +54,11 @@ class Op(NamedTuple):
     fell_with_another: bool = False
     caller: str = ""
 
+    def __repr__(self) -> str:
+        asks = f"asks for {self.requested.short}" if self.requested else "asks for no device"
+        where = f"on {self.assigned.short}" if self.assigned else "not placed"
+        return printable(f"Op({self.name} ({self.type}): {asks}, {where})")
+
 
 class Kind(NamedTuple):
     """What many ops have in common: their type, and the devices that they request and have."""
@@ -58,20 +66,6 @@ class Kind(NamedTuple):
     type: str
     requested: Device
     assigned: Device | None
-
-
-class Variable(NamedTuple):
-    """One variable.
-
-    Attributes:
-        name: that of its op, without ``:0``.
-        dtype: its name, such as ``float32``; ``""`` where only a log names the variable.
-        shape: its static shape; an unknown dimension is None, and so is a shape of unknown rank.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...] | None
 
 
 class Refusal(NamedTuple):
@@ -186,9 +180,12 @@ _T = TypeVar("_T")
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Placement:
     """Where the ops of one program are.
+
+    Two are equal if both have the same ops, by their names, on the same assigned devices. One that
+    was not placed, or not read in full, is equal to itself alone: nobody knows where its ops are.
 
     Attributes:
         program: what it is called in reports.
@@ -208,9 +205,9 @@ class Placement:
     """
 
     program: str
-    ops: Mapping[str, Op] = field(repr=False)
-    variables: Sequence[Variable] = field(default=(), repr=False)
-    collections: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
+    ops: Mapping[str, Op]
+    variables: Variables = field(default=Variables())
+    collections: Mapping[str, Sequence[str]] = field(default_factory=dict)
     machine: Machine | None = None
     placer: Placer | None = None
     soft: bool = False
@@ -218,15 +215,45 @@ class Placement:
     requested: Literal[True] | Missing = True
     all_devices: Literal[True] | Missing = True
     complete: Literal[True] | Missing = True
-    refusals: Sequence[Refusal] = field(default=(), repr=False)
-    step: StepOps = field(default=StepOps(), repr=False)
-    details: Details = field(default=Details(), repr=False)
-    _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    refusals: Sequence[Refusal] = ()
+    step: StepOps = field(default=StepOps())
+    details: Details = field(default=Details())
+    _cache: dict[Any, Any] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        bound = Variables(self.variables, self.ops, self.assigned)
+        object.__setattr__(self, "variables", bound)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Placement):
+            return NotImplemented
+        return self is other or (
+            bool(self.assigned and other.assigned and self.complete and other.complete)
+            and self.places == other.places
+        )
+
+    def __repr__(self) -> str:
+        where = f" on {self.machine}" if self.machine else ""
+        how = f", {self.placer}" if self.assigned else f", not placed: {self.assigned}"
+        ops, variables = plural(len(self.ops), "op"), plural(len(self.variables), "variable")
+        return printable(f"Placement({self.program}{where}{how}: {ops}, {variables})")
 
     @cached_property
     def by_number(self) -> Sequence[Op]:
         """The ops by their number, which is their place in the order of building."""
         return tuple(self.ops.values())
+
+    @cached_property
+    def places(self) -> Mapping[str, tuple[Device, ...]]:
+        """The assigned devices of each op that has any: one, or in a log several in their order.
+
+        An op that is not assigned is left out.
+        """
+        devices_of: dict[str, set[Device]] = defaultdict(set)
+        for op in self.ops.values():
+            if op.assigned:
+                devices_of[op.name].add(op.assigned)
+        return {name: tuple(sorted(devices)) for name, devices in devices_of.items()}
 
     @cached_property
     def kinds(self) -> Mapping[Kind, int]:

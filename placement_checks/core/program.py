@@ -16,6 +16,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.returned import is_in_graph, returned_in
 from placement_checks.core.script import Script
+from placement_checks.util.printable import printable
 from placement_checks.util.text import did_you_mean, joined
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ Target: TypeAlias = "str | Path | Program | Script | WatchedCode | Callable[...,
 _ANY = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Step:
     """What a builder may return. A plain mapping with these keys does as well.
 
@@ -50,6 +51,15 @@ class Step:
     gradients: Sequence[tuple[Any, Any]] | None = None
     config: Any = None
     policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        given = (
+            f"{name}={_described(value)}"
+            for name, value in values.items()
+            if value is not None and not (isinstance(value, Mapping) and not value)
+        )
+        return printable(f"Step({', '.join(given)})")
 
     @property
     def soft(self) -> bool:
@@ -97,7 +107,7 @@ class Step:
         return step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Program:
     """A builder and where it comes from.
 
@@ -116,6 +126,9 @@ class Program:
     function: Callable[..., object] | None = None
     given: Arguments = NONE
     argv: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        return printable(f"Program({self.name})")
 
     def is_same_function(self, other: Program) -> bool:
         """Whether both are the same function of the user, with the same arguments."""

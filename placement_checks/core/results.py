@@ -10,14 +10,15 @@ from typing import Any, Literal, NamedTuple
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
-from placement_checks.util.text import joined
+from placement_checks.util.printable import printable
+from placement_checks.util.text import joined, plural
 
 State = Literal["kept", "broken", "not-checked"]
 Kind = Literal["requested", "assigned", "executed", "configuration"]  # what a rule rests on
 Places = tuple[Device, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Finding:
     """One breach of a rule.
 
@@ -61,13 +62,19 @@ class Finding:
     device_line: str | None = None
     follows: str | None = None
 
+    def __repr__(self) -> str:
+        at = f", at {self.where}" if self.where else ""
+        return printable(
+            f"Finding({self.object}: expected {self.expected}, found {self.found}{at})"
+        )
+
     @property
     def where(self) -> str | None:
         """`at`, or else the innermost of `frames`, as ``file:line``; None where none is known."""
         return self.at or (self.frames[-1] if self.frames else None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """What a rule says of a placement.
 
@@ -88,13 +95,27 @@ class Verdict:
     error: PlacementError | None = None
     one_tower: bool = field(default=False, compare=False)
 
+    def __repr__(self) -> str:
+        why = f", {self.reason}" if self.reason else ""
+        found = f", {plural(len(self.findings), 'finding')}" if self.findings else ""
+        return printable(f"Verdict({self.rule}: {self.state.replace('-', ' ')}{found}{why})")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Report:
     """What the rules said of one program."""
 
     evidence: Evidence
     verdicts: Sequence[Verdict]
+
+    def __repr__(self) -> str:
+        return printable(f"Report({self.evidence.placement.program}: {self.counts})")
+
+    @property
+    def counts(self) -> str:
+        """How many rules are in each state, in words."""
+        states = ("kept", "broken", "not-checked")
+        return ", ".join(f"{self.count(state)} {state.replace('-', ' ')}" for state in states)
 
     def count(self, state: str) -> int:
         """How many rules are ``kept``, ``broken`` or ``not-checked``."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from placement_checks.core.trace import Trace
+from placement_checks.util.printable import printable
 from placement_checks.util.text import plural
 
 BASELINE_TOLERANCE = 0.1  # how far from 1 the ratio of the baseline may be
@@ -84,7 +85,7 @@ class Circumstances:
     onednn: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timing:
     """Steps of towers and of one GPU on equal rows, taken in turn.
 
@@ -108,9 +109,14 @@ class Timing:
     towers: Loop
     baseline: Loop
     contention: Loop | None
-    trace: Trace = field(repr=False)
+    trace: Trace
     simulated: Simulated | None = None
     overlap: float | None = None
+
+    def __repr__(self) -> str:
+        ratio = f"{self.ratio} of the time of one GPU" if self.ratio else "no ratio measured"
+        at = self.at
+        return printable(f"Timing({at.program} on {at.gpus} {at.devices} devices: {ratio})")
 
     @property
     def baseline_ratio(self) -> Spread:

@@ -14,7 +14,8 @@ from google.protobuf.message import DecodeError
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import VARIABLES
-from placement_checks.core.placement import GLOBAL, TRAINABLE, Op, Placement, StepOps, Variable
+from placement_checks.core.placement import GLOBAL, TRAINABLE, Op, Placement, StepOps
+from placement_checks.core.variables import Variable, Variables
 from placement_checks.loading.details import GraphDetails
 from placement_checks.loading.function_bodies import check_calls, nested_ops
 from placement_checks.loading.gradient_notes import GradientNotes
@@ -122,7 +123,7 @@ def requested(source: GraphSource) -> Placement:
     return Placement(
         source.program,
         ops,
-        variables,
+        Variables(variables),
         source.collections,
         step=source.step_ops,
         details=details,

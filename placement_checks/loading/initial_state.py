@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.core.placement import Variable
 from placement_checks.core.program import InitialState
+from placement_checks.core.variables import Variable
 from placement_checks.loading.graph_reading import name_of
 
 tf1 = tf.compat.v1

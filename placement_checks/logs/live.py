@@ -34,6 +34,9 @@ class CaughtLog:
     def __init__(self) -> None:
         self._log: Log | None = Log(_NAME, {}, 0, reason="nothing has been caught yet")
 
+    def __repr__(self) -> str:
+        return f"CaughtLog({self._log or 'its block is still running'})"
+
     def __enter__(self) -> CaughtLog:
         self._log = None
         self._open = contextlib.ExitStack()

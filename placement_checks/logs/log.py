@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 
@@ -13,8 +13,10 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import VARIABLES
-from placement_checks.core.placement import Op, Placement, Variable
+from placement_checks.core.placement import Op, Placement
+from placement_checks.core.variables import Variable, Variables
 from placement_checks.logs.forms import Record
+from placement_checks.util.printable import printable
 from placement_checks.util.text import plural
 
 _NO_REQUESTS = (
@@ -23,7 +25,7 @@ _NO_REQUESTS = (
 _NO_DEVICE_LIST = "the log does not list the machine's devices; say how many GPUs it has (--gpus)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Log:
     """The placements in a log, or in several logs of one run.
 
@@ -39,12 +41,16 @@ class Log:
     """
 
     name: str
-    counts: Mapping[Record, int] = field(repr=False)
+    counts: Mapping[Record, int]
     records: int
     torn: int = 0
     devices: frozenset[Device] = frozenset()
     reason: str | None = None
     troubles: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        torn = f", {self.torn:,} torn" if self.torn else ""
+        return printable(f"Log({self.name}: {plural(self.records, 'record')}{torn})")
 
     @property
     def unread(self) -> str:
@@ -123,7 +129,7 @@ class Log:
             requested,
             program=self.name,
             ops=ops,
-            variables=[*requested.variables, *variables],
+            variables=Variables([*requested.variables, *variables]),
             machine=machine if machine and own.gpus else own,
             placer="log",
             assigned=True,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.results import Difference, Places
 from placement_checks.report.json import versions, written
 from placement_checks.util.printable import printable
@@ -44,20 +45,31 @@ def render_text(difference: Difference) -> str:
     return "\n".join(map(printable, (*_text(difference), *difference.unread)))
 
 
+def routes(difference: Difference) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """The ops that went the same way, from where to where; the most first."""
+    by_route: dict[tuple[Places, Places], dict[str, str]] = defaultdict(dict)
+    for op, kind, before, after in difference.moved:
+        by_route[before, after][op] = kind
+    for (before, after), ops in sorted(by_route.items(), key=lambda route: -len(route[1])):
+        yield _shown(before), _shown(after), with_types(ops)
+
+
+def with_types(ops: Mapping[str, str]) -> Sequence[str]:
+    """Ops with their types; variables come first, since others go where they are."""
+    names = sorted(ops, key=lambda op: ops[op] not in VARIABLES)
+    return [f"{op} ({ops[op]})" if ops[op] else op for op in names]
+
+
 def _text(difference: Difference) -> Iterator[str]:
     old, new = difference.old, difference.new
     if not difference:
         yield f"{old} and {new} have {plural(difference.ops, 'op')}, each on the same device."
         return
-    routes: dict[tuple[Places, Places], list[str]] = defaultdict(list)
-    for op, kind, before, after in difference.moved:
-        routes[before, after].append(f"{op} ({kind})" if kind else op)
-    for (before, after), ops in sorted(routes.items(), key=lambda route: -len(route[1])):
-        yield from _group(f"{_shown(before)} -> {_shown(after)}", ops)
+    for before, after, ops in routes(difference):
+        yield from _group(f"{before} -> {after}", ops)
     for name, only_there in ((old, difference.removed), (new, difference.added)):
         if only_there:
-            ops = [f"{op} ({kind})" if kind else op for op, kind in only_there.items()]
-            yield from _group(f"only in {name}", ops)
+            yield from _group(f"only in {name}", with_types(only_there))
     yield (
         f"of {plural(difference.ops, 'op')} in both, {len(difference.moved)} moved; "
         f"{len(difference.removed)} only in {old}, {len(difference.added)} only in {new}."

@@ -63,5 +63,8 @@ class _Rules(Mapping[str, "type[Rule]"]):
     def __len__(self) -> int:
         return len(NAMES)
 
+    def __repr__(self) -> str:
+        return f"RULES({len(self)} rules: {', '.join(self)})"
+
 
 RULES: Final[Mapping[str, type[Rule]]] = _Rules()

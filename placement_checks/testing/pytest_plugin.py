@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from placement_checks.core.gpus import checked_gpus, local_gpus
-from placement_checks.testing import fixtures, isolation, marks, running_test, summary
+from placement_checks.testing import (
+    explaining,
+    fixtures,
+    isolation,
+    marks,
+    running_test,
+    summary,
+)
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
@@ -66,6 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     plugins = config.pluginmanager
     plugins.register(fixtures, "placement-fixtures")
+    plugins.register(explaining, "placement-explaining")
     plugins.register(summary.Summary(), "placement-summary")
     timed = fixtures.Timed() if plugins.hasplugin("benchmark") else fixtures.Untimed()
     plugins.register(timed, "placement-timed")

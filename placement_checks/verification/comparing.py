@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping
 
-from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Difference, Moved, Places
@@ -16,7 +15,7 @@ def compare(old: Placement, new: Placement) -> Difference:
     Raises:
         InputError: one of them has no assigned devices.
     """
-    before, after = _places(old), _places(new)
+    before, after = _placed(old), _placed(new)
     types = {op.name: op.type for placement in (old, new) for op in placement.ops.values()}
     return Difference(
         old.program,
@@ -37,14 +36,10 @@ def compare(old: Placement, new: Placement) -> Difference:
     )
 
 
-def _places(placement: Placement) -> dict[str, Places]:
-    """The devices of each op that has any, in their order."""
+def _placed(placement: Placement) -> Mapping[str, Places]:
+    """Where the ops of a placement are."""
     if not placement.assigned:
         raise InputError(placement.program, str(placement.assigned))
-    devices_of: dict[str, set[Device]] = defaultdict(set)
-    for op in placement.ops.values():
-        if op.assigned:
-            devices_of[op.name].add(op.assigned)
-    if not devices_of:
+    if not placement.places:
         raise InputError(placement.program, "has no op with a device")
-    return {name: tuple(sorted(devices)) for name, devices in devices_of.items()}
+    return placement.places

@@ -13,6 +13,7 @@ from towers import gradient, host, joint, on, program, split, variable
 from placement_checks import Op, Placement
 from placement_checks.analysis.addresses import addresses
 from placement_checks.core.placement import StepOps
+from placement_checks.core.variables import Variables
 
 
 def address(graph: Placement, name: str) -> tuple[str, int, str | None]:
@@ -116,7 +117,7 @@ def test_its_name_does_not_count() -> None:
             )
             for old in graph.ops.values()
         },
-        variables=[each._replace(name=names[each.name]) for each in graph.variables],
+        variables=Variables(each._replace(name=names[each.name]) for each in graph.variables),
         step=all_renamed(graph.step, backward),
     )
 

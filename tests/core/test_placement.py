@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from graphs import op, placement
 
-from placement_checks import Device
+from placement_checks import Device, Evidence, Op
 from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement, Tensor, producer_of
 
 
@@ -75,6 +77,57 @@ def test_where_is_the_innermost_line() -> None:
     graph = placement(op("a", "Const"), lines={"a": "main.py:9 net.py:3"})
     assert graph.where("a") == "net.py:3"
     assert graph.where("b") is None
+
+
+SOUND = (op("a", "Add", "", "CPU:0"), op("b", "Mul", "/gpu:0", "GPU:0"), op("c", "NoOp"))
+
+
+@pytest.mark.parametrize(
+    ("ops", "more"),
+    [
+        (SOUND, {}),
+        (SOUND[::-1], {"program": "other.py:build", "machine": "gpu*4", "soft": True}),
+        ((op("a", "Add", "/cpu:0", "CPU:0"), *SOUND[1:]), {}),  # asks for it, and is there anyway
+    ],
+)
+def test_placements_are_equal_if_the_same_ops_are_on_the_same_devices(
+    ops: tuple[Op, ...], more: dict[str, Any]
+) -> None:
+    assert placement(*SOUND) == placement(*ops, **more)
+    assert Evidence(placement(*SOUND)) == placement(*ops, **more)
+    assert placement(*SOUND) == Evidence(placement(*ops, **more))
+    assert Evidence(placement(*SOUND)) == Evidence(placement(*ops, **more), policy={"a": {}})
+
+
+@pytest.mark.parametrize(
+    ("ops", "more"),
+    [
+        (SOUND[1:], {}),
+        ((op("d", "Add", "", "CPU:0"), *SOUND), {}),
+        ((op("a", "Add", "", "GPU:0"), *SOUND[1:]), {}),
+        ((op("a", "Add", "", "/job:ps/cpu:0"), *SOUND[1:]), {}),
+        (SOUND, {"assigned": Missing("no CUDA build here")}),
+        (SOUND, {"complete": Missing("the log is torn")}),
+    ],
+)
+def test_placements_differ_if_an_op_is_elsewhere_or_it_is_not_known(
+    ops: tuple[Op, ...], more: dict[str, Any]
+) -> None:
+    assert placement(*SOUND) != placement(*ops, **more)
+    assert placement(*ops, **more) != placement(*SOUND)
+    assert Evidence(placement(*SOUND)) != Evidence(placement(*ops, **more))
+    assert Evidence(placement(*SOUND)) != placement(*ops, **more)
+
+
+def test_a_placement_is_equal_to_itself_and_to_nothing_else() -> None:
+    graph = placement(*SOUND, assigned=Missing("no CUDA build here"))
+
+    assert graph == graph
+    assert graph != replace(graph)
+    assert graph != "train.py:build"
+    assert Evidence(graph) != "train.py:build"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(graph)
 
 
 @pytest.mark.parametrize(

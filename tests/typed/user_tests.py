@@ -14,6 +14,7 @@ import placement_checks
 from placement_checks import (
     RULES,
     CaughtLog,
+    Device,
     Evidence,
     Finding,
     Machine,
@@ -63,6 +64,8 @@ def test_what_is_placed(place: Place) -> None:
     assert_session_memory(evidence, fraction=0.5, others=[{"allow_growth": 1}])
     assert_transfer_budget(evidence, bytes=1000, rows=512)
     assert_rules(evidence, "placeable", "no-fallback")
+    assert evidence == evidence.placement
+    assert evidence.variables.on("/cpu:0", Device.parse("/job:ps")).elsewhere == {}
 
 
 def test_what_is_placed_elsewhere(place: Place) -> None:
@@ -125,6 +128,7 @@ def test_misspelt_arguments(place: Place) -> None:
 def test_wrong_types(place: Place) -> None:
     evidence = place(build_towers, gpus="2")  # type: ignore[arg-type]
 
+    assert evidence.variables.on(0)  # type: ignore[arg-type]
     assert_no_fallback("train.py:build_towers")  # type: ignore[arg-type]
     assert_no_fallback(evidence, allow=[1])  # type: ignore[list-item]
     assert_transfer_budget(evidence, bytes="1 MB")  # type: ignore[arg-type]

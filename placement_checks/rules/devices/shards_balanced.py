@@ -9,8 +9,9 @@ from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.placement import Placement, Tensor, Variable
+from placement_checks.core.placement import Placement, Tensor
 from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.variables import Variable
 from placement_checks.rules.base import Rule, is_among
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import joined, plural

@@ -10,8 +10,9 @@ from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.analysis.towers import GpuReads, ReadsByGpu
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import is_gradient_update
-from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Variable, producer_of
+from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Verdict
+from placement_checks.core.variables import Variable
 from placement_checks.rules.base import Rule, is_among
 from placement_checks.rules.copies import copies_apart
 from placement_checks.rules.needs import Need

@@ -79,6 +79,9 @@ class Cluster:
                         "describe the same tasks in both",
                     )
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.machine}, master {self.target})"
+
     @property
     def target(self) -> str:
         """The server that sessions are opened on, that of `Machine.master`."""

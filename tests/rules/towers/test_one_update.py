@@ -20,6 +20,7 @@ from towers import (
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
+from placement_checks.core.variables import Variables
 from placement_checks.rules.towers.one_update import OneUpdate
 
 TRAIN = ["^update/w", "^step/add"]
@@ -441,10 +442,10 @@ def kept_count(*ops: Op, dtype: str = "int64", first: object = 0) -> Placement:
         values={"zero": first},
         shapes={"count": ()},
     )
-    variables = [
+    counted = (
         each._replace(dtype=dtype) if each.name == "count" else each for each in graph.variables
-    ]
-    return replace(graph, variables=variables)
+    )
+    return replace(graph, variables=Variables(counted))
 
 
 def test_a_counter_that_no_collection_holds(snapshot: SnapshotAssertion) -> None:
