@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
-import secrets
-import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 from placement_checks.cli.output import stream
 from placement_checks.core.errors import UsageError
+from placement_checks.util.files import check_replaceable, replace_file
 
 
 @contextlib.contextmanager
@@ -43,7 +40,7 @@ def written(path: str | None, option: str = "--output") -> Iterator[TextIO]:
         if direct:
             descriptor = os.open(path, os.O_WRONLY)
         else:
-            _check(file)
+            check_replaceable(file)
     if direct:
         with stream(descriptor, name) as straight:
             yield straight
@@ -51,7 +48,7 @@ def written(path: str | None, option: str = "--output") -> Iterator[TextIO]:
     text = io.StringIO()
     yield text
     with _refused_as(name):
-        _replace(file, text.getvalue())
+        replace_file(file, text.getvalue())
 
 
 def _is_open(path: str, descriptor: int) -> bool:
@@ -68,27 +65,3 @@ def _refused_as(name: str) -> Iterator[None]:
         yield
     except OSError as reason:
         raise UsageError(name, reason.strerror or "cannot be written") from None
-
-
-def _check(file: Path) -> None:
-    """Fail now where `_replace` would."""
-    if file.exists() and not os.access(file, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    tempfile.TemporaryFile(dir=file.parent).close()
-
-
-def _replace(file: Path, text: str) -> None:
-    """Put another file in the place of one, with its mode and owner."""
-    beside = file.with_name(f".placement-checks.{secrets.token_hex(8)}")
-    try:
-        with open(beside, "x", encoding="utf-8", errors="backslashreplace") as new:
-            if file.exists():
-                was = file.stat()
-                with contextlib.suppress(PermissionError):
-                    os.chown(beside, was.st_uid, was.st_gid)
-                beside.chmod(stat.S_IMODE(was.st_mode))
-            new.write(text)
-        beside.replace(file)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise

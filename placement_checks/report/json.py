@@ -18,6 +18,11 @@ _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", 
 
 
 def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
+    """The document as text."""
+    return written(document(reports, errors))
+
+
+def document(reports: Sequence[Report], errors: Sequence[PlacementError]) -> dict[str, Any]:
     """The document: the programs that were judged, and the errors; ``error`` is the first."""
     document: dict[str, Any] = {"schema": SCHEMA}
     if reports or not errors:
@@ -27,7 +32,7 @@ def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
         document["error"] = _error(errors[0])
     if len(errors) > 1:
         document["errors"] = [_error(error) for error in errors]
-    return written(document)
+    return document
 
 
 def written(document: Mapping[str, Any], indent: int | None = 2) -> str:

@@ -12,8 +12,10 @@ from placement_checks.core.gpus import checked_gpus, local_gpus
 from placement_checks.testing import (
     explaining,
     fixtures,
+    hookspec,
     isolation,
     marks,
+    report_file,
     running_test,
     summary,
 )
@@ -43,6 +45,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Start TensorFlow with so many CPU devices that N GPUs can be simulated for eager "
         "code and strategies (placement_checks.simulated_gpus).",
     )
+
+    report_file.add_option(group)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the hook that gets what all tests have judged."""
+    pluginmanager.add_hookspecs(hookspec)
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
@@ -75,6 +84,9 @@ def pytest_configure(config: pytest.Config) -> None:
     plugins.register(fixtures, "placement-fixtures")
     plugins.register(explaining, "placement-explaining")
     plugins.register(summary.Summary(), "placement-summary")
+    if not hasattr(config, "workerinput"):
+        reports = report_file.ReportFile(config, report_file.path_of(config))
+        plugins.register(reports, "placement-report")
     timed = fixtures.Timed() if plugins.hasplugin("benchmark") else fixtures.Untimed()
     plugins.register(timed, "placement-timed")
 
@@ -118,6 +130,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
     def record(evidence: Evidence, verdict: Verdict) -> None:
         item.user_properties.append(summary.recorded(evidence, verdict))
+        if report_file.is_wanted(item.config):
+            report_file.note(item, evidence, verdict)
 
     running_test.observers.append(record)
     running_test.devices = marks.devices_of(item.config)
@@ -131,6 +145,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         running_test.observers.remove(record)
         for leak in isolation.restored(before):
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put what a test has judged into its report."""
+    report = yield
+    report_file.attach(item, report)
+    return report
 
 
 def _gpus_here(gpus: int) -> str:

@@ -1,0 +1,102 @@
+"""Carries what the checks of a test gave from its process to the one that reports.
+
+Under xdist that is another process, to which reports of tests are sent as JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import Details, StepOps
+from placement_checks.core.program import BuiltProgram, InitialState, Step
+from placement_checks.core.results import Report, Verdict
+from placement_checks.core.variables import Variables
+from placement_checks.testing.naming import program_name
+
+_LEFT: Final = Missing("it is in the process of the test")
+_WORST: Final = ("broken", "not-checked", "kept")
+
+
+class Tested(NamedTuple):
+    """What a test has judged, and whether it passed."""
+
+    outcome: str
+    reports: Sequence[Report]
+
+
+def reports(judged: Iterable[tuple[Evidence, Verdict]]) -> list[Report]:
+    """One for each program that a test has judged; of a rule that it judged twice the worst."""
+    evidence_of: dict[int, Evidence] = {}
+    verdicts_of: dict[int, dict[str, Verdict]] = {}
+    for evidence, verdict in judged:
+        key = id(evidence.placement)
+        evidence_of[key] = evidence  # the last one knows most
+        verdicts = verdicts_of.setdefault(key, {})
+        known = verdicts.get(verdict.rule, verdict)
+        verdicts[verdict.rule] = min(known, verdict, key=lambda each: _WORST.index(each.state))
+    return [
+        Report(evidence, list(verdicts_of[key].values())) for key, evidence in evidence_of.items()
+    ]
+
+
+def packed(judged: Sequence[Report]) -> str:
+    """Reports as text, without what is as large as the program or cannot leave the process."""
+    slim = [Report(_told(report.evidence), report.verdicts) for report in judged]
+    return base64.b64encode(pickle.dumps(slim)).decode()
+
+
+def unpacked(text: str) -> list[Report]:
+    """The reports of a test."""
+    found: list[Report] = pickle.loads(base64.b64decode(text))
+    return found
+
+
+def _told(evidence: Evidence) -> Evidence:
+    """The evidence, as far as reports tell it."""
+    placement = replace(
+        evidence.placement,
+        program=program_name(evidence),
+        ops={},
+        variables=Variables(),
+        collections={},
+        refusals=(),
+        step=StepOps(),
+        details=Details(),
+    )
+    measurement, program = evidence.measurement, evidence.program
+    if measurement:
+        measurement = replace(
+            measurement,
+            dtypes={},
+            precisions={},
+            trials=(),
+            trajectory=_LEFT,
+            unread={},
+            missing={},
+            races={},
+            updates={},
+        )
+    if program:
+        program = replace(
+            program,
+            program=_LEFT,
+            requested=placement,
+            step=Step(),
+            graph_def=None,
+            graph=None,
+            initial=InitialState(),
+            applied=(),
+            for_gpus=_not_here,
+            fed={},
+        )
+    return Evidence(placement, program, measurement=measurement)
+
+
+def _not_here(_gpus: int) -> BuiltProgram | Missing:
+    return _LEFT
