@@ -21,6 +21,7 @@ _HOMES = {
     "Log": "logs",
     "Machine": "core.machines",
     "Missing": "core.missing",
+    "Need": "rules.needs",
     "Op": "core.placement",
     "Place": "testing.place",
     "Placement": "core.placement",

@@ -14,6 +14,7 @@ from placement_checks.loading.watched_code import watch
 from placement_checks.logs import Log, read_logs
 from placement_checks.logs.live import CaughtLog, catch_log
 from placement_checks.rules.base import Rule
+from placement_checks.rules.needs import Need
 from placement_checks.rules.registry import RULES
 from placement_checks.run.averaging import average_gradients, mean_of_stacked
 from placement_checks.run.cluster import Cluster, LocalCluster, local_cluster
@@ -62,6 +63,7 @@ __all__ = [
     "Log",
     "Machine",
     "Missing",
+    "Need",
     "Op",
     "Place",
     "Placement",

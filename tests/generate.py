@@ -15,9 +15,10 @@ from pathlib import Path
 import placement_checks
 from placement_checks.rules.base import Rule
 from placement_checks.rules.examples import example
-from placement_checks.rules.registry import RULES
+from placement_checks.rules.registry import NAMES, RULES
 
 ROOT = Path(__file__).parents[1]
+OWN = {name: RULES[name] for name in NAMES}  # and not those of whatever is installed beside it
 COMMAND = "python -m tests.generate"
 _WIDTH = 99  # of a line, as ruff is told
 _EVIDENCE = "Evidence | Placement"  # what an assertion is given to look at
@@ -55,7 +56,7 @@ def contents() -> Mapping[str, Callable[[], str]]:
 
 
 def _assertions() -> str:
-    body = "\n\n\n".join(map(_assertion, RULES.values()))
+    body = "\n\n\n".join(map(_assertion, OWN.values()))
     return f'''"""An assertion for each rule. Written by {COMMAND}."""
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _readme() -> str:
     assert begin
     assert end
     rows = "".join(
-        _row(f"[`{name}`](docs/rules.md#{name})", _condition(rule)) for name, rule in RULES.items()
+        _row(f"[`{name}`](docs/rules.md#{name})", _condition(rule)) for name, rule in OWN.items()
     )
     return f"{before}{begin}\n{_row('rule', 'holds when')}|---|---|\n{rows}{end}{after}"
 
@@ -142,7 +143,7 @@ def _condition(rule: type[Rule]) -> str:
 
 
 def _rules_page() -> str:
-    sections = "\n".join(map(_section, RULES.values()))
+    sections = "\n".join(map(_section, OWN.values()))
     return f"""<!-- written by {COMMAND} -->
 # The rules
 

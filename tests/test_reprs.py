@@ -20,6 +20,7 @@ from placement_checks import (
     Log,
     Machine,
     Missing,
+    Need,
     Program,
     Report,
     Step,
@@ -57,6 +58,7 @@ SHOWN = {
     ),
     "Machine": (WORKERS, "Machine('ps*1: cpu*1; worker*1: gpu*1')"),
     "Missing": (Missing("no reference", "--reference"), None),
+    "Need": (Need.ASSIGNED, "<Need.ASSIGNED: 2>"),
     "Op": (
         GRAPH.by_number[0],
         "Op(w\\n (VarHandleOp): asks for /device:GPU:0, on /device:GPU:0)",

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import click
 
+from placement_checks.cli import FAILED, print_error
+from placement_checks.rules.installed import Unloaded
 from placement_checks.rules.registry import RULES
 
 
 @click.command("rules")
 def command() -> int:
-    """List the rules.
+    """List the rules, those of other packages last.
 
-    The exit status is 0.
+    The exit status is 0, and 2 where one of another package cannot be loaded.
     """
     width = 2 + max(map(len, RULES))
+    status = 0
     for name, rule in RULES.items():
-        click.echo(f"{name:<{width}}{rule.explanation().splitlines()[0]}")
-    return 0
+        if issubclass(rule, Unloaded):
+            print_error(rule.error)
+            status = FAILED
+        else:
+            click.echo(f"{name:<{width}}{rule.explanation().splitlines()[0]}")
+    return status

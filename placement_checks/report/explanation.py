@@ -14,7 +14,8 @@ _STYLES = {"-": "red", "+": "green"}
 
 def write(explanation: str, example: Sequence[str], console: Console) -> None:
     """Print the explanation of a rule, and the diff from what breaks it to what mends it."""
-    for line in (*map(Text, explanation.splitlines()), *_diff(example)):
+    diff = _diff(example) if example else ()
+    for line in (*map(Text, explanation.splitlines()), *diff):
         show(console, line)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from placement_checks.rules.base import Rule
 
 # A rule is a file, and a line here; its name and its class are named as the file.
@@ -41,7 +44,7 @@ NAMES: Final = tuple(_FILE_OF)
 
 
 def rule(name: str) -> type[Rule]:
-    """The class of a rule; that of no-fallback is NoFallback in no_fallback.py.
+    """The class of a rule of this package; that of no-fallback is NoFallback in no_fallback.py.
 
     Raises:
         KeyError: there is no such rule.
@@ -51,17 +54,28 @@ def rule(name: str) -> type[Rule]:
     return found
 
 
+def _installed() -> Mapping[str, EntryPoint]:
+    """The rules of other distributions, which are looked for when they are asked for."""
+    from placement_checks.rules.entry_points import found
+
+    return found(NAMES)
+
+
 class _Rules(Mapping[str, "type[Rule]"]):
-    """The classes of the rules by name, in the order of reports."""
+    """The classes of the rules by name, in the order of reports: those of others come last."""
 
     def __getitem__(self, name: str) -> type[Rule]:
-        return rule(name)
+        if name in _FILE_OF:
+            return rule(name)
+        from placement_checks.rules.installed import loaded
+
+        return loaded(_installed()[name], name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
+        return chain(NAMES, _installed())
 
     def __len__(self) -> int:
-        return len(NAMES)
+        return len(NAMES) + len(_installed())
 
     def __repr__(self) -> str:
         return f"RULES({len(self)} rules: {', '.join(self)})"

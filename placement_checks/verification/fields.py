@@ -13,6 +13,7 @@ from placement_checks.util.text import did_you_mean
 
 # What a field takes; one that needs other words is Annotated with them.
 _DESCRIPTIONS: Mapping[Any, str] = {
+    bool: "true or false",
     int: "a whole number",
     int | None: "a whole number",
     int | float: "a number",
@@ -67,7 +68,7 @@ def _description(kind: Any) -> str:
         return str(kind.__metadata__[0])
     if get_origin(kind) is Literal:
         return " or ".join(repr(choice) for choice in get_args(kind) if choice)
-    return _DESCRIPTIONS[kind]
+    return _DESCRIPTIONS.get(kind) or f"a value of the type {kind}"
 
 
 def _finite(value: object) -> object:

@@ -8,6 +8,7 @@ from typing import Any
 
 from placement_checks.core.errors import ConfigError, UsageError
 from placement_checks.rules.base import Rule
+from placement_checks.rules.installed import Unloaded
 from placement_checks.rules.registry import RULES
 from placement_checks.util.text import did_you_mean
 from placement_checks.verification.fields import collecting, converted
@@ -63,6 +64,8 @@ def make_rule(name: str, values: Mapping[str, Any]) -> Rule:
         PlacementError: a field that the rule does not have, or a value that is not valid.
     """
     rule = RULES[name]
+    if issubclass(rule, Unloaded):
+        return rule()  # judging says why, which is more than that it has no such field
     return rule(**{field: converted(rule, field, value) for field, value in values.items()})
 
 

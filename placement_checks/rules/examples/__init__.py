@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 
 def example(rule: str) -> Sequence[str]:
-    """The lines of a rule's example, each behind its sign."""
+    """The lines of a rule's example, each behind its sign; none for a rule of another package."""
     from importlib.resources import files  # not before somebody asks: rules are listed without
 
-    text = files(__name__).joinpath(f"{rule}.diff").read_text(encoding="utf-8")
-    return text.splitlines()
+    file = files(__name__).joinpath(f"{rule}.diff")
+    return file.read_text(encoding="utf-8").splitlines() if file.is_file() else ()
