@@ -18,12 +18,21 @@ _CUTS = CUTS.keys() | PARTITIONS
 
 
 class Copied(NamedTuple):
-    """One tensor that a step copies to a device, once; ``bytes`` is None where it is unknown."""
+    """One tensor that a step copies to a device, once.
+
+    Attributes:
+        tensor: ``op:0``.
+        source: the device it comes from.
+        to: the device it goes to.
+        bytes: its size; None where it is unknown.
+        taker: the first op there that takes it.
+    """
 
     tensor: str
     source: Device
     to: Device
     bytes: int | None
+    taker: str
 
 
 class Transfer(NamedTuple):
@@ -77,7 +86,7 @@ def copies(placement: Placement, rows: int | None = None) -> list[Copied]:
                 continue
             tensor = source if ":" in source else f"{source}:0"
             if (tensor, here) not in by_tensor and (size := size_of(tensor)) != 0:
-                by_tensor[tensor, here] = Copied(tensor, producer.assigned, here, size)
+                by_tensor[tensor, here] = Copied(tensor, producer.assigned, here, size, op.name)
     return list(by_tensor.values())
 
 

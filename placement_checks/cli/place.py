@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from placement_checks.analysis.transfers import copies, transfers
+from placement_checks.analysis.traffic import sent
+from placement_checks.analysis.transfers import copies
 from placement_checks.cli.completing import FILE
 from placement_checks.cli.options import (
     ProgramCommand,
@@ -20,6 +21,7 @@ from placement_checks.cli.options import (
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.placement import Placement
 from placement_checks.logs import Record, text_of
+from placement_checks.report.traffic import render_json, render_text
 from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.util.printable import printable
 from placement_checks.util.progress import shown
@@ -39,6 +41,7 @@ from placement_checks.verification.targets import gather
     metavar="N",
     help="Rows of the batch, for --transfers.",
 )
+@click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text")
 def command(
     target: str,
     gpus: int | None,
@@ -50,16 +53,21 @@ def command(
     args: tuple[str, ...],
     shows_transfers: bool,
     rows: int | None,
+    output_format: str,
 ) -> int:
     """Print where the placer puts every op.
 
     One op a line, in TensorFlow's words: `name: (Op): device`. With --transfers, one line for
-    each pair of devices: how many bytes one step copies from one to the other, in how many copies.
+    each pair of devices: how many bytes one step copies from one to the other, in how many copies;
+    and which layer sends how much, for which phase of the step, and at which line.
 
     The exit status is 0, and 2 where the program cannot be placed as it asks, or anything failed.
     """
     if rows is not None and not shows_transfers:
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
+    if output_format == "json" and not shows_transfers:
+        raise UsageError("--format json", "is for --transfers", "add --transfers, or leave it out")
+    render = render_json if output_format == "json" else render_text
     call = call_settings(gpus, machine, soft, v1=v1, let=let_of(let), limit=limit, args=args)
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
     with stdout_for_report(), shown():
@@ -69,7 +77,7 @@ def command(
     if placement.refusals:
         raise _refused(placement, target)
     lines: Iterable[str] = (
-        map(str, transfers(copies(placement, rows)))
+        render(placement, sent(placement, copies(placement, rows)))
         if shows_transfers
         else (
             text_of(Record(op.name, op.type, str(op.assigned)))

@@ -331,6 +331,34 @@ def test_the_gradients_of_every_parameter_of_s0_go_back(run: Run) -> None:
 
     assert f"/device:GPU:0 -> /device:CPU:0: {size:,} bytes in 10 copies" in placed
     assert f"/device:GPU:1 -> /device:CPU:0: {size:,} bytes in 10 copies" in placed
+    assert placed[-1].split() == [
+        "all",
+        "8",
+        "B",
+        "in",
+        "2",
+        "1.4",
+        "MB",
+        "in",
+        "20",
+        "1.4",
+        "MB",
+        "in",
+        "20",
+    ]
+    (fc2,) = (line for line in placed if line.startswith("fc2 "))
+    assert fc2.split() == [
+        "fc2",
+        "263.2",
+        "kB",
+        "in",
+        "4",
+        "263.2",
+        "kB",
+        "in",
+        "4",
+        "fixtures/mnist.py:45",
+    ]
     (rule,) = document["programs"][0]["rules"]
     back = {"from": "/device:GPU:1", "to": "/device:CPU:0", "copies": 10, "bytes": size}
     assert {**back, "unknown": 0} in rule["figures"]
@@ -360,3 +388,4 @@ def test_rows_are_for_transfers(run: Run) -> None:
     assert ran.err == (
         "placement-checks: --rows: is for --transfers; add --transfers, or leave it out\n"
     )
+    assert run("place", "train.py:build", "--format", "json").status == 2
