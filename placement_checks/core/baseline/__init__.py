@@ -1,0 +1,1 @@
+"""Baselines: a placement as a page that is kept in the repository."""
