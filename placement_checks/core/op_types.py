@@ -255,6 +255,23 @@ NO_COMPUTATION = frozenset(
         *("Assign", "AssignVariableOp"),
     ]
 )
+# They hold a graph together: of how many there are, releases and harmless changes decide.
+GLUE = frozenset(
+    [
+        *(IDENTITIES | SHAPE_ONLY | RESHAPES | JOINS | VARIABLE_READS | INITIALISATION_TESTS),
+        *(CONST, NO_OP, CAST, STACK, SUM, "StopGradient", "PreventGradient", "GuaranteeConst"),
+        *(
+            "StridedSlice",
+            "Slice",
+            "Fill",
+            "Tile",
+            "Range",
+            "BroadcastTo",
+            "BroadcastGradientArgs",
+        ),
+        *("ConcatOffset", "DynamicStitch", "InvertPermutation", "FloorDiv", "Maximum", "Prod"),
+    ]
+)
 # TensorFlow adds them to the graphs that it runs on each device.
 SENDS = frozenset({"Send", "_Send", "_HostSend"})
 RECEIVES = frozenset({"Recv", "_Recv", "_HostRecv"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from placement_checks.core.baseline.values import (
     ANY_NUMBER,
@@ -13,6 +12,7 @@ from placement_checks.core.baseline.values import (
     UNCOUNTED_PARTS,
     Address,
     Baseline,
+    Copies,
     form_of,
 )
 from placement_checks.core.baseline.words import (
@@ -120,12 +120,12 @@ def _exceptions(excepted: Iterable[tuple[Address, Mapping[str, int]]]) -> Iterat
 
 
 def _types(counted: Iterable[tuple[int, Mapping[str, int]]]) -> Iterator[str]:
-    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for tower, types in counted:
-        alike[tuple(sorted(types.items()))].append(tower)
-    for types, towers in sorted(alike.items(), key=lambda each: min(each[1])):
+        words = tuple(f"{word(kind)} {number}" for kind, number in sorted(types.items()))
+        alike[words].append(tower)
+    for counts, towers in sorted(alike.items(), key=lambda each: min(each[1])):
         own = [tower for tower in towers if tower != NO_TOWER]
-        counts = [f"{word(kind)} {number}" for kind, number in types]
         if NO_TOWER in towers:
             yield from _wrapped("    holds:", counts)
         if own:
@@ -146,14 +146,14 @@ def _copies(baseline: Baseline) -> Iterator[str]:
     """What goes between towers and the same place alike is one line."""
     single = len(set(baseline.towers)) == len(baseline.towers)
     tower_on = {place: tower for tower, place in enumerate(baseline.towers)} if single else {}
-    alike: dict[tuple[str | None, str | None, tuple[int, ...]], list[int]] = defaultdict(list)
+    alike: dict[tuple[str, str, Copies], list[int]] = defaultdict(list)
     for (source, to), copies in baseline.copies.items():
         if (source in tower_on) == (to in tower_on):
             alike[source, to, copies] = []
         elif source in tower_on:
-            alike[None, to, copies].append(tower_on[source])
+            alike["", to, copies].append(tower_on[source])
         else:
-            alike[source, None, copies].append(tower_on[to])
+            alike[source, "", copies].append(tower_on[to])
     lines = []
     for (source, to, (number, size, unknown)), towers in alike.items():
         those = f"tower {ranges(towers)}"

@@ -1,0 +1,123 @@
+"""How a placement differs from a baseline: for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from placement_checks.analysis.transfers import copies_text
+from placement_checks.core.baseline.difference import Change, Crossing, Difference
+from placement_checks.core.baseline.values import Copies
+from placement_checks.report.json import versions, written
+from placement_checks.util.printable import printable
+from placement_checks.util.text import joined, plural
+
+SCHEMA = 1
+MOST_LISTED = 10  # of each kind
+
+
+def render_text(difference: Difference, most: int = MOST_LISTED) -> str:
+    """The first line is the count; then what is elsewhere, and what it costs."""
+    return "\n".join(map(printable, _text(difference, most)))
+
+
+def headline(difference: Difference) -> str:
+    """How much differs, in a line."""
+    same = plural(difference.same, "op")
+    if not difference:
+        return f"nothing has moved: {same} where {difference.old} says"
+    moved, new, gone = map(len, (difference.moved, difference.new_there, difference.gone))
+    return f"{moved:,} moved, {new:,} new, {gone:,} gone; {same} where {difference.old} says"
+
+
+def _text(difference: Difference, most: int) -> Iterator[str]:
+    yield headline(difference)
+    gone = ("gone", difference.gone)
+    told = [("moved", difference.moved), ("new", difference.new_there)]
+    # A tower that is gone is why its variables and copies are.
+    told.insert(0 if any(each.kind == "tower" for each in difference.gone) else 2, gone)
+    for title, changes in told:
+        yield from _section(title, [change_text(change) for change in changes], most)
+    yield from _section("crosses now, a step", list(map(_crossing, difference.crosses)), most)
+    yield from _section("no difference of places", difference.notes, most)
+
+
+def _section(title: str, lines: Sequence[str], most: int) -> Iterator[str]:
+    if lines:
+        yield f"{title}:"
+        yield from (f"  {line}" for line in lines[:most])
+        if len(lines) > most:
+            yield f"  and {len(lines) - most:,} more"
+
+
+def change_text(change: Change) -> str:
+    """One change in a line."""
+    text = change.what
+    if change.old and change.new:
+        text += f": {change.old} -> {change.new}"
+    elif change.old:
+        text += f", was on {change.old}"
+    elif change.new:
+        text += f" on {change.new}"
+    notes = "; ".join(filter(None, (change.note, change.where)))
+    text += f"  ({notes})" if notes else ""
+    return text + (f" [breaks {joined(change.rules)}]" if change.rules else "")
+
+
+def _crossing(crossing: Crossing) -> str:
+    source, to, old, new = crossing
+    return f"{source} -> {to}: {_amount(new)}, before {_amount(old)}"
+
+
+def _amount(copies: Copies) -> str:
+    number, size, unknown = copies
+    if not number:
+        return "nothing"
+    if unknown == number:
+        return f"{copies_text(number)} of unknown size"
+    more = f", {unknown:,} of unknown size" if unknown else ""
+    return f"{size:,} bytes in {copies_text(number)}{more}"
+
+
+def render_json(difference: Difference) -> str:
+    """One JSON document, its form fixed by ``"schema": 1``."""
+    return written({"schema": SCHEMA, "versions": versions(), **document(difference)})
+
+
+def document(difference: Difference) -> dict[str, Any]:
+    """The difference as a mapping."""
+    return {
+        "baseline": difference.old,
+        "program": difference.new,
+        "same": difference.same,
+        "moved": list(map(_change, difference.moved)),
+        "new": list(map(_change, difference.new_there)),
+        "gone": list(map(_change, difference.gone)),
+        "crosses": [
+            {
+                "source": each.source,
+                "to": each.to,
+                "old": _copies(each.old),
+                "new": _copies(each.new),
+            }
+            for each in difference.crosses
+        ],
+        "notes": list(difference.notes),
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "what": change.what,
+        "old": change.old or None,
+        "new": change.new or None,
+        "names": list(change.ops),
+        "note": change.note or None,
+        "where": change.where,
+        "rules": list(change.rules),
+    }
+
+
+def _copies(copies: Copies) -> dict[str, int]:
+    return {"copies": copies.copies, "bytes": copies.bytes, "unknown": copies.unknown}

@@ -1,0 +1,1 @@
+"""Baselines: written, kept in files, and compared with a placement."""
