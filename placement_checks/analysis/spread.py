@@ -48,6 +48,8 @@ class Spread:
     Ops that compute nothing and only wait are left out: where they are, the placer decides by how
     much is where.
 
+    Raises InputError where nobody assigned devices, or requests are not known.
+
     Attributes:
         placement: whose ops they are.
         names: of the ops.
@@ -61,6 +63,10 @@ class Spread:
             raise InputError(placement.program, str(placement.requested))
         if not placement.assigned or not placement.placer:
             raise InputError(placement.program, str(placement.assigned))
+        if placement.machine is None:
+            raise InputError(
+                placement.program, "is placed on no known machine", 'name it: --machine "gpu*2"'
+            )
         self.placement = placement
         self._addresses = addresses(placement)
         self._ops = placement.by_number

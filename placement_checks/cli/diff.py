@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from placement_checks.cli import FAILED
+from placement_checks.cli import FAILED, baselines
 from placement_checks.cli.completing import FILE
 from placement_checks.cli.options import (
     ProgramCommand,
@@ -19,6 +19,7 @@ from placement_checks.report.diff import render_json, render_text
 from placement_checks.util.progress import shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
+from placement_checks.verification.baselines import files
 from placement_checks.verification.comparing import compare
 from placement_checks.verification.targets import check_targets, gather
 
@@ -47,7 +48,10 @@ def command(
     args: tuple[str, ...],
     output_format: str,
 ) -> int:
-    """Compare two placements: of programs, graphs or logs.
+    """Compare two placements: of programs, graphs, logs or baselines.
+
+    Ops are compared by their names, unless OLD is a baseline: then NEW may have renamed them.
+    Where NEW is one, the page of OLD is compared with it, line by line.
 
     The exit status is 0 where every op is on the same device in both, 1 where they differ, and 2
     where anything failed, or where no difference is found and one of them is a log that could not
@@ -55,7 +59,13 @@ def command(
     """
     call = call_settings(gpus, machine, soft, v1=v1, let=let_of(let), limit=limit, args=args)
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
-    check_targets([old, new])
+    pages = [files.read_target(target) for target in (old, new)]
+    check_targets(target for target, page in zip((old, new), pages, strict=True) if page is None)
+    if any(pages):
+        with stdout_for_report(), shown():
+            text, differs = baselines.compared(old, new, pages, settings, output_format)
+        click.echo(text)
+        return int(differs)
     with stdout_for_report(), shown():
         difference = compare(gather(old, settings).placement, gather(new, settings).placement)
     render = render_json if output_format == "json" else render_text

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from placement_checks.cli import FAILED, declaring, print_error
+from placement_checks.cli import FAILED, baselines, declaring, print_error
+from placement_checks.cli.baselines import Baselines
 from placement_checks.cli.completing import FILE, RULE
 from placement_checks.cli.files import written
 from placement_checks.cli.options import (
@@ -53,6 +54,13 @@ from placement_checks.verification.targets import check_targets, gather
 )
 @click.option("--without", multiple=True, metavar="R", type=RULE, help="Leave this rule out.")
 @click.option("--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="A rule's field.")
+@click.option(
+    "--baseline",
+    metavar="FOLDER",
+    type=FILE,
+    help="Compare with the baselines in this folder as well.",
+)
+@click.option("--update", is_flag=True, help="Write the baselines instead, where they differ.")
 @click.option("--require-all", is_flag=True, help="A rule that could not be checked fails.")
 @click.option(
     "--declare", is_flag=True, help="Print how to declare in pyproject.toml what is broken."
@@ -92,6 +100,8 @@ def command(
     rules: tuple[str, ...],
     without: tuple[str, ...],
     sets: tuple[str, ...],
+    baseline: str | None,
+    update: bool,
     require_all: bool,
     declare: bool,
     output_format: str,
@@ -110,10 +120,14 @@ def command(
     A program that is run loses no files: what it deletes or overwrites is put back, and no
     checkpoint is saved. Event files and new files are still written.
 
-    The exit status is 0 where no rule is broken and at least one is kept, 1 where one is broken,
-    and 2 where nothing could be checked, a rule asked for with --rule could not, or anything
-    failed. With --require-all it is 1 where any rule could not be checked. Of several targets the
-    worst counts. With --declare it is 0 where all that is broken can be declared as meant.
+    With --baseline each program is compared with the page in FOLDER that says where everything of
+    it sits; --update writes these.
+
+    The exit status is 0 where no rule is broken and at least one is kept, 1 where one is broken or
+    anything is elsewhere than its baseline says, and 2 where nothing could be checked, a rule
+    asked for with --rule could not, or anything failed. With --require-all it is 1 where any rule
+    could not be checked. Of several targets the worst counts. With --declare it is 0 where all
+    that is broken can be declared as meant.
     """
     if declare and output_format != "text":
         raise UsageError(
@@ -137,7 +151,7 @@ def command(
         rule_named(name)
     jobs = _jobs(targets, call)
     check_targets([graph, call.reference_target], batch)
-    results = _Results()
+    results = _Results(Baselines.of(baseline, update=update))
     with written(output) as stream:
         with stdout_for_report(), shown():
             for target, settings in counted(jobs, "program"):
@@ -157,6 +171,7 @@ def command(
                 explained=lambda rule: rule_named(rule).explanation(),
             )
             WRITERS[output_format](outcome, stream)
+            baselines.write(results.reports, stream, output_format)
             status = results.status(rules, require_all)
     for error in results.errors:
         print_error(error, details=output_format == "text")
@@ -207,6 +222,7 @@ def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
 class _Results:
     """What verifying the targets gave; an error in one does not stop the others."""
 
+    baselines: Baselines
     reports: list[Report] = field(default_factory=list)
     settings: list[Settings] = field(default_factory=list)  # of each report
     errors: list[PlacementError] = field(default_factory=list)
@@ -219,6 +235,7 @@ class _Results:
             report = verify(
                 evidence, [settings.policy], only=settings.rules, without=settings.without
             )
+            report = self._with_baseline(target, report, settings)
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # user code may raise what is not an Exception
@@ -227,6 +244,14 @@ class _Results:
             self.reports.append(report)
             self.settings.append(settings)
             self.errors += report.errors
+
+    def _with_baseline(self, target: str, report: Report, settings: Settings) -> Report:
+        """The report, also where there is no baseline to compare with."""
+        try:
+            return self.baselines.checked(report, settings)
+        except Exception as fault:
+            self.errors.append(as_error(target, fault))
+            return report
 
     def _not_placed(self, fault: Exception, requested: Evidence) -> Evidence:
         """What a program asks for, where the placer failed; an error of the input ends it."""

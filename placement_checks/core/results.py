@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from placement_checks.core.baseline.difference import Difference as BaselineDifference
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
@@ -103,10 +104,15 @@ class Verdict:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What the rules said of one program."""
+    """What the rules said of one program.
+
+    Attributes:
+        baseline: how it differs from its baseline; None where it was not compared with one.
+    """
 
     evidence: Evidence
     verdicts: Sequence[Verdict]
+    baseline: BaselineDifference | None = None
 
     def __repr__(self) -> str:
         return printable(f"Report({self.evidence.placement.program}: {self.counts})")
@@ -131,7 +137,7 @@ class Report:
         return [_combined_error(verdicts) for verdicts in by_error.values()]
 
     def status(self, *, requested: Collection[str] = (), require_all: bool = False) -> int:
-        """The exit status: 0 for sound, 1 for a broken rule, 2 where nothing could be checked.
+        """The exit status: 0 for sound, 1 for broken, 2 where nothing could be checked.
 
         It is 2 also where a rule was ended by an error: the worst counts.
 
@@ -142,7 +148,7 @@ class Report:
         if self.errors:
             return 2
         unchecked = [verdict.rule for verdict in self.verdicts if verdict.state == "not-checked"]
-        if self.count("broken"):
+        if self.count("broken") or self.baseline:
             return 1
         if not self.count("kept") or any(rule in requested for rule in unchecked):
             return 2

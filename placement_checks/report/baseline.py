@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 
 from placement_checks.analysis.transfers import copies_text
 from placement_checks.core.baseline.difference import Change, Crossing, Difference
-from placement_checks.core.baseline.values import Copies
+from placement_checks.core.baseline.text import render
+from placement_checks.core.baseline.values import Baseline, Copies
+from placement_checks.report.baseline_document import document
 from placement_checks.report.json import versions, written
 from placement_checks.util.printable import printable
 from placement_checks.util.text import joined, plural
@@ -84,40 +87,14 @@ def render_json(difference: Difference) -> str:
     return written({"schema": SCHEMA, "versions": versions(), **document(difference)})
 
 
-def document(difference: Difference) -> dict[str, Any]:
-    """The difference as a mapping."""
-    return {
-        "baseline": difference.old,
-        "program": difference.new,
-        "same": difference.same,
-        "moved": list(map(_change, difference.moved)),
-        "new": list(map(_change, difference.new_there)),
-        "gone": list(map(_change, difference.gone)),
-        "crosses": [
-            {
-                "source": each.source,
-                "to": each.to,
-                "old": _copies(each.old),
-                "new": _copies(each.new),
-            }
-            for each in difference.crosses
-        ],
-        "notes": list(difference.notes),
-    }
+def page_changes(old: Baseline, new: Baseline, old_name: str, new_name: str) -> list[str]:
+    """The lines in which two pages differ, as ``diff -u`` has them; versions do not count."""
+    pages = [render(replace(each, versions=new.versions)).splitlines() for each in (old, new)]
+    return list(difflib.unified_diff(*pages, old_name, new_name, lineterm=""))
 
 
-def _change(change: Change) -> dict[str, Any]:
-    return {
-        "kind": change.kind,
-        "what": change.what,
-        "old": change.old or None,
-        "new": change.new or None,
-        "names": list(change.ops),
-        "note": change.note or None,
-        "where": change.where,
-        "rules": list(change.rules),
-    }
-
-
-def _copies(copies: Copies) -> dict[str, int]:
-    return {"copies": copies.copies, "bytes": copies.bytes, "unknown": copies.unknown}
+def render_pages_json(old: str, new: str, lines: Sequence[str]) -> str:
+    """One JSON document of what `page_changes` gives."""
+    return written(
+        {"schema": SCHEMA, "versions": versions(), "old": old, "new": new, "lines": list(lines)}
+    )

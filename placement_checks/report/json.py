@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from placement_checks.report.baseline_document import document
 from placement_checks.util.printable import printable
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _error(error: PlacementError) -> dict[str, str]:
 
 def _program(report: Report) -> dict[str, Any]:
     placement, measurement = report.evidence.placement, report.evidence.measurement
-    return {
+    program: dict[str, Any] = {
         "program": placement.program,
         "machine": str(placement.machine) if placement.machine else None,
         "placer": placement.placer,
@@ -85,6 +86,9 @@ def _program(report: Report) -> dict[str, Any]:
         "notes": list(report.evidence.notes),
         "rules": [_rule(verdict) for verdict in report.verdicts],
     }
+    if report.baseline is not None:
+        program["baseline"] = document(report.baseline)
+    return program
 
 
 def _rule(verdict: Verdict) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,16 +15,29 @@ from schemas import valid, validator
 from timings import loop, timing
 
 from placement_checks import Device, Verdict
+from placement_checks.core.baseline.difference import Change, Crossing
+from placement_checks.core.baseline.difference import Difference as BaselineDifference
+from placement_checks.core.baseline.values import Copies
 from placement_checks.core.errors import InputError
 from placement_checks.core.results import Difference, Moved
 from placement_checks.core.timing import Simulated
 from placement_checks.logs import Log, Record
-from placement_checks.report import diff, log
+from placement_checks.report import baseline, diff, log
 from placement_checks.report import json as json_report
 from placement_checks.report import timing as timing_report
 from placement_checks.report.schemas import NAMES, schema
 
 ERROR = InputError("b.py", "is not there", "name another")
+DIFFERENT = BaselineDifference(
+    "placements/q.txt",
+    "q",
+    9,
+    [Change("ops", "input", "/cpu:0", "/gpu:0", ["x"], "1 op: Mul x", "q.py:1", ["no-fallback"])],
+    [Change("tower", "tower 2", "", "/gpu:2")],
+    [Change("variable", "variable w", "/cpu:0", "", ["w"])],
+    [Crossing("/cpu:0", "/gpu:0", Copies(0, 0, 0), Copies(1, 8, 1))],
+    ["a note"],
+)
 CPU, GPU = Device.parse("/cpu:0"), Device.parse("/gpu:0")
 
 
@@ -40,6 +54,7 @@ def verify_documents() -> Iterator[str]:
         Verdict("ours", "kept", "configuration", figures=[{"anything": []}]),
     )  # fmt: skip
     yield json_report.render([full, report(program="q")], [])
+    yield json_report.render([replace(report(program="q"), baseline=DIFFERENT)], [])
     yield json_report.render([full], [ERROR, ERROR])
     yield json_report.render([], [ERROR])
     yield json_report.render([], [])
@@ -57,6 +72,8 @@ def diff_documents() -> Iterator[str]:
     moved = [Moved("w", "VariableV2", (CPU,), (GPU, CPU))]
     yield diff.render_json(Difference("a", "b", 2, moved, {"x": "Add"}, {"y": ""}, ["a: cut"]))
     yield diff.render_json(Difference("a", "b", 0, [], {}, {}))
+    yield baseline.render_json(DIFFERENT)
+    yield baseline.render_pages_json("a", "b", ["-  forward: tower"])
 
 
 def log_documents() -> Iterator[str]:
@@ -119,7 +136,13 @@ def _at(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 # What need not be there, and what a rule of somebody else measures.
-MAY_BE_LEFT_OUT = ("without figures", "without error", "without errors", "without programs")
+MAY_BE_LEFT_OUT = (
+    "without figures",
+    "without baseline",
+    "without error",
+    "without errors",
+    "without programs",
+)
 OF_OTHERS = "'rules', 4, 'figures', 0"
 
 

@@ -1,0 +1,143 @@
+"""``verify --baseline FOLDER``: a program is compared with its page there, or the page written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TextIO
+
+from placement_checks.cli.output import tell
+from placement_checks.core.baseline.values import Baseline
+from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.results import Report
+from placement_checks.report.baseline import (
+    headline,
+    page_changes,
+    render_json,
+    render_pages_json,
+    render_text,
+)
+from placement_checks.verification.baselines import files
+from placement_checks.verification.baselines.broken_rules import with_rules
+from placement_checks.verification.baselines.comparing import compare, written
+from placement_checks.verification.configuration import Settings
+from placement_checks.verification.targets import gather
+
+
+@dataclass
+class Baselines:
+    """The baselines of one call.
+
+    Attributes:
+        folder: where they are; None where none is asked for.
+        update: whether they are to be written.
+    """
+
+    folder: Path | None
+    update: bool
+    _programs: dict[Path, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(folder: str | None, *, update: bool) -> Baselines:
+        """Those that the options ask for.
+
+        Raises:
+            UsageError: they make no sense, or this is continuous integration.
+        """
+        if update and folder is None:
+            raise UsageError(
+                "--update", "writes baselines, and no folder is named", "add --baseline FOLDER"
+            )
+        if update and files.is_ci():
+            raise UsageError(
+                "--update",
+                "writes no baselines where CI is set, as nobody would review them",
+                "run it where you commit from, or set CI= before it",
+            )
+        return Baselines(None if folder is None else Path(folder), update)
+
+    def checked(self, report: Report, settings: Settings) -> Report:
+        """The report, with what differs from the program's baseline; or the baseline is written.
+
+        Raises:
+            InputError: there is no baseline, it cannot be read, or is another program's too.
+            UsageError: it cannot be written.
+        """
+        if self.folder is None:
+            return report
+        placement = report.evidence.placement
+        file = self.folder / files.file_name(placement.program, str(placement.machine))
+        other = self._programs.setdefault(file, placement.program)
+        if other != placement.program:
+            raise InputError(
+                placement.program,
+                f"has the baseline {file} in common with {other}",
+                "verify them with two folders",
+            )
+        if self.update:
+            done = files.write(file, written(placement))
+            tell(f"placement-checks: {'wrote' if done else 'up to date:'} {file}")
+            return report
+        old = files.read(file)
+        if old is None:
+            raise InputError(
+                str(file),
+                "does not exist: this program has no baseline",
+                "write it: the same command with --update",
+            )
+        difference, _ = compare(old, placement, str(file))
+        difference = with_rules(difference, report.evidence, [settings.policy])
+        return replace(report, baseline=difference)
+
+
+def write(reports: Iterable[Report], stream: TextIO, output_format: str) -> None:
+    """Write how programs differ from their baselines; a line on stderr beside other formats."""
+    for line in _lines(reports, output_format):
+        if output_format == "text":
+            stream.write(f"{line}\n")
+        elif output_format != "json":
+            tell(f"placement-checks: {line}")
+
+
+def compared(
+    old: str,
+    new: str,
+    pages: Sequence[Baseline | None],
+    settings: Settings,
+    output_format: str,
+) -> tuple[str, bool]:
+    """What ``diff`` prints where one of its sides is a baseline, and whether they differ.
+
+    Args:
+        old: the first target.
+        new: the second.
+        pages: the baselines that they are, each None where it is something else.
+        settings: for what is to be placed.
+        output_format: ``text`` or ``json``.
+
+    Raises:
+        InputError: a target cannot be placed, or is of another machine.
+    """
+    was, now = pages
+    if was is not None and now is None:
+        evidence = gather(new, settings)
+        difference, _ = compare(was, evidence.placement, old)
+        difference = with_rules(difference, evidence, [settings.policy])
+        render = render_json if output_format == "json" else render_text
+        return render(difference), bool(difference)
+    before, after = (
+        written(gather(target, settings).placement) if page is None else page
+        for target, page in ((old, was), (new, now))
+    )
+    lines = page_changes(before, after, old, new)
+    if output_format == "json":
+        return render_pages_json(old, new, lines), bool(lines)
+    return "\n".join(lines) or f"{old} and {new} say the same.", bool(lines)
+
+
+def _lines(reports: Iterable[Report], output_format: str) -> Iterator[str]:
+    for report in reports:
+        if report.baseline is not None:
+            render = render_text if output_format == "text" else headline
+            yield f"{report.baseline.new}: {render(report.baseline)}"

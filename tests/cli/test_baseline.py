@@ -1,0 +1,178 @@
+"""``verify --baseline``, and ``diff`` of baselines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import Run
+
+TOWERS = """
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def build(num_gpus=2):
+    losses = []
+    with tf.device("/cpu:0"):
+        weights = tf1.get_variable("{scope}/weights", [4, 1], use_resource=True)
+    for i in range(num_gpus):
+        with tf.device(f"/gpu:{{i}}"), tf.name_scope(f"{tower}_{{i}}"):
+            x = tf1.placeholder(tf.float32, [None, 4])
+        with tf.device(f"/gpu:{on}"), tf.name_scope(f"{tower}_{{i}}"):
+            found = tf.matmul(x, weights)
+        with tf.device(f"/gpu:{{i}}"), tf.name_scope(f"{tower}_{{i}}"):
+            losses.append(tf.reduce_mean(tf.square(tf.nn.relu(found))))
+    with tf.device("/cpu:0"):
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        loss = tf.add_n(losses) / num_gpus
+        train_op = optimizer.minimize(loss, colocate_gradients_with_ops=True)
+    return {{"train_op": train_op, "loss": losses}}
+"""
+OLD = TOWERS.format(scope="fc", tower="tower", on="{i}")
+RENAMED = TOWERS.format(scope="net/dense", tower="replica", on="{i}")
+MOVED = TOWERS.format(scope="net/dense", tower="replica", on="0")
+FILE = Path("placements/train.build.gpu-2.txt")
+OPTIONS = ("--baseline", "placements", "--rule", "placeable")
+VERIFY = ("verify", "old/train.py:build", *OPTIONS)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    for name, text in (("old", OLD), ("renamed", RENAMED), ("moved", MOVED)):
+        Path(name).mkdir()
+        Path(name, "train.py").write_text(text)
+
+
+def last_line(text: str) -> str:
+    return text.rstrip("\n").rpartition("\n")[2]
+
+
+def test_a_baseline_is_written_kept_by_a_refactor_and_names_what_has_moved(run: Run) -> None:
+    missing = run(*VERIFY)
+    assert missing.status == 2
+    assert last_line(missing.err) == (
+        f"placement-checks: {FILE}: does not exist: this program has no baseline; write it: the "
+        "same command with --update"
+    )
+
+    wrote = run(*VERIFY, "--update")
+    assert (wrote.status, last_line(wrote.err)) == (0, f"placement-checks: wrote {FILE}")
+    page = FILE.read_text()
+
+    again = run(*VERIFY, "--update")
+    assert (again.status, last_line(again.err)) == (0, f"placement-checks: up to date: {FILE}")
+    assert FILE.read_text() == page
+
+    kept = run("verify", "renamed/train.py:build", *OPTIONS)
+    assert kept.status == 0
+    assert f"renamed/train.py:build: nothing has moved: 88 ops where {FILE} says\n" in kept.out
+    assert "  1 variable renamed: fc/weights is net/dense/weights\n" in kept.out
+
+    moved = ("verify", "moved/train.py:build", *OPTIONS)
+    broken = run(*moved)
+    assert broken.status == 1
+    assert "moved/train.py:build: 1 moved, 0 new, 0 gone; 83 ops where" in broken.out
+    assert (
+        "  forward and backward of tower 1, layer net/dense: /gpu:1 -> /gpu:0  (5 " in broken.out
+    )
+
+    told = json.loads(run(*moved, "--format", "json").out)
+    (change,) = told["programs"][0]["baseline"]["moved"]
+    assert (change["old"], change["new"]) == ("/gpu:1", "/gpu:0")
+    assert "replica_1_1/MatMul" in change["names"]
+
+    diff = run("diff", FILE, "moved/train.py:build")
+    assert diff.status == 1
+    assert diff.out.startswith("1 moved, 0 new, 0 gone; 83 ops where placements/train")
+
+    pages = run("diff", "renamed/train.py:build", FILE)
+    assert pages.status == 1
+    assert "\n+  fc/weights: float32[4,1]: /cpu:0\n" in pages.out
+
+    other = run(*VERIFY, "--gpus", "4")
+    assert (other.status, FILE.read_text()) == (2, page)
+    assert "placements/train.build.gpu-4.txt: does not exist" in other.err
+
+    FILE.rename("placements/train.build.gpu-4.txt")
+    refused = run(*VERIFY, "--gpus", "4")
+    assert refused.status == 2
+    assert "is the baseline of another machine, gpu*2; this placement is of gpu*4" in refused.err
+
+
+PAGE = """\
+# placement baseline, form 1: of a test
+program: train.py:build
+machine: gpu*2
+placed by: phantom, strict
+versions: tensorflow {tensorflow}
+
+variables: 0
+
+towers: 0
+
+parts:
+  other: {place}
+
+copies of one step:
+"""
+
+
+def test_two_baselines_are_compared_by_line(run: Run) -> None:
+    Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
+    Path("new.txt").write_text(PAGE.format(tensorflow="2.21.0", place="/gpu:0"))
+
+    same = run("diff", "old.txt", "old.txt")
+    other = run("diff", "old.txt", "new.txt")
+    as_json = json.loads(run("diff", "old.txt", "new.txt", "--format", "json").out)
+
+    assert (same.status, same.out) == (0, "old.txt and old.txt say the same.\n")
+    assert other.status == 1
+    assert "-  other: /cpu:0\n+  other: /gpu:0\n" in other.out
+    assert "2.15.1" not in other.out
+    assert "+  other: /gpu:0" in as_json["lines"]
+
+
+def test_marks_of_a_merge_are_an_error(run: Run) -> None:
+    page = PAGE.format(tensorflow="2.15.1", place="/cpu:0")
+    Path("old.txt").write_text(f"<<<<<<< HEAD\n{page}=======\n{page}>>>>>>> refactor\n")
+
+    ran = run("diff", "old.txt", "old/train.py:build")
+
+    assert ran.status == 2
+    assert last_line(ran.err).startswith("placement-checks: old.txt:1: a merge has left its marks")
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "message"),
+    [
+        (
+            ("--update",),
+            "",
+            "--update: writes baselines, and no folder is named; add --baseline FOLDER",
+        ),
+        (
+            ("--update", "--baseline", "placements"),
+            "true",
+            "--update: writes no baselines where CI is set, as nobody would review them; run it "
+            "where you commit from, or set CI= before it",
+        ),
+    ],
+)
+def test_options_that_make_no_sense(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    environment: str,
+    message: str,
+) -> None:
+    monkeypatch.setenv("CI", environment)
+
+    ran = run("verify", "old/train.py:build", *options)
+
+    assert (ran.status, ran.out, ran.err) == (2, "", f"placement-checks: {message}\n")
+    assert not Path("placements").exists()
