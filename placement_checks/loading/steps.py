@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.core.program import Step
 from placement_checks.core.returned import Scalars
 from placement_checks.loading.graph_reading import GraphSource
+from placement_checks.loading.reported_losses import losses_among
 
 
 def step_ops(step: Step, source: GraphSource) -> StepOps:
@@ -39,30 +40,8 @@ def step_ops(step: Step, source: GraphSource) -> StepOps:
 
 
 def _losses(returned: Any, source: GraphSource) -> Any:
-    """What the program calls its loss; of a tuple's scalars those that gradients have to do with.
-
-    An accuracy, which may be that of one tower, is none.
-    """
-    objectives = {producer_of(name) for name in source.step_ops.objectives}
-    if not isinstance(returned, Scalars) or not objectives or source.live is None:
-        return returned
-    behind = _behind(map(source.live.get_operation_by_name, objectives))
-    return [loss for loss in returned if loss.op in behind or objectives & _names_behind(loss.op)]
-
-
-def _names_behind(op: tf.Operation) -> set[str]:
-    return {behind.name for behind in _behind([op])}
-
-
-def _behind(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
-    """Some ops, and all whose values they are made of."""
-    waiting = list(ops)
-    seen = set(waiting)
-    while waiting:
-        before = {tensor.op for tensor in waiting.pop().inputs} - seen
-        seen |= before
-        waiting += before
-    return seen
+    """What the program calls its loss; of a tuple's scalars those that are losses."""
+    return losses_among(returned, source) if isinstance(returned, Scalars) else returned
 
 
 def _names(source: GraphSource, in_graph: Collection[str], key: str, value: Any) -> Iterator[str]:

@@ -80,7 +80,7 @@ class GraphRuns:
         changed = {op: names for op in ops if (names := _changed(op))}
         of_trainable = {op for op, names in changed.items() if names & trainable}
         overwriting = {op for op in of_trainable if op.type in OVERWRITES}
-        of_gradients = _made_of(self._notes.live_ops(self._graph), ops) if changed else set()
+        of_gradients = made_of(self._notes.live_ops(self._graph), ops) if changed else set()
         # Else an initialiser or a restored value, and no step that is written by hand.
         overwriting -= of_gradients
         return Run(
@@ -112,9 +112,7 @@ def needed_for(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
     return needed
 
 
-def _made_of(
-    sources: Collection[tf.Operation], among: Iterable[tf.Operation]
-) -> set[tf.Operation]:
+def made_of(sources: Collection[tf.Operation], among: Iterable[tf.Operation]) -> set[tf.Operation]:
     """Those ops whose values are made of what some of them yield."""
     users = defaultdict(list)
     for op in among:

@@ -119,21 +119,3 @@ def test_an_op_of_another_graph_is_refused() -> None:
 
     with pytest.raises(InputError, match="which is not an op of the graph it built"):
         said(loss=lambda _: stranger)
-
-
-def test_an_accuracy_in_a_tuple_is_no_loss() -> None:
-    """It may be that of one tower, and then nothing is wrong with that."""
-
-    def build() -> object:
-        x = tf1.placeholder(tf.float32, [None, 1])
-        out = x * tf1.get_variable("w", [])
-        cross_entropy = tf.reduce_mean(out * out, name="cross_entropy")
-        total = tf.add(cross_entropy, 1.0, name="total")
-        accuracy = tf.reduce_mean(tf.cast(out > 0, tf.float32))
-        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(total)
-        shown = tf.multiply(total, 2.0, name="shown")
-        return train_op, cross_entropy, total, accuracy, shown
-
-    losses = place(build).placement.step.losses
-
-    assert losses == ("cross_entropy:0", "total:0", "shown:0")

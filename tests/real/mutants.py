@@ -175,7 +175,6 @@ MUTANTS = (
         "train_perplexity = loss",
         "loss-of-all-towers",
         "GPU:1",
-        missed="it reports what is made of the losses before they are scaled for the gradients",
     ),
     Mutant(
         "tf_cnn_benchmarks",
