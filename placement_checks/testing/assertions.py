@@ -175,13 +175,18 @@ def assert_no_idle_device(
     A GPU on which only constants, placeholders, variables and copies sit does nothing in a step:
     the towers were all built for another one, or nothing was pinned and everything went to GPU 0.
 
+    Nor does a GPU count that only holds variables, and averages and applies their gradients, if
+    the model is built as many times as there are GPUs: the copies take turns on the others. That
+    shows against the program for one GPU, or by as many losses that have nothing in common but
+    examples and variables. A program that keeps a GPU for variables has fewer copies.
+
     Where workers train between graphs, each builds a graph for itself: if variables are on another
     job, such as ps, and the ops on GPUs name one task of their job, the GPUs of its other tasks
     are left to the graphs of those. Ops that leave the task open all go to the first one, and that
     is a finding.
 
-    `allow` lists the GPUs that may do nothing; a partial name such as /job:evaluator matches any
-    of its devices.
+    `allow` lists the GPUs that may do nothing, or only hold variables; a partial name such as
+    /job:evaluator matches any of its devices.
 
     Parameters and their defaults:
       no-idle-device.allow = ()

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from placement_checks.analysis.crowded import without_loss
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import NO_COMPUTATION
@@ -11,7 +12,7 @@ from placement_checks.core.placement import Kind, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import plural
+from placement_checks.util.text import joined, plural
 
 _SHOWN = 4  # GPUs that a note names one by one
 
@@ -23,13 +24,18 @@ class NoIdleDevice(Rule):
     A GPU on which only constants, placeholders, variables and copies sit does nothing in a step:
     the towers were all built for another one, or nothing was pinned and everything went to GPU 0.
 
+    Nor does a GPU count that only holds variables, and averages and applies their gradients, if
+    the model is built as many times as there are GPUs: the copies take turns on the others. That
+    shows against the program for one GPU, or by as many losses that have nothing in common but
+    examples and variables. A program that keeps a GPU for variables has fewer copies.
+
     Where workers train between graphs, each builds a graph for itself: if variables are on another
     job, such as ps, and the ops on GPUs name one task of their job, the GPUs of its other tasks
     are left to the graphs of those. Ops that leave the task open all go to the first one, and that
     is a finding.
 
-    `allow` lists the GPUs that may do nothing; a partial name such as /job:evaluator matches any
-    of its devices.
+    `allow` lists the GPUs that may do nothing, or only hold variables; a partial name such as
+    /job:evaluator matches any of its devices.
     """
 
     name = "no-idle-device"
@@ -62,6 +68,9 @@ class NoIdleDevice(Rule):
         of_others = of_all_tasks - len(gpus)
         idle = [gpu for gpu in gpus if not work[gpu]]
         findings = _findings(placement, idle, [gpu for gpu in gpus if work[gpu]], work)
+        if not findings and placement.requested:
+            serving = without_loss(placement, evidence.single_gpu or None, gpus)
+            findings = [_serving(placement, gpu, serving, gpus, work) for gpu in serving]
         if not placement.all_devices and not findings:
             return self.not_checked(placement.all_devices.reason)
         note = _note(gpus, work)
@@ -93,11 +102,45 @@ def _findings(
             alike=others,
             message=f"{gpu.short} computes nothing; {others}",
             consequence=_consequence(len(idle), len(busy)),
-            fix=f"build tower i under `with tf.device(f'{_task_of(gpu)}/gpu:{{i}}'):`, or say how "
-            "many GPUs the program is meant for (--gpus)",
+            fix=f"{_fix(gpu)}, or say how many GPUs the program is meant for (--gpus)",
         )
         for gpu in idle
     ]
+
+
+def _serving(
+    placement: Placement,
+    gpu: Device,
+    serving: Sequence[Device],
+    gpus: Sequence[Device],
+    work: Counter[Device | None],
+) -> Finding:
+    """A finding on a GPU that works for those that compute the losses, and computes none."""
+    busy = [each for each in gpus if each not in serving]
+    asking = _asking(placement, busy[0]) if len(busy) == 1 else ()
+    others = _others(placement, busy, work, asks=bool(asking))
+    held = sum(placement.ops[variable.name].assigned == gpu for variable in placement.variables)
+    holds = f"holds {plural(held, 'variable')}" if held else "combines what others compute"
+    computes = "computes" if len(busy) == 1 else "compute"
+    return Finding(
+        object=gpu.short,
+        op="",
+        evidence="assigned",
+        expected="a part of a loss",
+        found=f"it only {holds}",
+        ops=asking,
+        placed=asking[0] if asking else None,
+        alike=("serving", others),
+        message=f"{gpu.short} computes no part of a loss, and only {holds}; {others}",
+        consequence=f"the model is built {len(gpus)} times, and "
+        f"{joined(each.short for each in busy)} {computes} one copy after the other",
+        fix=f"{_fix(gpu)}; a GPU that is kept for variables is declared: "
+        f"--set no-idle-device.allow=/gpu:{gpu.index}",
+    )
+
+
+def _fix(gpu: Device) -> str:
+    return f"build tower i under `with tf.device(f'{_task_of(gpu)}/gpu:{{i}}'):`"
 
 
 def _task_of(gpu: Device) -> str:

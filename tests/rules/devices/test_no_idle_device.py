@@ -8,12 +8,15 @@ import pytest
 from graphs import op, placement
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
+from towers import on, program, variable
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import StepOps
 from placement_checks.rules.devices.no_idle_device import NoIdleDevice
+
+_APPLY = "ResourceApplyGradientDescent"
 
 
 def busy(*gpus: str, machine: str | None = "gpu*2") -> Placement:
@@ -368,5 +371,32 @@ def test_of_many_gpus_the_note_has_the_fewest_and_the_most_ops(
 ) -> None:
     """One of them has less to do than the others."""
     graph = busy("/gpu:0", *(f"/gpu:{i}" for i in (1, 2, 3, 4) for _ in range(3)), machine="gpu*5")
+
+    assert messages(NoIdleDevice().judge(graph)) == snapshot
+
+
+@pytest.mark.parametrize("held", [0, 1, 2])
+def test_a_gpu_that_only_serves_towers_on_another(held: int, snapshot: SnapshotAssertion) -> None:
+    """They are as many as there are GPUs, and take turns on the first."""
+    names = ["a", "b"]
+    graph = program(
+        *(variable(name, at="GPU:1") for name in names[:held]),
+        *(on(1, f"update/{name}", _APPLY, name, "rate", f"mean/{name}") for name in names),
+        gpus=(0, 0),
+        variables=names,
+        machine="gpu*2",
+    )
+
+    (finding,) = NoIdleDevice().judge(graph).findings
+
+    assert (finding.object, finding.expected) == ("/device:GPU:1", "a part of a loss")
+    assert messages(finding) == snapshot
+    assert NoIdleDevice(allow=("/gpu:1",)).judge(graph).state == "kept"
+
+
+def test_what_is_held_for_towers_on_several_gpus(snapshot: SnapshotAssertion) -> None:
+    graph = program(
+        on(2, "update/w", _APPLY, "w", "rate", "mean/w"), gpus=(0, 1, 1), machine="gpu*3"
+    )
 
     assert messages(NoIdleDevice().judge(graph)) == snapshot
