@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from placement_checks.analysis.accumulators import accumulators
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.op_types import ASSIGNS, NO_OP, VARIABLES, is_gradient_update
@@ -16,7 +17,7 @@ class Statistics:
 
     They are the ops of the collection UPDATE_OPS, and those that assign to a variable that is not
     trained what a tower computes on the way to its loss. What only sets a variable to a value
-    that is fed is none.
+    that is fed is none, nor what adds to an accumulator.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -119,7 +120,12 @@ class Statistics:
         """Whether it is one of the program's own, not one of a metric's or of a counter's."""
         collected = self._placement.collected
         saved = not any(collected.values()) or any(variable in each for each in collected.values())
-        return saved and variable not in gradient_flow(self._placement).trained
+        own = accumulators(self._placement).tower_of
+        return (
+            saved
+            and variable not in own
+            and variable not in gradient_flow(self._placement).trained
+        )
 
     def _assigns_statistics(self, op: int, variable: str) -> bool:
         """Whether what is assigned is computed by a tower on the way to its loss."""

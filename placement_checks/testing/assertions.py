@@ -118,7 +118,8 @@ def assert_variables_shared(
     Mirrored variables are shared too: each tower has a copy, and the same sum of gradients updates
     all of them. A finding is the copy that takes another sum, such as its own tower's gradients,
     or none. What goes with copies may be each tower's own: slots, averages, statistics and frozen
-    weights. So may be variables in which each tower adds up what is only shown.
+    weights. So may be variables in which each tower adds up what is only shown, or its gradients,
+    until a step takes them and they are emptied.
 
     What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
     trained, but global_variables_initializer() does not set it and a Saver does not save it.
@@ -502,7 +503,8 @@ def assert_names_portable(
     variables and go with them.
 
     Copies of mirrored variables are named after towers, as they must: a checkpoint holds one of
-    them. Beside a reference the first copy counts. Local variables are in no checkpoint.
+    them. Beside a reference the first copy counts. Local variables are in no checkpoint, and what
+    each tower adds up by itself, to be shown or applied, is not missed there.
 
     `allow` lists variables, or patterns, that are named so on purpose.
 

@@ -1,11 +1,11 @@
-"""Variables in which each tower adds up what the program shows."""
+"""Variables in which each tower adds up what the program shows, or applies later."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import pytest
-from towers import accumulating, host, on, program, variable
+from towers import accumulating, gradient, host, on, program, variable
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.accumulators import accumulators
@@ -99,3 +99,42 @@ def test_what_is_trainable_is_none() -> None:
 
 def test_the_counter_of_a_program_is_none() -> None:
     assert found(program(variable("other"))) == {}
+
+
+def summing(*changes: Op) -> Placement:
+    """Each tower adds up its gradients; the step takes their mean, other ops clear them."""
+    ops = [host("sum/w", "AddN", "tower_0/mean", "tower_1/mean"), host("zeros", "Const")]
+    for i in (0, 1):
+        ops += [
+            variable(f"own{i}", at=f"GPU:{i}"),
+            host(f"own{i}/Assign", "AssignVariableOp", f"own{i}", "zeros"),
+            on(i, f"own{i}/add", "AssignAddVariableOp", f"own{i}", gradient(i)),
+            on(i, f"own{i}/clear", "AssignVariableOp", f"own{i}", "zeros"),
+            on(i, f"tower_{i}/read", "ReadVariableOp", f"own{i}"),
+            on(i, f"tower_{i}/mean", "RealDiv", f"tower_{i}/read", "share"),
+        ]
+    return program(*ops, *changes)
+
+
+def test_gradients_that_a_tower_adds_up_until_they_are_applied() -> None:
+    assert found(summing()) == {"own0": 0, "own1": 1}
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(
+            on(0, "own0/clear", "AssignVariableOp", "own0", gradient(0)), id="never emptied"
+        ),
+        pytest.param(host("own0/clear", "AssignVariableOp", "own0", "saved"), id="restored"),
+        pytest.param(
+            on(0, "own0/add", "AssignAddVariableOp", "own0", "tower_0/x"), id="not of gradients"
+        ),
+        pytest.param(
+            on(0, "own0/add", "AssignVariableOp", "own0", gradient(0)), id="not added to"
+        ),
+        pytest.param(on(0, "tower_0/loss", "Mul", "tower_0/w/MatMul", "own0"), id="in the loss"),
+    ],
+)
+def test_what_is_no_accumulator_of_gradients(op: Op) -> None:
+    assert found(summing(op, host("saved", "RestoreV2"))) == {"own1": 1}

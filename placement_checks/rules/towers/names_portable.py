@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from placement_checks.analysis.accumulators import accumulators
 from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
@@ -39,7 +40,8 @@ class NamesPortable(Rule):
     variables and go with them.
 
     Copies of mirrored variables are named after towers, as they must: a checkpoint holds one of
-    them. Beside a reference the first copy counts. Local variables are in no checkpoint.
+    them. Beside a reference the first copy counts. Local variables are in no checkpoint, and what
+    each tower adds up by itself, to be shown or applied, is not missed there.
 
     `allow` lists variables, or patterns, that are named so on purpose.
     """
@@ -136,13 +138,14 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
 
 def _saved_apart(placement: Placement) -> Iterator[str]:
     """The variables that a checkpoint holds by names of their own."""
-    collected, copies = placement.collected, layout(placement).tower_of
+    collected = placement.collected
+    of_towers = layout(placement).tower_of.keys() | accumulators(placement).tower_of.keys()
     for variable in placement.variables:
         name = variable.name
         is_local = any(collected.values()) and not any(
             name in names for names in collected.values()
         )
-        if not is_local and name not in copies:
+        if not is_local and name not in of_towers:
             yield name
 
 

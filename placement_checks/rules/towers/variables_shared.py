@@ -44,7 +44,8 @@ class VariablesShared(Rule):
     Mirrored variables are shared too: each tower has a copy, and the same sum of gradients updates
     all of them. A finding is the copy that takes another sum, such as its own tower's gradients,
     or none. What goes with copies may be each tower's own: slots, averages, statistics and frozen
-    weights. So may be variables in which each tower adds up what is only shown.
+    weights. So may be variables in which each tower adds up what is only shown, or its gradients,
+    until a step takes them and they are emptied.
 
     What is in TRAINABLE_VARIABLES must be in GLOBAL_VARIABLES as well: a variable that is not is
     trained, but global_variables_initializer() does not set it and a Saver does not save it.
@@ -75,7 +76,7 @@ class VariablesShared(Rule):
         mirrored = layout(placement).tower_of.keys() - layout(placement).strays.keys()
         may_grow = mirrored | accumulators(placement).tower_of.keys()
         apart = {finding.object: finding for finding in copies_apart(placement)}
-        known = {*of_single, *mirrored, *apart}
+        known = {*of_single, *may_grow, *apart}
         copies = {
             copy.variable: copy
             for copy in _copies(placement, parts, informed=single is not None)
