@@ -65,16 +65,23 @@ class LiveGraph(Origin):
         self._names = names
         self._folder = folder
         self._frames: dict[tuple[Any, str], Sequence[Frame]] = {}
+        self._last: tuple[Any, str] | None = None
+        self._last_frames: Sequence[Frame] = ()
 
     def frames(self, op: str, body: BodyOp | None) -> Sequence[Frame]:
         live = self._op(op, body)
         if live is None:
             return ()
+        # Many ops are made by one call of the user's, most of them one after the other; to look a
+        # stack up takes seven times as long as to compare it.
         built = (live.traceback, current_folder())
-        frames = self._frames.get(built)
-        if frames is None:  # many ops are made by one call of the user's
-            frames = self._frames[built] = users_frames(live.traceback, self._folder)
-        return frames
+        if built != self._last:
+            self._last = built
+            frames = self._frames.get(built)
+            if frames is None:
+                frames = self._frames[built] = users_frames(live.traceback, self._folder)
+            self._last_frames = frames
+        return self._last_frames
 
     def device_line(self, op: str, body: BodyOp | None) -> Frame | None:
         live = self._op(op, body)
