@@ -10,7 +10,7 @@ from placement_checks.analysis.transfers import copies_text
 from placement_checks.core.baseline.difference import Change, Crossing, Difference
 from placement_checks.core.baseline.text import render
 from placement_checks.core.baseline.values import Baseline, Copies
-from placement_checks.report.baseline_document import document
+from placement_checks.report.baseline_document import difference_document
 from placement_checks.report.json import versions, written
 from placement_checks.util.printable import printable
 from placement_checks.util.text import joined, plural
@@ -84,7 +84,7 @@ def _amount(copies: Copies) -> str:
 
 def render_json(difference: Difference) -> str:
     """One JSON document, its form fixed by ``"schema": 1``."""
-    return written({"schema": SCHEMA, "versions": versions(), **document(difference)})
+    return written({"schema": SCHEMA, "versions": versions(), **difference_document(difference)})
 
 
 def page_changes(old: Baseline, new: Baseline, old_name: str, new_name: str) -> list[str]:

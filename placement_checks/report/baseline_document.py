@@ -8,7 +8,7 @@ from placement_checks.core.baseline.difference import Change, Difference
 from placement_checks.core.baseline.values import Copies
 
 
-def document(difference: Difference) -> dict[str, Any]:
+def difference_document(difference: Difference) -> dict[str, Any]:
     """The difference as a mapping."""
     return {
         "baseline": difference.old,

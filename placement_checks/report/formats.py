@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TextIO
 
 from rich.console import Console
 
 from placement_checks.report import github, json, junit, markdown, sarif, text
-from placement_checks.report.findings import Extent
-from placement_checks.report.html import page
 from placement_checks.report.outcome import Outcome
-from placement_checks.report.timeline_svg import picture
+from placement_checks.report.picture.model import program_data
+from placement_checks.report.picture.page import page
 from placement_checks.report.wrapping import WIDTH, fitted
 
 Writer = Callable[[Outcome, TextIO], None]
@@ -32,13 +30,8 @@ def _json(outcome: Outcome, stream: TextIO) -> None:
 
 
 def _html(outcome: Outcome, stream: TextIO) -> None:
-    pictures = [
-        picture(evidence.trace, evidence.placement.program)
-        for evidence in (report.evidence for report in outcome.reports)
-        if evidence.trace
-    ]
-    write = partial(text.write, outcome.reports, extent=Extent.FOLDED, next_step=outcome.next_step)
-    stream.write(page("placement_checks", write, pictures))
+    if outcome.reports:
+        stream.write(page(list(map(program_data, outcome.reports)), outcome.next_step))
 
 
 WRITERS: Mapping[str, Writer] = {

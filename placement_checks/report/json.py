@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from placement_checks.report.baseline_document import document
+from placement_checks.report.baseline_document import difference_document
 from placement_checks.util.printable import printable
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _program(report: Report) -> dict[str, Any]:
         "rules": [_rule(verdict) for verdict in report.verdicts],
     }
     if report.baseline is not None:
-        program["baseline"] = document(report.baseline)
+        program["baseline"] = difference_document(report.baseline)
     return program
 
 

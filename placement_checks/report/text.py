@@ -84,7 +84,7 @@ def _program(report: Report, extent: Extent) -> Iterator[Text | Fold]:
 def _head(report: Report, most: int | None) -> Iterator[Text]:
     """The program, and what a reader should know before its verdicts."""
     placement, measurement = report.evidence.placement, report.evidence.measurement
-    title = f"{placement.program}{_conditions(placement)}"
+    title = f"{placement.program}{conditions(placement)}"
     first, *rest = wrapped(title, hanging=4, width=_TITLE_WIDTH)
     name = Text(first)
     name.stylize("bold", 0, len(placement.program))
@@ -98,7 +98,7 @@ def _head(report: Report, most: int | None) -> Iterator[Text]:
         for line in wrapped(placement.complete.reason, hanging=4, most=most):
             yield Text(line, "yellow")
     if measurement:
-        yield from map(Text, wrapped(_run_conditions(measurement), hanging=4))
+        yield from map(Text, wrapped(run_conditions(measurement), hanging=4))
 
 
 def _saved(measurement: Measurement | Missing) -> Iterator[Text]:
@@ -109,7 +109,8 @@ def _saved(measurement: Measurement | Missing) -> Iterator[Text]:
         yield Text()
 
 
-def _conditions(placement: Placement) -> str:
+def conditions(placement: Placement) -> str:
+    """Where a program was placed, and by whom, as it follows its name."""
     if placement.machine is None:
         return ""
     if placement.placer is None:
@@ -120,7 +121,7 @@ def _conditions(placement: Placement) -> str:
     return f" on {placement.machine} ({_PLACERS[placement.placer]}, {strictness})"
 
 
-def _run_conditions(measurement: Measurement) -> str:
+def run_conditions(measurement: Measurement) -> str:
     """Beside what the program was run, and where."""
     simulated = measurement.devices == "simulated"
     on = "CPU devices in place of GPUs" if simulated else "the GPUs of this machine"

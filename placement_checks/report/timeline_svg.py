@@ -18,9 +18,14 @@ _TICKS = 8
 
 def picture(trace: Trace, program: str) -> Picture:
     """The fastest of the steps that were traced."""
-    caption = f"The fastest of {plural(len(trace.steps), 'traced step')} of {program}, "
-    caption += f"{plural(trace.rows, 'row')}"
+    caption = caption_of(trace, program)
     return Picture(lanes_svg(trace.shortest, caption), caption)
+
+
+def caption_of(trace: Trace, program: str) -> str:
+    """Which step is drawn."""
+    steps, rows = plural(len(trace.steps), "traced step"), plural(trace.rows, "row")
+    return f"The fastest of {steps} of {program}, {rows}"
 
 
 def lanes_svg(timeline: Timeline, title: str) -> str:
@@ -42,7 +47,7 @@ def lanes_svg(timeline: Timeline, title: str) -> str:
 
 
 def _lane(lane: Sequence[OpSpan], top: float, scale: float, colour: str) -> Iterator[str]:
-    for ops, start, end in _visible(lane, _THINNEST / scale):
+    for ops, start, end in visible(lane, _THINNEST / scale):
         x, width = _LABEL + start * scale, max(_THINNEST, (end - start) * scale)
         text = ops[0].op if len(ops) == 1 else f"{len(ops)} ops, {ops[0].op} the first"
         yield (
@@ -52,7 +57,7 @@ def _lane(lane: Sequence[OpSpan], top: float, scale: float, colour: str) -> Iter
         )
 
 
-def _visible(
+def visible(
     lane: Sequence[OpSpan], thinnest: float
 ) -> Iterator[tuple[list[OpSpan], float, float]]:
     """The ops of a lane; those too short to be seen together with their like beside them."""

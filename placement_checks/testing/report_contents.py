@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -13,8 +12,8 @@ from rich.console import Console
 from placement_checks.core.results import Report
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
-from placement_checks.report.findings import Extent
-from placement_checks.report.html import page
+from placement_checks.report.picture.model import program_data
+from placement_checks.report.picture.page import page
 from placement_checks.testing.carried import Tested
 
 
@@ -42,8 +41,7 @@ def contents(tests: Mapping[str, Tested], suffix: str) -> str:
         _named(report, name) for name, test in sorted(tests.items()) for report in test.reports
     ]
     if suffix == ".html":
-        write = partial(text_report.write, reports, extent=Extent.FOLDED)
-        return page("placement_checks", write, [])
+        return page(list(map(program_data, reports)), None)
     text = StringIO()
     text_report.write(reports, Console(file=text))
     return text.getvalue()

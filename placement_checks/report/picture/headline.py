@@ -1,0 +1,174 @@
+"""The sentence on top of the picture: what matters most of a program."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from placement_checks.analysis.layouts import layout
+from placement_checks.core.placement import TRAINABLE, Placement
+from placement_checks.core.results import Finding, Report
+from placement_checks.report.groups import grouped
+from placement_checks.report.picture.places import Places
+from placement_checks.report.sections import Section, Sections
+from placement_checks.util.text import joined, plural
+
+# Of several broken rules the one that says most about where things are is told first.
+_FIRST = (
+    *("placeable", "no-idle-device", "every-tower-counts", "variables-shared"),
+    *("variables-on-host", "no-fallback", "inputs-distinct", "losses-apart", "gradients-equal"),
+)
+_LONGEST = 160
+_FEW = 4  # places that are named one by one
+_NOT_USED = re.compile(r"takes no gradients of the towers? on (.+?), which")
+_END = re.compile(r" \(built at|; |\n")
+_OWN_WORDS = ("the ", "a ", "an ", "variable ", "all ", "no ")
+
+
+class Headline(NamedTuple):
+    """The state of a program, a sentence that says it, and further ones."""
+
+    state: str
+    sentence: str
+    facts: Sequence[str]
+
+
+def headline(report: Report, places: Places) -> Headline:
+    """The headline of a program that was judged, or only placed."""
+    placement = report.evidence.placement
+    broken = [verdict.rule for verdict in report.verdicts if verdict.state == "broken"]
+    kept, unchecked = report.count("kept"), report.count("not-checked")
+    if broken:
+        checked = f"{len(broken)} of {plural(len(broken) + kept, 'rule')} that could be checked"
+        verb = "is" if len(broken) == 1 else "are"
+        facts = [f"{checked} {verb} broken: {joined(broken)}."]
+        state, sentence = "broken", _of_devices(_worst(report), places)
+    elif kept:
+        state, sentence = "kept", _all_kept(placement, places, kept)
+        facts = []
+    elif report.verdicts:
+        state, sentence, facts = "not-checked", "Nothing could be checked", []
+    else:
+        state, sentence, facts = "placed", _placed(placement, places), []
+    if unchecked and state != "not-checked":
+        facts.append(f"{unchecked} not checked.")
+    return Headline(state, f"{sentence.rstrip('.')}.", [*facts, *_facts(placement, places)])
+
+
+def _worst(report: Report) -> str:
+    causes = [section for section in Sections(report.verdicts).causes if section.findings]
+    order = {rule: place for place, rule in enumerate(_FIRST)}
+    worst = min(causes, key=lambda section: order.get(section.rule, len(_FIRST)))
+    say = _SENTENCES.get(worst.rule)
+    return (say and say(worst.findings)) or _first_finding(worst)
+
+
+def _idle(findings: Sequence[Finding]) -> str:
+    names = [finding.object for finding in findings]
+    if len(names) > _FEW:
+        return f"{len(names)} GPUs compute nothing: {names[0]} … {names[-1]}"
+    return f"{joined(names)} {'computes' if len(names) == 1 else 'compute'} nothing"
+
+
+def _not_counting(findings: Sequence[Finding]) -> str | None:
+    towers = _NOT_USED.search(findings[0].message)
+    if towers is None:
+        return None
+    several = " and " in towers[1]
+    verb, whose = ("count", "their") if several else ("counts", "its")
+    variables = plural(len(findings), "variable")
+    return f"{towers[1]} never {verb}: the update of {variables} does not use {whose} gradients"
+
+
+def _on_wrong_device(findings: Sequence[Finding]) -> str | None:
+    if len(findings) == 1:
+        return None
+    places = Counter(finding.found for finding in findings)
+    on = joined(
+        f"{place} ({number})" if len(places) > 1 else place for place, number in places.items()
+    )
+    return f"{len(findings)} variables sit on {on}, not on {findings[0].expected}"
+
+
+_SENTENCES: dict[str, Callable[[Sequence[Finding]], str | None]] = {
+    "no-idle-device": _idle,
+    "every-tower-counts": _not_counting,
+    "variables-on-host": _on_wrong_device,
+}
+
+
+def _first_finding(section: Section) -> str:
+    group = grouped(section.findings)[0]
+    text = _END.split(group.first.message)[0]
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - 1]}…"
+    if text.startswith(_OWN_WORDS):  # else a name comes first, as it is
+        text = f"{text[:1].upper()}{text[1:]}"
+    more = len(section.findings) - 1
+    return f"{text} (and {more} more)" if more else text
+
+
+def _of_devices(sentence: str, places: Places) -> str:
+    """The sentence with devices as the picture calls them."""
+    for device in sorted(places.devices, key=lambda each: -len(each.short)):
+        if device.type is not None and device.index is not None:
+            pattern = re.escape(device.short) + r"(?![\w:])"
+            sentence = re.sub(pattern, partial(_given, places.label(device)), sentence)
+    return sentence
+
+
+def _given(text: str, _match: re.Match[str]) -> str:
+    """A text in place of what was found, whatever backslashes it has."""
+    return text
+
+
+def _all_kept(placement: Placement, places: Places, kept: int) -> str:
+    rules = f"all {kept} rules that could be checked are kept"
+    if kept == 1:
+        rules = "the one rule that could be checked is kept"
+    where = _sharing(placement, places)
+    return f"{where}: {rules}" if where else f"{rules[:1].upper()}{rules[1:]}"
+
+
+def _sharing(placement: Placement, places: Places) -> str:
+    """How the towers have their variables; "" where that cannot be said in a few words."""
+    towers = len(places.towers)
+    if towers < 2 or not placement.assigned:
+        return ""
+    lies = layout(placement)
+    read = [name for name in lies.readers if lies.kind(name) != "own"]
+    kinds = {lies.kind(name) for name in read}
+    if kinds == {"mirrored"}:
+        return f"{towers} towers compute alike, each with a copy of the variables"
+    on = {placement.ops[name].assigned for name in read} - {None}
+    if kinds == {"central"} and 0 < len(on) <= _FEW:
+        labels = joined(places.label(device) for device in places.devices if device in on)
+        return f"{towers} towers compute alike and share the variables on {labels}"
+    return ""
+
+
+def _placed(placement: Placement, places: Places) -> str:
+    used = {op.assigned for op in placement.ops.values()} - {None}
+    if not used:
+        return plural(len(placement.ops), "op")
+    where = [places.label(device) for device in places.devices if device in used]
+    named = joined(where) if len(where) <= _FEW else plural(len(where), "device")
+    return f"{plural(len(placement.ops), 'op')} on {named}"
+
+
+def _facts(placement: Placement, places: Places) -> list[str]:
+    facts = [f"{plural(len(placement.ops), 'op')}."]
+    trained = placement.collected.get(TRAINABLE, frozenset())
+    on = Counter(placement.ops[name].assigned for name in trained if name in placement.ops)
+    on.pop(None, None)
+    if 0 < len(on) <= _FEW:
+        where = [
+            f"{places.label(device)}{f' ({on[device]})' if len(on) > 1 else ''}"
+            for device in places.devices
+            if device in on
+        ]
+        facts.append(f"{plural(on.total(), 'trained variable')} on {joined(where)}.")
+    return facts

@@ -1,0 +1,99 @@
+"""The page: one file with its style, its script and what they show, which asks for no other."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from placement_checks.util.printable import printable
+
+# In this order; each may use what stands before it.
+_SCRIPTS = (
+    *("words.js", "data.js", "counts.js", "state.js", "details.js", "boxes.js", "hosts.js"),
+    *("cells.js", "lanes.js", "arrows.js", "findings.js", "timeline.js", "keys.js", "main.js"),
+)
+# What would end the element that the text stands in, or a line of a script.
+_ESCAPES = str.maketrans(
+    {letter: f"\\u{ord(letter):04x}" for letter in ("<", ">", "&", "\u2028", "\u2029")}
+)
+
+
+def page(programs: Sequence[Mapping[str, Any]], next_step: str | None = None) -> str:
+    """The page of some programs, as `model.program_data` has them, at least one.
+
+    Its policy lets a browser load nothing, and run the script of this package alone: what a graph
+    or a log says is data, and shown as text.
+
+    Args:
+        programs: in the order of the report.
+        next_step: what to do next, in a sentence.
+    """
+    style, script = _asset("picture.css"), '"use strict";\n' + "\n".join(map(_asset, _SCRIPTS))
+    data = "\n".join(
+        f'<script type="application/json" class="program">{_json(each)}</script>'
+        for each in programs
+    )
+    parts = {
+        "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; "
+        f"style-src '{_hash(style)}'; script-src '{_hash(script)}'",
+        "title": escape(printable(programs[0]["program"])),
+        "style": style,
+        "next": escape(printable(next_step or "")),
+        "overview": _json(_overview(programs)),
+        "data": data,
+        "script": script,
+    }
+    # Each mark once, in its place: what is put in is not searched for others.
+    page = [_asset("page.html")]
+    for mark, text in parts.items():
+        before, after = page.pop().split(f"@{mark}@", 1)
+        page += [before, text, after]
+    return "".join(page)
+
+
+def _overview(programs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Of several programs the state of each rule, and how many findings it has."""
+    names = dict.fromkeys(rule["rule"] for each in programs for rule in each["rules"])
+    states = [
+        {rule["rule"]: [rule["state"], rule["findings"]] for rule in each["rules"]}
+        for each in programs
+    ]
+    return {
+        "rules": list(names),
+        "programs": [
+            {"program": each["program"], "cells": [of.get(name, ["", 0]) for name in names]}
+            for each, of in zip(programs, states, strict=True)
+        ],
+    }
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    """JSON that may stand in a script element, and that shows control characters."""
+    return json.dumps(_shown(data), separators=(",", ":"), ensure_ascii=False).translate(_ESCAPES)
+
+
+def _shown(data: Any) -> Any:
+    """The data with what is not printable in its texts in escapes, but for the ends of lines."""
+    if isinstance(data, str):
+        return data if data.isprintable() else "\n".join(map(printable, data.split("\n")))
+    if isinstance(data, Mapping):
+        return {key: _shown(value) for key, value in data.items()}
+    if isinstance(data, Sequence):
+        return [_shown(value) for value in data]
+    return data
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files(__package__) / "page" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """As a browser computes it of the text of an element."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

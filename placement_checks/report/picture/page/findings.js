@@ -1,0 +1,139 @@
+// The rules, what they found, and what is lit in the picture.
+
+const SIGNS = {kept: "✓", broken: "✕", "not-checked": "–"};
+const ORDER = ["broken", "kept", "not-checked"];
+const FIRST_FINDINGS = 3; // of a rule
+const FIRST_NAMES = 6, FIRST_STEPS = 12;
+
+function drawRules() {
+  const {rules} = state.program;
+  const list = byId("rules");
+  list.className = "";
+  const sorted = [...rules].sort((one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state));
+  list.replaceChildren(...sorted.map(rule => element("li", "", null, ruleButton(rule))));
+  const number = word => rules.filter(each => each.state === word).length;
+  const rest = [["kept", "kept"], ["not-checked", "not checked"]].filter(([word]) => number(word));
+  if (!rest.length) return;
+  const more = button("", rest.map(([word, words]) => `${SIGNS[word]} ${number(word)} ${words}`).join("  ") + "  ▾",
+    () => list.classList.add("all"), "show the rules that are kept and not checked");
+  list.append(element("li", "rest", null, more));
+}
+
+function ruleButton({rule, state: verdict, note, findings}) {
+  const words = `${rule}: ${verdict.replace("-", " ")}`;
+  const made = button(verdict, null, () => tellRule(rule), [words, findings > 1 ? counted(findings, "finding") : ""].filter(Boolean).join(", "));
+  made.append(element("span", "sign", SIGNS[verdict]), rule, findings > 1 ? ` ×${findings}` : "");
+  made.title = [words, note].filter(Boolean).join("\n");
+  return made;
+}
+
+function tellRule(name) {
+  const {findings, rules} = state.program;
+  const first = findings.findIndex(each => each.rule === name);
+  if (first >= 0) {
+    lightFinding(first);
+    return;
+  }
+  const {state: verdict, note} = rules.find(each => each.rule === name);
+  openDetails(name, element("p", "", `${verdict.replace("-", " ")}${note ? `: ${note}` : ""}`));
+}
+
+function drawFindings() {
+  const {findings} = state.program;
+  const number = findings.reduce((sum, each) => sum + 1 + each.others.length, 0);
+  document.body.classList.toggle("clean", !number);
+  byId("only").parentNode.hidden = !number;
+  const area = byId("findings");
+  area.replaceChildren(element("h2", "", number ? counted(number, "finding") : "No findings"));
+  const told = new Map();
+  findings.forEach((finding, at) => {
+    const before = told.get(finding.rule) || 0;
+    told.set(finding.rule, before + 1);
+    const item = findingItem(finding, at, findings[at + 1]);
+    area.append(item);
+    if (before < FIRST_FINDINGS) return;
+    item.hidden = true;
+    item.dataset.more = finding.rule;
+    if (findings[at + 1]?.rule !== finding.rule) area.append(moreButton(area, finding.rule, before + 1 - FIRST_FINDINGS));
+  });
+}
+
+function findingItem(finding, at, next) {
+  const {rule, where, source, message, others, path, consequence, fix, follows, figure} = finding;
+  const title = button("rule", rule, () => lightFinding(at), `${rule}: show it in the picture`);
+  const item = element("article", "finding", null, title);
+  item.id = `finding-${at}`;
+  if (follows) item.append(element("span", "small", ` follows from ${follows}`));
+  item.append(element("p", "", where ? `${where}: ${message}` : message));
+  if (source) item.append(element("pre", "", source));
+  if (others.length) item.append(element("p", "", `and likewise ${firstOf(others, FIRST_NAMES)}`));
+  if (path.length) item.append(pathOf(path));
+  if (figure.length) item.append(element("pre", "figure", figure.join("\n")));
+  const isSaidNext = next && next.fix === fix && next.rule === rule;
+  if (consequence && !isSaidNext) item.append(element("p", "", consequence));
+  if (fix && !isSaidNext) item.append(element("p", "fix", `→ ${fix}`));
+  return item;
+}
+
+function pathOf(path) {
+  const list = element("ol");
+  for (const words of path.slice(0, FIRST_STEPS)) list.append(element("li", "name", words));
+  if (path.length > FIRST_STEPS) list.append(element("li", "", `and ${path.length - FIRST_STEPS} more`));
+  return element("details", "", null, element("summary", "", `path: ${counted(path.length, "step")}`), list);
+}
+
+function moreButton(area, rule, number) {
+  const more = button("more", `${number} more of ${rule}`, () => {
+    for (const each of area.querySelectorAll("[data-more]")) if (each.dataset.more === rule) each.hidden = false;
+    more.remove();
+  });
+  return more;
+}
+
+// What is lit.
+
+/** Light some ops at whatever depth the rows are open. */
+function light(ops, words, devices = []) {
+  state.litOps = new Set(ops);
+  state.litDevices = new Set(devices);
+  state.lit = state.counts.spread(state.litOps);
+  byId("clear").hidden = !ops.length && !devices.length;
+  byId("said").textContent = words;
+  drawPicture();
+}
+
+function lightFinding(at) {
+  const {rule, ops, devices} = state.program.findings[at];
+  const chosen = byId(`finding-${at}`);
+  for (const each of document.querySelectorAll(".finding")) each.classList.toggle("on", each === chosen);
+  chosen.hidden = false;
+  light(ops, `${rule}: ${counted(ops.length, "op")} lit`, devices);
+  chosen.scrollIntoView({block: "nearest"});
+  document.querySelector("#picture .lit")?.scrollIntoView({block: "nearest", inline: "nearest"});
+}
+
+function clearLights() {
+  byId("search").value = "";
+  for (const each of document.querySelectorAll(".finding.on")) each.classList.remove("on");
+  light([], "");
+}
+
+/** Light the ops whose name, type, row or source line has a text in it. */
+function find(text) {
+  const {program} = state;
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) {
+    light([], "");
+    return;
+  }
+  const has = each => each.toLowerCase().includes(wanted);
+  const types = program.types.map(has), lines = program.lines.map(has);
+  const rows = program.rowNames.map((_, row) => has(program.rowPath(row).replaceAll(" / ", "/")));
+  const found = [];
+  for (let op = 0; op < program.size; op++) {
+    if (types[program.type[op]] || lines[program.line[op]] || rows[program.row[op]] || has(program.names[op])) found.push(op);
+  }
+  light(found, found.length ? `${counted(found.length, "op")} found` : `nothing is called ${text.trim()}`);
+  if (found.length) openDetails(`${counted(found.length, "op")} found`, opsTable(found));
+  else closeDetails();
+}

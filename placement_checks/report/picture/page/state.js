@@ -1,0 +1,134 @@
+// What is shown now. One program at a time is drawn.
+
+const MANY_LANES = 8, MANY_LANES_NARROW = 2;
+const LANE_PHASES = [FORWARD, BACKWARD, AVERAGE, UPDATE, ANY];
+
+const state = {
+  program: null, // the one that is drawn
+  view: "", // of which evidence its devices are
+  counts: null,
+  open: new Set(), // rows that show what is inside them
+  folded: false, // whether devices that are alike share a lane
+  lanes: [], // of GPUs; each is a list of devices that are alike
+  hosts: [], // the same of CPUs
+  bad: new Map(), // cells with an object of a finding
+  lit: new Map(), // cells with something that the reader asked for
+  litDevices: new Set(),
+  onlyBroken: false,
+};
+
+const isNarrow = () => innerWidth <= 700;
+
+function show(program) {
+  state.program = program;
+  state.open = new Set();
+  state.lit = new Map();
+  state.litDevices = new Set();
+  state.onlyBroken = false;
+  state.folded = gpusOf(program).length > (isNarrow() ? MANY_LANES_NARROW : MANY_LANES);
+  setView(program.views[0]);
+}
+
+function setView(view) {
+  state.view = view;
+  state.counts = new Counts(state.program, view);
+  const objects = state.program.findings.flatMap(each => (each.rule === "no-fallback" ? each.ops : each.objects));
+  state.badOps = new Set(objects);
+  state.bad = state.counts.spread(state.badOps);
+  state.fallen = fallenOps();
+}
+
+function gpusOf(program) {
+  return program.devices.map((_, at) => at).filter(at => program.devices[at].gpu);
+}
+
+/** By the device that they asked for, the ops that `no-fallback` names, which lie elsewhere. */
+function fallenOps() {
+  const found = new Map();
+  const {program} = state;
+  if (state.view !== "assigned" || !program.places.requested) return found;
+  for (const {rule, ops} of program.findings) {
+    if (rule !== "no-fallback") continue;
+    for (const op of ops) {
+      const asked = program.places.requested[op];
+      if (asked < 0 || asked === program.places.assigned[op]) continue;
+      if (!found.has(asked)) found.set(asked, new Set());
+      found.get(asked).add(op);
+    }
+  }
+  return found;
+}
+
+/** Those of the fallen ops of a device that are of a row. */
+function fallenFrom(row, device) {
+  const {program} = state;
+  const inside = op => program.row[op] >= row && program.row[op] < program.rowEnds[row];
+  return [...(state.fallen.get(device) || [])].filter(inside);
+}
+
+/** Devices that have ops or variables in this view; those that the machine lacks only then. */
+function present(device) {
+  const {counts, program} = state;
+  return program.devices[device].exists || holdsAnything(device) || counts.totals[device].inStep > 0;
+}
+
+function holdsAnything(device) {
+  const {counts} = state;
+  for (let phase = 0; phase < PHASES; phase++) if (counts.any(0, device, [phase])) return true;
+  return false;
+}
+
+/** Groups of devices that are alike in every row, in what is copied and in their marks. */
+function alike(devices) {
+  const groups = new Map();
+  for (const device of devices) {
+    const mark = signature(device);
+    if (!groups.has(mark)) groups.set(mark, []);
+    groups.get(mark).push(device);
+  }
+  return [...groups.values()];
+}
+
+function signature(device) {
+  const {counts, program} = state;
+  const parts = [];
+  for (const row of program.top) {
+    for (let phase = 0; phase < PHASES; phase++) {
+      const key = counts.key(row, device, phase);
+      const {inStep, out, mix} = counts.at(row, device, phase);
+      parts.push(inStep, out, mix, state.bad.has(key) ? "bad" : "");
+    }
+    const {trained, other, bytes} = summed(counts.variables(row, device));
+    parts.push(trained, other, bytes);
+  }
+  const traffic = [...trafficOf(device)].map(([name, {bytes, copies}]) => `${name} ${bytes} ${copies.length}`);
+  parts.push(...traffic.sort());
+  parts.push(state.fallen.has(device) ? device : "");
+  return parts.join();
+}
+
+/** What is copied to a device and from it, by kind and direction, as in `3in`. */
+function trafficOf(device) {
+  if (!state.program.traffic) state.program.traffic = trafficByDevice(state.program);
+  return state.program.traffic[device];
+}
+
+function trafficByDevice(program) {
+  const found = program.devices.map(() => new Map());
+  const add = (device, name, copy) => {
+    if (!found[device].has(name)) found[device].set(name, {bytes: 0, unknown: 0, aRow: 0, copies: []});
+    addCopy(found[device].get(name), copy);
+  };
+  for (const copy of program.copies) {
+    add(copy.to, `${copy.kind}in`, copy);
+    add(copy.from, `${copy.kind}out`, copy);
+  }
+  return found;
+}
+
+function addCopy(sum, copy) {
+  sum.bytes += copy.bytes;
+  sum.unknown += copy.unknown;
+  sum.aRow += copy.aRow;
+  sum.copies.push(copy);
+}

@@ -1,0 +1,58 @@
+"""A browser for the pages: Debian's Chromium, started once for each module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placement_checks.report.picture.page import page as html_page
+
+CHROMIUM = Path("/usr/bin/chromium")
+_FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
+
+# A page in the browser, of the data of some programs.
+Opened = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Any]:
+    """A tab that notes in `complaints` and `requests` what its pages do."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=_FLAGS)
+        tab = chromium.new_page()
+        tab.complaints, tab.requests = [], []
+        tab.on("pageerror", lambda error: tab.complaints.append(error.message))
+        tab.on("console", lambda message: tab.complaints.append(message.text))
+        tab.on("request", lambda request: tab.requests.append(request.url))
+        yield tab
+        chromium.close()
+
+
+@pytest.fixture
+def opened(tab: Any, tmp_path: Path) -> Iterator[Opened]:
+    """Opens a page; its script may not fail, and nothing but the page may be requested."""
+    file = tmp_path / "page.html"
+
+    def open_page(
+        *programs: Mapping[str, Any], width: int = 1400, scheme: str = "light", next: str = ""
+    ) -> Any:
+        file.write_text(html_page(programs, next), encoding="utf-8")
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=scheme, media="screen")
+        tab.goto(file.as_uri())
+        return tab
+
+    tab.complaints.clear()
+    tab.requests.clear()
+    yield open_page
+    assert not tab.complaints
+    assert tab.requests == [file.as_uri()]

@@ -1,0 +1,33 @@
+"""Large programs in a browser: how long it computes, by the processor's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pictures import data_of
+from towers import program
+
+Opened = Callable[..., Any]
+
+
+@pytest.mark.parametrize(("layers", "ops", "seconds"), [(630, 10_000, 0.5), (2500, 40_000, 2.0)])
+def test_large_programs_are_drawn_soon(
+    opened: Opened, tab: Any, layers: int, ops: int, seconds: float
+) -> None:
+    names = [f"block{n // 100}/layer{n // 2}/w{n}" for n in range(layers)]
+    graph = program(gpus=range(4), variables=names)
+    data = data_of(graph)
+    assert len(graph.ops) >= ops
+    session = tab.context.new_cdp_session(tab)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    page = opened(data)
+
+    metrics = {
+        each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]
+    }
+    session.detach()
+    assert page.locator("#lanes [role=row]").count() > 5
+    assert 0 < metrics["TaskDuration"] < seconds
