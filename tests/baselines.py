@@ -12,6 +12,7 @@ from placement_checks.core.baseline.difference import Difference
 from placement_checks.core.baseline.parsing import parse
 from placement_checks.core.baseline.text import render
 from placement_checks.core.placement import StepOps
+from placement_checks.core.variables import Variables
 from placement_checks.report.baseline import render_text
 from placement_checks.verification.baselines.comparing import compare, written
 
@@ -58,7 +59,7 @@ def renamed(graph: Placement, new_name: Callable[[str], str]) -> Placement:
             )
             for name, old in graph.ops.items()
         },
-        variables=[each._replace(name=new_name(each.name)) for each in graph.variables],
+        variables=Variables(each._replace(name=new_name(each.name)) for each in graph.variables),
         step=step_of(graph.step),
     )
 

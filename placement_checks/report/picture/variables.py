@@ -8,7 +8,8 @@ from typing import Any
 from placement_checks.analysis.addresses import addresses
 from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.core.placement import TRAINABLE, Placement, Tensor, Variable
+from placement_checks.core.placement import TRAINABLE, Placement, Tensor
+from placement_checks.core.variables import Variable
 
 _OTHER, _TRAINED, _SLOT = range(3)
 

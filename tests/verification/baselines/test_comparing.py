@@ -14,6 +14,7 @@ from placement_checks import Machine, Placement
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import NO_OP
+from placement_checks.core.variables import Variables
 from placement_checks.verification.baselines.comparing import compare, written
 
 TWO = program(variables=["w", "v"])
@@ -44,7 +45,7 @@ def test_names_do_not_count() -> None:
 
 
 def test_nor_does_the_order_of_building() -> None:
-    backwards = replace(TWO, variables=[*reversed(TWO.variables)])
+    backwards = replace(TWO, variables=Variables(reversed(TWO.variables)))
 
     assert not difference(TWO, backwards)
 
