@@ -271,6 +271,9 @@ def assert_losses_apart(
     other's. It counts what the other computes of examples with a variable that both read, or have
     copies of: a layer that one GPU computes for all towers is no breach.
 
+    Where what it contains serves no loss of the other tower, nothing is mixed: a part of its own
+    model was built on the other's GPU, and the finding says so.
+
     Towers that depend on each other alike are meant to, by moments of batch normalisation that all
     share or a loss over the examples of all: the note names the op at which they meet. Two towers
     of which each takes the other's values by mistake look the same.

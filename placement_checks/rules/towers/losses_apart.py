@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placement_checks.analysis.mixed_losses import MixedLoss, meetings, mixed_losses
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
@@ -24,6 +24,9 @@ class LossesApart(Rule):
     tower; or if it has a penalty on the weights twice that each tower makes, its own and the
     other's. It counts what the other computes of examples with a variable that both read, or have
     copies of: a layer that one GPU computes for all towers is no breach.
+
+    Where what it contains serves no loss of the other tower, nothing is mixed: a part of its own
+    model was built on the other's GPU, and the finding says so.
 
     Towers that depend on each other alike are meant to, by moments of batch normalisation that all
     share or a loss over the examples of all: the note names the op at which they meet. Two towers
@@ -66,7 +69,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
     loss, *_, contained = (analysis.flow.names[op] for op in mixed.path)
     tower = analysis.towers[mixed.tower]
     other = analysis.towers[mixed.other]
-    return Finding(
+    finding = Finding(
         object=loss,
         op=placement.ops[loss].type,
         evidence="requested",
@@ -81,12 +84,36 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         "`with tf.name_scope(f'tower_{i}') as scope:`",
         alike="mixed",
     )
+    return finding if _is_for_other(analysis, mixed) else _misplaced(finding, contained, mixed)
+
+
+def _misplaced(finding: Finding, contained: str, mixed: MixedLoss) -> Finding:
+    """Nothing is mixed: a part of the tower's own model asks for the GPU of the other tower."""
+    return replace(
+        finding,
+        found=f"{contained}, which asks for the GPU of another tower",
+        ops=(contained,),
+        placed=contained,
+        message=f"a part of what leads to {finding.object} is built on the GPU of another tower: "
+        f"{contained}, which serves no loss of that tower",
+        consequence="the tower computes on both GPUs, one waits for the other, and values cross "
+        "between them in every step",
+        fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and pin nothing of it to "
+        "one GPU by its number",
+        alike=("misplaced", mixed.other),
+    )
 
 
 _TWICE = "the other tower's examples count in both losses, and so more than once"
 _DECAYS = (
     "the penalty counts once more with every tower: weights decay more, the more GPUs there are"
 )
+
+
+def _is_for_other(analysis: TowerAnalysis, mixed: MixedLoss) -> bool:
+    """Whether what a loss contains of another tower reaches a loss of that one."""
+    reaching = analysis.flow.ancestors(analysis.losses.of[mixed.other])
+    return bool(reaching[mixed.path[-1]])
 
 
 def _mixing(analysis: TowerAnalysis, mixed: MixedLoss) -> int:

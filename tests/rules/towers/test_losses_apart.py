@@ -83,6 +83,25 @@ def test_the_line_is_where_the_other_towers_loss_is_added() -> None:
     assert (finding.object, finding.where) == ("tower_1/loss", "main.py:30")
 
 
+def test_a_part_of_the_tower_on_the_gpu_of_another(snapshot: SnapshotAssertion) -> None:
+    """It serves no loss there, so that nothing is mixed."""
+    graph = program(
+        on(1, "tower_0/v/read", "ReadVariableOp", "v"),
+        on(1, "tower_0/v/MatMul", "MatMul", "tower_0/w/MatMul", "tower_0/v/read"),
+        on(0, "gradients/tower_0/v/MatMul_grad/MatMul_1", "MatMul", "tower_0/v/read"),
+        variables=["w", "v"],
+        lines={"tower_0/v/MatMul": "main.py:9 net.py:4"},
+        device_lines={"tower_0/v/MatMul": "net.py:3"},
+    )
+
+    verdict = LossesApart().judge(graph)
+
+    (finding,) = verdict.findings
+    assert finding.object == "tower_0/loss"
+    assert (finding.where, finding.device_line) == ("net.py:4", "net.py:3")
+    assert messages(verdict) == snapshot
+
+
 @pytest.mark.parametrize("count", [2, 3, 4, 12])
 def test_every_tower_that_adds_up_those_before_it_is_found(count: int) -> None:
     assert objects(collected(count)) == [f"tower_{i}/loss" for i in range(1, count)]
