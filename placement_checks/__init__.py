@@ -25,6 +25,7 @@ _HOMES = {
     "Op": "core.placement",
     "Place": "testing.place",
     "Placement": "core.placement",
+    "PlacementBaseline": "testing.placement_baseline",
     "PlacementError": "core.errors",
     "Program": "core.program",
     "RULES": "rules.registry",

@@ -47,6 +47,7 @@ from placement_checks.testing.assertions import (
 )
 from placement_checks.testing.checking import assert_rules
 from placement_checks.testing.place import Place
+from placement_checks.testing.placement_baseline import PlacementBaseline
 from placement_checks.testing.runs import assert_training_equal
 from placement_checks.verification.gathering import place
 from placement_checks.verification.judging import verify
@@ -67,6 +68,7 @@ __all__ = [
     "Op",
     "Place",
     "Placement",
+    "PlacementBaseline",
     "PlacementError",
     "Program",
     "Report",

@@ -89,10 +89,10 @@ def render_json(difference: Difference) -> str:
 
 def page_changes(old: Baseline, new: Baseline, old_name: str, new_name: str) -> list[str]:
     """The lines in which two pages differ, as ``diff -u`` has them; versions do not count."""
-    before = render(replace(old, versions=new.versions)).splitlines()
-    return list(
-        difflib.unified_diff(before, render(new).splitlines(), old_name, new_name, lineterm="")
+    before, after = (
+        render(replace(each, versions=new.versions)).split("\n") for each in (old, new)
     )
+    return list(difflib.unified_diff(before, after, old_name, new_name, lineterm=""))
 
 
 def render_pages_json(old: str, new: str, lines: Sequence[str]) -> str:

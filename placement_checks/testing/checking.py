@@ -103,14 +103,14 @@ def _not_checked(evidence: Evidence, verdict: Verdict) -> NoReturn:
     message = printable(
         f"{verdict.rule} could not be checked on {program_name(evidence)}: {verdict.reason}"
     )
-    if _cannot_be_placed(evidence.placement):
+    if cannot_be_placed(evidence.placement):
         import pytest
 
         pytest.skip(message)
     raise AssertionError(message)
 
 
-def _cannot_be_placed(placement: Placement) -> bool:
+def cannot_be_placed(placement: Placement) -> bool:
     """Whether a placer was asked and none can answer here."""
     return not placement.assigned and placement.assigned != NOT_ASKED and not placement.refusals
 

@@ -10,6 +10,7 @@ import pytest
 
 from placement_checks.core.gpus import checked_gpus, local_gpus
 from placement_checks.testing import (
+    baselines,
     explaining,
     fixtures,
     hookspec,
@@ -45,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Start TensorFlow with so many CPU devices that N GPUs can be simulated for eager "
         "code and strategies (placement_checks.simulated_gpus).",
     )
-
+    baselines.add_options(group)
     report_file.add_option(group)
 
 
@@ -87,6 +88,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         reports = report_file.ReportFile(config, report_file.path_of(config))
         plugins.register(reports, "placement-report")
+    baselines.check_options(config)
+    plugins.register(baselines.Baselines(config), "placement-baselines")
     timed = fixtures.Timed() if plugins.hasplugin("benchmark") else fixtures.Untimed()
     plugins.register(timed, "placement-timed")
 

@@ -19,6 +19,7 @@ from placement_checks import (
     Finding,
     Machine,
     Place,
+    PlacementBaseline,
     PlacementError,
     Program,
     Report,
@@ -51,6 +52,11 @@ def build_towers(num_gpus: int = 2) -> Step:
 
 def batch(rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
     return {"x": rng.normal(size=(n, 3))}
+
+
+def test_where_everything_is(place: Place, placement_baseline: PlacementBaseline) -> None:
+    assert place(build_towers) == placement_baseline
+    assert place(build_towers).placement == placement_baseline("by name", exact=True)
 
 
 def test_what_is_placed(place: Place) -> None:

@@ -1,0 +1,239 @@
+"""``placement_baseline`` and its options, without xdist and with it, on placements by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SUPPORT = Path(__file__).parents[1]
+PROGRAM = """
+import sys
+
+sys.path[:0] = [{support!r}]
+from baselines import moved
+from towers import program
+
+def placed(name="towers.py:build", **places):
+    return moved(program(variables=["w", "v"], program=name), **places)
+"""
+TESTS = """
+from by_hand import placed
+
+def test_towers(placement_baseline):
+    assert placed() == placement_baseline
+
+def test_other(placement_baseline):
+    assert placed("other.py:build") == placement_baseline
+"""
+MOVED = """
+from by_hand import placed
+
+def test_towers(placement_baseline):
+    assert placed(**{"tower_1/v/MatMul": "/gpu:0"}) == placement_baseline
+
+def test_other(placement_baseline):
+    assert placed("other.py:build") == placement_baseline
+"""
+FILES = ["other.build.gpu-2.txt", "towers.build.gpu-2.txt"]
+
+
+@pytest.fixture(params=[("-p", "no:xdist"), ("-n", "0"), ("-n", "2")], ids=" ".join)
+def xdist(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    options: tuple[str, ...] = request.param
+    return options
+
+
+class Project:
+    """A project whose tests have baselines, and what pytest says of it."""
+
+    def __init__(self, pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+        self._pytester = pytester
+        self._options = options
+        self.folder = pytester.path / "placements"
+        pytester.makepyfile(by_hand=PROGRAM.format(support=str(SUPPORT)))
+
+    def run(self, *options: str, **files: str) -> pytest.RunResult:
+        for name, text in files.items():
+            (self._pytester.path / f"{name}.py").write_text(text)
+        always = (*self._options, "-p", "no:cacheprovider", "-p", "no:randomly")
+        if "-n" in self._options and "0" not in self._options:
+            return self._pytester.runpytest_subprocess(*always, *options)
+        return self._pytester.runpytest_inprocess(*always, *options)
+
+    def files(self) -> list[str]:
+        return sorted(each.name for each in self.folder.glob("*"))
+
+
+@pytest.fixture
+def project(
+    pytester: pytest.Pytester, xdist: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> Project:
+    monkeypatch.delenv("CI", raising=False)
+    return Project(pytester, xdist)
+
+
+@pytest.fixture
+def alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project of which one way of running is enough."""
+    monkeypatch.delenv("CI", raising=False)
+    return Project(pytester, ("-p", "no:xdist"))
+
+
+def test_from_missing_to_written_to_moved(project: Project) -> None:
+    missing = project.run(test_it=TESTS)
+    missing.assert_outcomes(failed=2)
+    missing.stdout.fnmatch_lines(
+        [
+            "E*assert placements/towers.build.gpu-2.txt does not exist: towers.py:build has no "
+            "baseline",
+            "E*write it: pytest --placement-update test_it.py::test_towers",
+        ]
+    )
+    assert project.files() == []
+
+    wrote = project.run("--placement-update")
+    wrote.assert_outcomes(passed=2)
+    wrote.stdout.fnmatch_lines(
+        [
+            "*placement baselines*",
+            "wrote placements/other.build.gpu-2.txt",
+            "wrote placements/towers.build.gpu-2.txt",
+        ]
+    )
+    assert project.files() == FILES
+
+    kept = project.run()
+    kept.assert_outcomes(passed=2)
+    assert "placement baselines" not in kept.stdout.str()
+
+    differs = project.run(test_it=MOVED)
+    differs.assert_outcomes(passed=1, failed=1)
+    differs.stdout.fnmatch_lines(
+        [
+            "E*assert 1 moved, 0 new, 0 gone; 27 ops where placements/towers.build.gpu-2.txt says",
+            "E*moved:",
+            "E*  forward of tower 1, layer v: /gpu:1 -> /gpu:0  (1 op: MatMul tower_1/v/MatMul)",
+            "E*if this is meant: pytest --placement-update test_it.py::test_towers",
+        ]
+    )
+
+    again = project.run("--placement-update", test_it=TESTS)
+    again.stdout.fnmatch_lines(["2 baselines up to date"])
+
+
+def test_unused_ones_are_told_and_removed_after_a_whole_run(project: Project) -> None:
+    project.run("--placement-update", test_it=TESTS)
+    stale = project.folder / "stale.gpu-2.txt"
+    stale.write_text((project.folder / FILES[0]).read_text())
+    (project.folder / "notes.txt").write_text("not a baseline\n")
+
+    part = project.run("--placement-prune", "-k", "towers")
+    part.stdout.fnmatch_lines(["nothing is removed: not all tests that have baselines ran"])
+    named = project.run("--placement-prune", "test_it.py")
+    named.stdout.fnmatch_lines(["nothing is removed: not all tests that have baselines ran"])
+    told = project.run()
+    told.stdout.fnmatch_lines(
+        ["unused: placements/stale.gpu-2.txt", "pytest --placement-prune removes what is unused"]
+    )
+    assert stale.exists()
+
+    removed = project.run("--placement-prune")
+    removed.stdout.fnmatch_lines(["removed, unused: placements/stale.gpu-2.txt"])
+    assert project.files() == ["notes.txt", *FILES]
+
+
+def test_nothing_is_written_in_ci_unless_forced(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+
+    refused = project.run("--placement-update", test_it=TESTS)
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(
+        ["ERROR: --placement-update writes no baselines where CI is set, as nobody would review *"]
+    )
+    assert project.files() == []
+
+    forced = project.run("--placement-update=force")
+    forced.assert_outcomes(passed=2)
+    assert project.files() == FILES
+
+
+def test_two_tests_of_one_file_that_differ_are_both_named(project: Project) -> None:
+    two = TESTS.replace('placed("other.py:build")', 'placed(**{"tower_0/x": "/cpu:0"})')
+
+    ran = project.run("--placement-update", test_it=two)
+
+    assert ran.ret == pytest.ExitCode.TESTS_FAILED
+    ran.stdout.re_match_lines(
+        [
+            r"placements/towers\.build\.gpu-2\.txt: is not written, as test_it\.py::test_\w+ and "
+            r"test_it\.py::test_\w+ give different ones; name one of them: "
+            r'placement_baseline\("name"\)'
+        ]
+    )
+    assert project.files() == []
+
+
+def test_a_name_of_its_own_and_exactly(alone: Project) -> None:
+    named = TESTS.replace("== placement_baseline", '== placement_baseline("mine", exact=True)', 1)
+    alone.run("--placement-update", test_it=named)
+    assert alone.files() == ["mine.gpu-2.txt", FILES[0]]
+    page = alone.folder / "mine.gpu-2.txt"
+    page.write_text(page.read_text().replace("MatMul 2 Mean 1", "MatMul 3 Mean 1"))
+
+    ran = alone.run()
+
+    ran.assert_outcomes(passed=1, failed=1)
+    ran.stdout.fnmatch_lines(["E*  ops of forward  (MatMul 3 -> 2)"])
+
+
+def test_a_folder_that_cannot_be_written(alone: Project) -> None:
+    """What should have been written is printed, so that nothing is lost."""
+    alone.folder.write_text("a file, where the folder should be\n")
+
+    ran = alone.run("--placement-update", test_it=TESTS)
+
+    assert ran.ret == pytest.ExitCode.TESTS_FAILED
+    ran.stdout.fnmatch_lines(
+        ["+program: towers.py:build", "*towers.build.gpu-2.txt: cannot be written: *"]
+    )
+
+
+def test_marks_of_a_merge_name_the_line(alone: Project) -> None:
+    alone.run("--placement-update", test_it=TESTS)
+    page = alone.folder / FILES[1]
+    page.write_text(page.read_text().replace("\nvariables:", "\n<<<<<<< HEAD\nvariables:"))
+
+    ran = alone.run()
+
+    ran.assert_outcomes(passed=1, failed=1)
+    ran.stdout.fnmatch_lines(["E*towers.build.gpu-2.txt:9: a merge has left its marks; *"])
+    alone.run("--placement-update").assert_outcomes(passed=2)
+    alone.run().assert_outcomes(passed=2)
+
+
+def test_what_was_not_placed_fails_and_where_nothing_can_place_is_skipped(alone: Project) -> None:
+    tests = """
+        from dataclasses import replace
+
+        from by_hand import placed
+        from placement_checks import Missing
+
+        def test_asked(placement_baseline):
+            assert replace(placed(), assigned=Missing("no CUDA build here")) == placement_baseline
+
+        def test_not_a_placement(placement_baseline):
+            assert "towers" == placement_baseline
+        """
+
+    ran = alone.run("-rs", test_it="\n".join(line[8:] for line in tests.split("\n")))
+
+    ran.assert_outcomes(skipped=1, failed=1)
+    ran.stdout.fnmatch_lines(
+        [
+            "*'towers': is not a placement; give what place(build_towers) returns*",
+            "SKIPPED*towers.py:build has no places to compare: no CUDA build here",
+        ]
+    )
