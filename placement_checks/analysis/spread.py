@@ -16,7 +16,7 @@ from placement_checks.core.op_types import NO_OP
 from placement_checks.core.placement import Op, Placement, Tensor
 
 NONE = -1
-_OF_TOWERS = frozenset({"forward", "backward"})
+_OF_TOWERS = ("forward", "backward")
 
 
 class Group(NamedTuple):
@@ -53,8 +53,8 @@ class Spread:
     Attributes:
         placement: whose ops they are.
         names: of the ops.
-        towers: the device of each tower: that of most of its ops, forward and
-            backward.
+        towers: the device of each tower: that of most of its forward ops, and
+            if two have as many, of more of the backward ops.
         groups: how many ops of each address are where.
     """
 
@@ -77,7 +77,7 @@ class Spread:
         owner = {self._number[slot]: self._number[name] for slot, name in slots.items()}
         self._layers = [owner.get(layer, layer) for layer in self._addresses.layers]
         rows = Counter(self._rows())
-        of_tower: list[Counter[str]] = [Counter() for _ in range(self._addresses.tower_count)]
+        of_tower: list[dict[str, list[int]]] = [{} for _ in range(self._addresses.tower_count)]
         self.groups: dict[Group, dict[Site, int]] = defaultdict(dict)
         for (part, tower, layer, kind, device, is_beside), number in rows.items():
             if part == "variable" or kind == NO_OP:
@@ -85,7 +85,8 @@ class Spread:
             group, site = Group(part, tower, layer, kind), Site(place_of(device), is_beside)
             self.groups[group][site] = number
             if part in _OF_TOWERS and tower != NONE:
-                of_tower[tower][site.place] += number
+                counts = of_tower[tower].setdefault(site.place, [0, 0])
+                counts[_OF_TOWERS.index(part)] += number
         self.towers = [
             max(places, key=lambda place: (places[place], place)) if places else NOWHERE
             for places in of_tower

@@ -40,7 +40,12 @@ def with_verdicts(difference: Difference, verdicts: Sequence[Verdict]) -> Differ
     def told(changes: Sequence[Change]) -> list[Change]:
         return [replace(change, rules=_rules(change, broken)) for change in changes]
 
-    return replace(difference, moved=told(difference.moved), new_there=told(difference.new_there))
+    return replace(
+        difference,
+        moved=told(difference.moved),
+        new_there=told(difference.new_there),
+        gone=told(difference.gone),
+    )
 
 
 def _by_object(verdicts: Sequence[Verdict]) -> Mapping[str, list[str]]:
@@ -67,5 +72,7 @@ def _rules(change: Change, broken: Mapping[str, list[str]]) -> list[str]:
     names = [*change.ops]
     if change.kind == "tower":  # which may have left a GPU idle
         names.append(change.old)
+    if change.kind == "slots":  # which is told of their variables
+        names += [each for each in broken if each.rpartition("/")[0] in change.ops]
     found = {rule for name in names for rule in broken.get(name, ())}
     return [rule for rule in ON_DEVICES if rule in found]
