@@ -331,34 +331,9 @@ def test_the_gradients_of_every_parameter_of_s0_go_back(run: Run) -> None:
 
     assert f"/device:GPU:0 -> /device:CPU:0: {size:,} bytes in 10 copies" in placed
     assert f"/device:GPU:1 -> /device:CPU:0: {size:,} bytes in 10 copies" in placed
-    assert placed[-1].split() == [
-        "all",
-        "8",
-        "B",
-        "in",
-        "2",
-        "1.4",
-        "MB",
-        "in",
-        "20",
-        "1.4",
-        "MB",
-        "in",
-        "20",
-    ]
-    (fc2,) = (line for line in placed if line.startswith("fc2 "))
-    assert fc2.split() == [
-        "fc2",
-        "263.2",
-        "kB",
-        "in",
-        "4",
-        "263.2",
-        "kB",
-        "in",
-        "4",
-        "fixtures/mnist.py:45",
-    ]
+    table = [" ".join(line.split()) for line in placed]
+    assert "fc2 263.2 kB in 4 263.2 kB in 4 fixtures/mnist.py:45" in table
+    assert table[-1] == "all 8 B in 2 1.4 MB in 20 1.4 MB in 20"
     (rule,) = document["programs"][0]["rules"]
     back = {"from": "/device:GPU:1", "to": "/device:CPU:0", "copies": 10, "bytes": size}
     assert {**back, "unknown": 0} in rule["figures"]
