@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 from click.types import StringParamType
 
-from placement_checks.rules.registry import NAMES
+from placement_checks.rules.registry import RULES
 
 
 class _File(StringParamType):
@@ -22,7 +22,7 @@ class _Rule(StringParamType):
         self, _context: click.Context, _parameter: click.Parameter, text: str
     ) -> list[CompletionItem]:
         """The names that begin with a text."""
-        return [CompletionItem(name) for name in NAMES if name.startswith(text)]
+        return [CompletionItem(name) for name in RULES if name.startswith(text)]
 
 
 FILE = _File()
