@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from placement_checks.cli.options import (
     program_options,
 )
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.logs import Record, text_of
 from placement_checks.report.traffic import render_json, render_text
@@ -26,6 +28,7 @@ from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.util.printable import printable
 from placement_checks.util.progress import shown
 from placement_checks.util.streams import stdout_for_report
+from placement_checks.util.text import plural
 from placement_checks.verification import configuration
 from placement_checks.verification.targets import gather
 
@@ -41,6 +44,12 @@ from placement_checks.verification.targets import gather
     metavar="N",
     help="Rows of the batch, for --transfers.",
 )
+@click.option(
+    "--tensorboard",
+    metavar="FOLDER",
+    type=FILE,
+    help="Write the graph with these devices there, for TensorBoard, instead.",
+)
 @click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text")
 def command(
     target: str,
@@ -53,13 +62,16 @@ def command(
     args: tuple[str, ...],
     shows_transfers: bool,
     rows: int | None,
+    tensorboard: str | None,
     output_format: str,
 ) -> int:
     """Print where the placer puts every op.
 
     One op a line, in TensorFlow's words: `name: (Op): device`. With --transfers, one line for
     each pair of devices: how many bytes one step copies from one to the other, in how many copies;
-    and which layer sends how much, for which phase of the step, and at which line.
+    and which layer sends how much, for which phase of the step, and at which line. With
+    --tensorboard, the graph is written as an event file in which each op has the device that the
+    placer gave it, so that TensorBoard can colour it by device.
 
     The exit status is 0, and 2 where the program cannot be placed as it asks, or anything failed.
     """
@@ -67,26 +79,55 @@ def command(
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
     if output_format == "json" and not shows_transfers:
         raise UsageError("--format json", "is for --transfers", "add --transfers, or leave it out")
+    if tensorboard is not None and shows_transfers:
+        fix = "leave out --transfers, or print them first"
+        raise UsageError("--tensorboard", "shows no transfers", fix)
     render = render_json if output_format == "json" else render_text
     call = call_settings(gpus, machine, soft, v1=v1, let=let_of(let), limit=limit, args=args)
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
     with stdout_for_report(), shown():
-        placement = gather(target, settings).placement
+        evidence = gather(target, settings)
+    placement = evidence.placement
     if not placement.assigned and not placement.refusals:
         raise InputError(target, str(placement.assigned))
     if placement.refusals:
         raise _refused(placement, target)
-    lines: Iterable[str] = (
-        render(placement, sent(placement, copies(placement, rows)))
-        if shows_transfers
-        else (
+    if tensorboard is not None:
+        lines: Iterable[str] = _event_file(evidence, tensorboard)
+    elif shows_transfers:
+        lines = render(placement, sent(placement, copies(placement, rows)))
+    else:
+        lines = (
             text_of(Record(op.name, op.type, str(op.assigned)))
             for op in placement.ops.values()
             if op.assigned is not None
         )
-    )
     sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
     return 0
+
+
+def _event_file(evidence: Evidence, folder: str) -> Iterator[str]:
+    """Write the event file, and say what to do with it."""
+    placement = evidence.placement
+    if not evidence.program:
+        raise InputError(
+            placement.program,
+            "is a placement log, which has no graph",
+            "name the program that printed it",
+        )
+    from placement_checks.loading.event_file import write_event_file
+
+    graph_def = evidence.program.graph_def
+    try:
+        file = write_event_file(Path(folder), placement.program, graph_def, placement.ops)
+    except OSError as reason:
+        why = reason.strerror or "cannot be written"
+        raise UsageError(
+            f"--tensorboard {folder}", why, "name a folder that can be written"
+        ) from None
+    devices = {op.assigned for op in placement.ops.values() if op.assigned}
+    yield f"{file}: {plural(len(placement.ops), 'op')} on {plural(len(devices), 'device')}"
+    yield f"tensorboard --logdir {shlex.quote(folder)}"
 
 
 def _refused(placement: Placement, target: str) -> InputError:
