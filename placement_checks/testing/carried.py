@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
@@ -23,11 +23,18 @@ _LEFT: Final = Missing("it is in the process of the test")
 _WORST: Final = ("broken", "not-checked", "kept")
 
 
-class Tested(NamedTuple):
-    """What a test has judged, and whether it passed."""
+class Judged(NamedTuple):
+    """What a test has judged, and whether it passed.
+
+    Attributes:
+        outcome: ``passed``, ``failed`` or ``skipped``.
+        reports: one for each program, without what is as large as the program.
+        pages: what a page shows of each of them, where one is written.
+    """
 
     outcome: str
     reports: Sequence[Report]
+    pages: Sequence[Mapping[str, Any]] = ()
 
 
 def reports(judged: Iterable[tuple[Evidence, Verdict]]) -> list[Report]:
@@ -45,16 +52,34 @@ def reports(judged: Iterable[tuple[Evidence, Verdict]]) -> list[Report]:
     ]
 
 
-def packed(judged: Sequence[Report]) -> str:
-    """Reports as text, without what is as large as the program or cannot leave the process."""
+def packed(test: str, outcome: str, judged: Sequence[Report], *, is_page: bool) -> str:
+    """What a test has judged as text, without what cannot leave the process.
+
+    Args:
+        test: its name.
+        outcome: whether it passed.
+        judged: one report for each program.
+        is_page: whether they are drawn.
+    """
     slim = [Report(_told(report.evidence), report.verdicts) for report in judged]
-    return base64.b64encode(pickle.dumps(slim)).decode()
+    pages = [_page_data(report, test) for report in judged] if is_page else []
+    return base64.b64encode(pickle.dumps(Judged(outcome, slim, pages))).decode()
 
 
-def unpacked(text: str) -> list[Report]:
-    """The reports of a test."""
-    found: list[Report] = pickle.loads(base64.b64decode(text))
+def unpacked(text: str) -> Judged:
+    """What a test has judged."""
+    found: Judged = pickle.loads(base64.b64decode(text))
     return found
+
+
+def _page_data(report: Report, test: str) -> Mapping[str, Any]:
+    """What a page shows of a program, which is named with its test."""
+    from placement_checks.report.picture.model import program_data  # not for other formats
+
+    evidence = report.evidence
+    program = f"{program_name(evidence)} in {test}"
+    named = replace(evidence, placement=replace(evidence.placement, program=program))
+    return program_data(replace(report, evidence=named))
 
 
 def _told(evidence: Evidence) -> Evidence:

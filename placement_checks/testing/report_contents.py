@@ -12,12 +12,16 @@ from rich.console import Console
 from placement_checks.core.results import Report
 from placement_checks.report import json as json_report
 from placement_checks.report import text as text_report
-from placement_checks.report.picture.model import program_data
 from placement_checks.report.picture.page import page
-from placement_checks.testing.carried import Tested
+from placement_checks.testing.carried import Judged
+
+_EMPTY_PAGE = """<!DOCTYPE html>
+<html lang="en"><meta charset="utf-8"><title>placement_checks</title>
+<p>No test has judged a program.</p></html>
+"""
 
 
-def document(tests: Mapping[str, Tested]) -> dict[str, Any]:
+def document(tests: Mapping[str, Judged]) -> dict[str, Any]:
     """The document that `verify` writes as JSON; each program also has ``test``, ``outcome``.
 
     Args:
@@ -33,15 +37,16 @@ def document(tests: Mapping[str, Tested]) -> dict[str, Any]:
     return {**whole, "programs": [test | program for (test, _), program in programs]}
 
 
-def contents(tests: Mapping[str, Tested], suffix: str) -> str:
+def contents(tests: Mapping[str, Judged], suffix: str) -> str:
     """The text of the file, in the format that its suffix stands for."""
     if suffix == ".json":
         return f"{json_report.written(document(tests))}\n"
+    if suffix == ".html":
+        pages = [data for _, test in sorted(tests.items()) for data in test.pages]
+        return page(pages) if pages else _EMPTY_PAGE
     reports = [
         _named(report, name) for name, test in sorted(tests.items()) for report in test.reports
     ]
-    if suffix == ".html":
-        return page(list(map(program_data, reports)), None)
     text = StringIO()
     text_report.write(reports, Console(file=text))
     return text.getvalue()

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.results import Verdict
-    from placement_checks.testing.carried import Tested
+    from placement_checks.testing.carried import Judged
 
 _KEY: Final = "placement_reports"  # of the report of a test
 _UNFINISHED: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
@@ -66,7 +66,13 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.when == "call" and judged:
         from placement_checks.testing import carried
 
-        vars(report)[_KEY] = carried.packed(carried.reports(judged))
+        path: str = item.config.getoption("--placement-report") or ""
+        vars(report)[_KEY] = carried.packed(
+            item.nodeid,
+            report.outcome,
+            carried.reports(judged),
+            is_page=path.lower().endswith(".html"),
+        )
         del item.stash[_JUDGED]
 
 
@@ -76,14 +82,14 @@ class ReportFile:
     def __init__(self, config: pytest.Config, path: Path | None) -> None:
         self._config = config
         self._path = path
-        self._tests: dict[str, Tested] = {}
+        self._tests: dict[str, Judged] = {}
         self._said = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if text := vars(report).get(_KEY):
-            from placement_checks.testing.carried import Tested, unpacked
+            from placement_checks.testing.carried import unpacked
 
-            self._tests[report.nodeid] = Tested(report.outcome, unpacked(text))
+            self._tests[report.nodeid] = unpacked(text)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if not is_wanted(self._config):
