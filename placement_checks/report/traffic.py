@@ -39,7 +39,9 @@ def render_json(placement: Placement, all_sent: Sequence[Sent]) -> Sequence[str]
             {
                 "layer": each.layer or None,
                 **each.total._asdict(),
-                "phases": {phase: total._asdict() for phase, total in each.phases.items()},
+                "phases": [
+                    {"phase": phase, **total._asdict()} for phase, total in each.phases.items()
+                ],
                 "where": _line(placement, each.largest),
             }
             for each in by_layer(all_sent)

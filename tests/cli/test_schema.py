@@ -22,7 +22,7 @@ def test_another_name_is_refused(run: Run) -> None:
     ran = run("schema", "explain")
 
     assert (ran.status, ran.out) == (2, "")
-    assert "'verify', 'log', 'diff', 'time', 'error'" in ran.err
+    assert "'verify', 'place', 'log', 'diff', 'time', 'error'" in ran.err
 
 
 def test_what_the_command_prints_is_held_against_the_schemas(

@@ -9,12 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from graphs import placement
 from jsonschema import Draft202012Validator
 from reports import broken, finding, report
 from schemas import valid, validator
 from timings import loop, timing
+from towers import host, on, program
 
 from placement_checks import Device, Verdict
+from placement_checks.analysis.traffic import sent
+from placement_checks.analysis.transfers import copies
 from placement_checks.core.baseline.difference import Change, Crossing
 from placement_checks.core.baseline.difference import Difference as BaselineDifference
 from placement_checks.core.baseline.values import Copies
@@ -22,10 +26,12 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.results import Difference, Moved
 from placement_checks.core.timing import Simulated
 from placement_checks.logs import Log, Record
-from placement_checks.report import baseline, diff, log
+from placement_checks.report import baseline, diff, log, traffic
 from placement_checks.report import json as json_report
 from placement_checks.report import timing as timing_report
 from placement_checks.report.schemas import NAMES, schema
+from placement_checks.testing.carried import Judged
+from placement_checks.testing.report_contents import document
 
 ERROR = InputError("b.py", "is not there", "name another")
 DIFFERENT = BaselineDifference(
@@ -58,6 +64,7 @@ def verify_documents() -> Iterator[str]:
     yield json_report.render([full], [ERROR, ERROR])
     yield json_report.render([], [ERROR])
     yield json_report.render([], [])
+    yield json_report.written(document({"test_it.py::test": Judged("passed", [full])}))
 
 
 def time_documents() -> Iterator[str]:
@@ -82,8 +89,16 @@ def log_documents() -> Iterator[str]:
     yield log.render_json(Log("a.log", {}, records=0))
 
 
+def place_documents() -> Iterator[str]:
+    outputs = {"tower_0/w/read": (4,)}
+    graph = program(host("x", "Placeholder"), on(0, "tower_0/x", "Add", "x"), outputs=outputs)
+    yield "\n".join(traffic.render_json(graph, sent(graph, copies(graph))))
+    yield "\n".join(traffic.render_json(placement(machine=None, placer=None), []))
+
+
 DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
     "verify": verify_documents,
+    "place": place_documents,
     "time": time_documents,
     "diff": diff_documents,
     "log": log_documents,

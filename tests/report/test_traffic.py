@@ -89,10 +89,10 @@ def test_a_document_has_each_copy() -> None:
         "copies": 4,
         "bytes": 8_000_000,
         "unknown": 2,
-        "phases": {
-            "forward": {"copies": 2, "bytes": 8_000_000, "unknown": 0},
-            "average": {"copies": 2, "bytes": 0, "unknown": 2},
-        },
+        "phases": [
+            {"phase": "forward", "copies": 2, "bytes": 8_000_000, "unknown": 0},
+            {"phase": "average", "copies": 2, "bytes": 0, "unknown": 2},
+        ],
         "where": "net.py:3",
     }
     assert conv["where"] == "train.py:20"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 # Of the commands that print one, and of what any of them prints where an error ends it.
-NAMES: Final = ("verify", "log", "diff", "time", "error")
+NAMES: Final = ("verify", "place", "log", "diff", "time", "error")
 
 
 def schema(name: str) -> str:
