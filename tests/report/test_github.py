@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from outcomes import HOSTILE, written_as
 from reports import broken, finding, report
@@ -57,6 +57,7 @@ def test_a_group_is_one_error_at_the_users_line() -> None:
 
 
 @given(st.text())
+@example("100%, 50%25: x%0Ay")
 def test_any_name_is_read_back(name: str) -> None:
     text = written_as("github", report(broken(f"a{name}", finding(name, message=name))))
 

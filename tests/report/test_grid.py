@@ -6,7 +6,7 @@ from reports import broken, finding, report
 from placement_checks import RULES, Verdict
 from placement_checks.core.results import State
 from placement_checks.report.grid import grid
-from placement_checks.report.wrapping import WIDTH
+from placement_checks.report.wrapping import WIDTH, fitted
 
 
 def verdict(rule: str, state: State) -> Verdict:
@@ -66,3 +66,16 @@ def test_it_fits_with_all_rules_and_long_names(number: int) -> None:
 )
 def test_large_numbers_are_short(number: int, shown: str) -> None:
     assert list(grid([report(findings("placeable", number))]))[-2] == f"{shown} 0 0  p"
+
+
+def test_a_narrow_terminal_has_room_for_names() -> None:
+    program = f"p{'x' * 200}"
+    with fitted(60):
+        *_, row, _ = grid([report(broken("a", finding("w")), program=program)] * 2)
+
+    assert row.startswith("1 0 0  pxx")
+    assert len(row) <= 60
+    many = report(*[broken(f"r{n}", finding("w")) for n in range(40)], program=program)
+    with fitted(60):
+        *_, row, _ = grid([many, many])
+    assert "  pxxxxxxx" in row

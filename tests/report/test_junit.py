@@ -69,11 +69,13 @@ def test_a_suite_for_each_program_and_a_case_for_each_rule() -> None:
 
 
 def test_what_must_be_checked_fails() -> None:
-    open_one = report(Verdict("a", "not-checked", None, "no reference"))
+    open_one = report(
+        Verdict("a", "not-checked", None, "no reference"), Verdict("b", "kept", None)
+    )
 
-    for more in ({"require_all": True}, {"requested": ("a",)}):
+    for more in ({"require_all": True}, {"requested": ("a", "b")}):
         suites = suites_of(open_one, **more)
-        assert counts(suites) == [1, 1, 0, 0]
+        assert counts(suites) == [2, 1, 0, 0]
         (failure,) = suites.iter("failure")
         assert failure.attrib["message"] == "not checked: no reference"
 

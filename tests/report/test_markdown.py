@@ -154,3 +154,13 @@ def test_a_hostile_name_mentions_nobody() -> None:
     plain = read(told).plain
     assert "@\u200byou #\u200b1 https:\u200b//x.y" in plain
     assert "\x1b" not in told
+
+
+def test_the_table_has_the_programs_that_break_most() -> None:
+    programs = [
+        report(*[broken(f"r{rule}", finding("w")) for rule in range(n)], program=f"p{n}")
+        for n in range(10)
+    ]
+    rows = re.findall(r"<code>(p\d)", written_as("markdown", *programs))
+
+    assert rows == [f"p{n}" for n in range(2, 10)]

@@ -181,3 +181,15 @@ def test_hostile_names_are_no_links_and_no_escapes() -> None:
     Sarif.model_validate_json(text)
     assert "\x1b" not in text
     assert "[a](1)" not in json.loads(text)["runs"][0]["results"][0]["message"]["text"]
+
+
+def test_a_line_is_told_once_and_many_are_cut() -> None:
+    lines = ("a.py:9", "a.py:5")
+    of_device = finding("w", frames=lines, device_line="a.py:9")
+    others = [finding(f"v{n}", frames=("a.py:9", f"a.py:{n}")) for n in range(20, 80)]
+
+    (first,) = result_of(report(broken("a", of_device)))["relatedLocations"]
+    many = result_of(report(broken("a", finding("w", frames=lines), *others)))["relatedLocations"]
+
+    assert first["message"]["text"] == "the device is requested here"
+    assert [each["id"] for each in many] == list(range(1, 31))
