@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
@@ -113,7 +114,7 @@ class _Run:
         for line, words in _other_lines(group):
             known.setdefault(line, words)
         related = ((location(line, self._root), words) for line, words in known.items())
-        in_files = [(at, words) for at, words in related if at][:_RELATED]
+        in_files = islice(((at, words) for at, words in related if at), _RELATED)
         return [
             {"id": number, "physicalLocation": self._physical(at), "message": {"text": words}}
             for number, (at, words) in enumerate(in_files, 1)

@@ -78,4 +78,4 @@ def test_a_narrow_terminal_has_room_for_names() -> None:
     many = report(*[broken(f"r{n}", finding("w")) for n in range(40)], program=program)
     with fitted(60):
         *_, row, _ = grid([many, many])
-    assert "  pxxxxxxx" in row
+    assert 10 < len(row.rpartition("  ")[2]) <= 20

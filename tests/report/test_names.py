@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 
 import pytest
 from graphs import op, placement
+from outcomes import written_as
 from rich.console import Console
 from timings import timeline, timing
 
 from placement_checks import Placement, assert_rules, assert_variables_on_host, verify
+from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.logs import Log, Record
 from placement_checks.report import diff, log, text
@@ -52,6 +55,14 @@ def of_logs() -> str:
     return log.render_lines(told) + log.render_text(told) + moved
 
 
+def in_format(format: str) -> str:
+    program = f"train.py:\x1b[2Jbuild {PLAIN}"
+    written = written_as(
+        format, verify(graph("GPU:0", program)), errors=[InputError("\x07", "\r")]
+    )
+    return written.replace("\u200b", "")  # which is ours, behind what a comment would link
+
+
 FORMS: dict[str, Callable[[], str]] = {
     "text": lambda: console_text(
         lambda to: text.write([verify(graph("GPU:0"))] * 2, to, Extent.FULL)
@@ -67,6 +78,7 @@ FORMS: dict[str, Callable[[], str]] = {
         [Picture(drawn(), "\x07")],
     ),
     "json": lambda: json_report.render([verify(graph("GPU:0"))], []),
+    **{format: partial(in_format, format) for format in ("github", "markdown", "sarif", "junit")},
     "json of a difference": lambda: diff.render_json(compare(graph("GPU:0"), graph("CPU:0"))),
     "chrome": lambda: chrome_trace(timeline({"/cpu:0": [(n, 0.0, 0.1) for n in NAMES]}), "\x7f"),
 }
