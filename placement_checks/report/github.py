@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TextIO
 
 from placement_checks.core.results import Report
-from placement_checks.report.locations import Location, location_of, repository
+from placement_checks.report.locations import Location, Repository
 from placement_checks.report.outcome import Outcome
 from placement_checks.report.ranking import Ranked, ranked
 from placement_checks.report.sections import Sections
@@ -27,17 +26,17 @@ _NAME = "placement_checks"
 
 def write(outcome: Outcome, stream: TextIO) -> None:
     """Write what failed, the findings, what was not checked but must be, and the count."""
-    root = repository()
+    files = Repository()
     errors = [_command("error", [told(str(error))], _NAME) for error in outcome.errors]
-    errors += [_annotation(each, root) for each in ranked(outcome.reports)]
-    warnings = [*_unchecked(outcome), *_following(outcome.reports, root)]
+    errors += [_annotation(each, files) for each in ranked(outcome.reports)]
+    warnings = [*_unchecked(outcome), *_following(outcome.reports, files)]
     lines = [*errors, *warnings, *_last(outcome, len(errors))]
     stream.write("".join(f"{line}\n" for line in lines))
 
 
-def _annotation(told_once: Ranked, root: Path) -> str:
+def _annotation(told_once: Ranked, files: Repository) -> str:
     group, (report, *_) = told_once.group, told_once.reports
-    at = location_of(group.where, report, root)
+    at = files.location_of(group.where, report)
     in_no_line = at is None or at.line is None
     lines = [*sentences(group, with_line=in_no_line), f"in {_programs(told_once.reports)}"]
     return _command("error", lines, told_once.title, at)
@@ -60,12 +59,12 @@ def _unchecked(outcome: Outcome) -> Iterator[str]:
         yield _command("warning", [f"{joined(names)}: {told(reason)}"], "not checked")
 
 
-def _following(reports: Sequence[Report], root: Path) -> Iterator[str]:
+def _following(reports: Sequence[Report], files: Repository) -> Iterator[str]:
     """What follows from other findings, once for each rule and cause."""
     for report in reports:
         for section in Sections(report.verdicts).consequences:
             if section.groups:
-                at = location_of(section.groups[0].where, report, root)
+                at = files.location_of(section.groups[0].where, report)
                 lines = [section.title, f"in {told(title(report))}"]
                 yield _command("warning", lines, section.rule, at)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TextIO
 from xml.etree import ElementTree as ET
 
@@ -11,7 +10,7 @@ from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report, Verdict
 from placement_checks.report.finding_lines import finding_lines
 from placement_checks.report.groups import grouped
-from placement_checks.report.locations import location_of, repository
+from placement_checks.report.locations import Repository
 from placement_checks.report.outcome import Outcome
 from placement_checks.report.telling import told
 from placement_checks.report.titles import title
@@ -23,9 +22,9 @@ _COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 def write(outcome: Outcome, stream: TextIO) -> None:
     """Write the document; what ended a program before its rules were judged is a suite too."""
-    suites, root = ET.Element("testsuites", name="placement_checks"), repository()
+    suites, files = ET.Element("testsuites", name="placement_checks"), Repository()
     for report in outcome.reports:
-        suites.append(_counted(_suite(report, outcome, root)))
+        suites.append(_counted(_suite(report, outcome, files)))
     of_rules = {str(error) for report in outcome.reports for error in report.errors}
     if others := [error for error in outcome.errors if str(error) not in of_rules]:
         suites.append(_counted(_failed(others)))
@@ -35,7 +34,7 @@ def write(outcome: Outcome, stream: TextIO) -> None:
     stream.write(f"<?xml version='1.0' encoding='utf-8'?>\n{text}\n")
 
 
-def _suite(report: Report, outcome: Outcome, root: Path) -> ET.Element:
+def _suite(report: Report, outcome: Outcome, files: Repository) -> ET.Element:
     evidence = report.evidence
     suite = ET.Element("testsuite", name=printable(title(report)))
     properties = ET.SubElement(suite, "properties")
@@ -50,14 +49,14 @@ def _suite(report: Report, outcome: Outcome, root: Path) -> ET.Element:
         if value is not None:
             ET.SubElement(properties, "property", name=name, value=printable(str(value)))
     for verdict in report.verdicts:
-        suite.append(_case(verdict, report, outcome, root))
+        suite.append(_case(verdict, report, outcome, files))
     return suite
 
 
-def _case(verdict: Verdict, report: Report, outcome: Outcome, root: Path) -> ET.Element:
+def _case(verdict: Verdict, report: Report, outcome: Outcome, files: Repository) -> ET.Element:
     case = ET.Element("testcase", classname=printable(title(report)), name=verdict.rule)
     groups = grouped(verdict.findings)
-    if groups and (at := location_of(groups[0].where, report, root)):
+    if groups and (at := files.location_of(groups[0].where, report)):
         case.set("file", at.path)
         if at.line is not None:
             case.set("line", str(at.line))

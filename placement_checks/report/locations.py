@@ -23,37 +23,45 @@ class Location(NamedTuple):
     line: int | None
 
 
-def repository() -> Path:
-    """What paths are told relative to: the checkout of GitHub's runner, else this folder."""
-    here, workspace = Path.cwd(), os.environ.get(_WORKSPACE)
-    if workspace and here.resolve().is_relative_to(Path(workspace).resolve()):
-        return Path(workspace).resolve()
-    return here.resolve()
+class Repository:
+    """The folder that paths are told relative to, and the files that lines have named.
 
-
-def location(line: str | None, root: Path) -> Location | None:
-    """Where a line such as ``train.py:12`` is; None for a notebook's cell and others in no file.
-
-    Args:
-        line: a file relative to the current folder, and a number.
-        root: the folder of the repository.
+    Attributes:
+        root: the checkout of GitHub's runner where the current folder is in it, else this folder.
     """
-    file, colon, number = (line or "").rpartition(":")
-    path = _path(file, root) if colon and number.isdecimal() and int(number) > 0 else None
-    return Location(path, int(number)) if path else None
+
+    def __init__(self) -> None:
+        here, workspace = Path.cwd().resolve(), os.environ.get(_WORKSPACE)
+        checkout = Path(workspace).resolve() if workspace else here
+        self.root = checkout if here.is_relative_to(checkout) else here
+        self._paths: dict[str, str | None] = {}
+
+    def location(self, line: str | None) -> Location | None:
+        """Where a line such as ``train.py:12`` is; None for a notebook's cell, which has no file.
+
+        Args:
+            line: a file relative to the current folder, and a number.
+        """
+        file, colon, number = (line or "").rpartition(":")
+        path = self._path(file) if colon and number.isdecimal() and int(number) > 0 else None
+        return Location(path, int(number)) if path else None
+
+    def location_of(self, line: str | None, report: Report) -> Location | None:
+        """Where a line is; else the file of the program that a report is about, if it has one."""
+        program = report.evidence.placement.program
+        script, ending, _ = program.partition(".py")
+        files = (self._path(name) for name in (f"{script}{ending}", program))
+        file = next((path for path in files if path), None)
+        return self.location(line) or (Location(file, None) if file else None)
+
+    def _path(self, file: str) -> str | None:
+        """The path of a file; None where there is none of that name."""
+        if file not in self._paths:
+            self._paths[file] = _within(file, self.root)
+        return self._paths[file]
 
 
-def location_of(line: str | None, report: Report, root: Path) -> Location | None:
-    """Where a line is; else the file of the program that a report is about, if it has one."""
-    program = report.evidence.placement.program
-    script, ending, _ = program.partition(".py")
-    files = (_path(name, root) for name in (f"{script}{ending}", program))
-    file = next((path for path in files if path), None)
-    return location(line, root) or (Location(file, None) if file else None)
-
-
-def _path(file: str, root: Path) -> str | None:
-    """The path of a file; None where there is none of that name."""
+def _within(file: str, root: Path) -> str | None:
     try:
         path = Path(file).resolve(strict=True)
     except (OSError, ValueError, RuntimeError):  # not there, no name for a file, a loop of links

@@ -15,7 +15,7 @@ from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Finding, Report, Verdict
 from placement_checks.report.groups import Group
 from placement_checks.report.json import escaped, versions
-from placement_checks.report.locations import Location, location, location_of, repository
+from placement_checks.report.locations import Location, Repository
 from placement_checks.report.outcome import Outcome
 from placement_checks.report.sections import Sections
 from placement_checks.report.telling import sentences, told
@@ -41,7 +41,7 @@ class _Run:
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
-        self._root = repository()
+        self._repository = Repository()
         self._files: dict[str, int] = {}
         verdicts = [verdict for report in outcome.reports for verdict in report.verdicts]
         rules = dict.fromkeys(verdict.rule for verdict in verdicts)
@@ -64,7 +64,9 @@ class _Run:
         return {
             "tool": {"driver": driver},
             "invocations": [invocation],
-            "originalUriBaseIds": {_ROOT: {"uri": f"{self._root.as_uri().rstrip('/')}/"}},
+            "originalUriBaseIds": {
+                _ROOT: {"uri": f"{self._repository.root.as_uri().rstrip('/')}/"}
+            },
             "columnKind": "unicodeCodePoints",
             "artifacts": [
                 {"location": _artifact(path), "sourceLanguage": "python"}
@@ -84,7 +86,7 @@ class _Run:
                     yield self._result(report, section.rule, group, level)
 
     def _result(self, report: Report, rule: str, group: Group, level: str) -> _Json:
-        at = location_of(group.where, report, self._root)
+        at = self._repository.location_of(group.where, report)
         in_no_line = at is None or at.line is None
         lines = [*sentences(group, with_line=in_no_line), f"in {told(title(report))}"]
         place: _Json = {"logicalLocations": [{"fullyQualifiedName": told(group.first.object)}]}
@@ -113,7 +115,7 @@ class _Run:
         known: dict[str, str] = {}
         for line, words in _other_lines(group):
             known.setdefault(line, words)
-        related = ((location(line, self._root), words) for line, words in known.items())
+        related = ((self._repository.location(line), words) for line, words in known.items())
         in_files = islice(((at, words) for at, words in related if at), _RELATED)
         return [
             {"id": number, "physicalLocation": self._physical(at), "message": {"text": words}}

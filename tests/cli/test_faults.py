@@ -92,7 +92,7 @@ WRITERS = {
     "markdown": "placement_checks.report.markdown.ranked",
     "github": "placement_checks.report.github.ranked",
     "sarif": "placement_checks.report.sarif.versions",
-    "junit": "placement_checks.report.junit.repository",
+    "junit": "placement_checks.report.junit.Repository",
 }
 
 

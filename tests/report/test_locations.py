@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from reports import report
 
-from placement_checks.report.locations import Location, location, location_of, repository
+from placement_checks.report.locations import Location, Repository
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of a checkout, which is the current one."""
     folder = tmp_path / "checkout" / "models"
@@ -17,18 +17,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "saved.pb").touch()
     (tmp_path / "lib.py").touch()
     monkeypatch.chdir(folder)
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     return folder
 
 
 def test_the_checkout_counts_only_around_the_current_folder(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
-    assert repository() == here
+    assert Repository().root == here
     monkeypatch.setenv("GITHUB_WORKSPACE", str(here.parent))
-    assert repository() == here.parent
+    assert Repository().root == here.parent
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "another"))
-    assert repository() == here
+    assert Repository().root == here
 
 
 def test_a_checkout_may_be_named_by_a_link(
@@ -37,7 +37,7 @@ def test_a_checkout_may_be_named_by_a_link(
     (tmp_path / "link").symlink_to(here.parent)
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "link"))
 
-    assert location("a.py:1", repository()) == Location("models/a.py", 1)
+    assert Repository().location("a.py:1") == Location("models/a.py", 1)
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_a_checkout_may_be_named_by_a_link(
      "a\0b:1", "a" * 5000 + ":1"],
 )  # fmt: skip
 def test_what_is_in_no_file(here: Path, line: str | None) -> None:
-    assert location(line, here) is None
+    assert Repository().location(line) is None
 
 
 def test_files_outside_are_told_in_full(here: Path, tmp_path: Path) -> None:
-    assert location("../../lib.py:3", here) == Location(str(tmp_path / "lib.py"), 3)
+    assert Repository().location("../../lib.py:3") == Location(str(tmp_path / "lib.py"), 3)
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ def test_without_a_line_it_is_the_file_of_the_program(
     here: Path, program: str, file: str | None
 ) -> None:
     expected = Location(file, None) if file else None
-    assert location_of(None, report(program=program), here) == expected
-    assert location_of("a.py:7", report(program=program), here) == Location("a.py", 7)
+    assert Repository().location_of(None, report(program=program)) == expected
+    assert Repository().location_of("a.py:7", report(program=program)) == Location("a.py", 7)
