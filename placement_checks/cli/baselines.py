@@ -92,11 +92,14 @@ class Baselines:
 
 
 def write(reports: Iterable[Report], stream: TextIO, output_format: str) -> None:
-    """Write how programs differ from their baselines; a line on stderr beside other formats."""
+    """Write how programs differ from their baselines; for a page that is a line on stderr.
+
+    The other formats tell it themselves.
+    """
     for line in _lines(reports, output_format):
         if output_format == "text":
             stream.write(f"{line}\n")
-        elif output_format != "json":
+        elif output_format == "html":
             tell(f"placement-checks: {line}")
 
 

@@ -171,7 +171,8 @@ def command(
                 explained=lambda rule: rule_named(rule).explanation(),
             )
             WRITERS[output_format](outcome, stream)
-            baselines.write(results.reports, stream, output_format)
+            told = filter(outcome.fails, results.reports) if quiet else results.reports
+            baselines.write(told, stream, output_format)
             status = results.status(rules, require_all)
     for error in results.errors:
         print_error(error, details=output_format == "text")

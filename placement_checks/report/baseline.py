@@ -24,6 +24,12 @@ def render_text(difference: Difference, most: int = MOST_LISTED) -> str:
     return "\n".join(map(printable, _text(difference, most)))
 
 
+def first_line(difference: Difference) -> str | None:
+    """The user's line of the first change of which one is known."""
+    changes = (*difference.moved, *difference.new_there, *difference.gone)
+    return next((change.where for change in changes if change.where), None)
+
+
 def headline(difference: Difference) -> str:
     """How much differs, in a line."""
     same = plural(difference.same, "op")

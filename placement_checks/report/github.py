@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from placement_checks.core.results import Report
+from placement_checks.report.baseline import first_line, render_text
 from placement_checks.report.locations import Location, Repository
 from placement_checks.report.outcome import Outcome
 from placement_checks.report.ranking import Ranked, ranked
@@ -29,6 +30,7 @@ def write(outcome: Outcome, stream: TextIO) -> None:
     files = Repository()
     errors = [_command("error", [told(str(error))], _NAME) for error in outcome.errors]
     errors += [_annotation(each, files) for each in ranked(outcome.reports)]
+    errors += _moved(outcome.reports, files)
     warnings = [*_unchecked(outcome), *_following(outcome.reports, files)]
     lines = [*errors, *warnings, *_last(outcome, len(errors))]
     stream.write("".join(f"{line}\n" for line in lines))
@@ -40,6 +42,15 @@ def _annotation(told_once: Ranked, files: Repository) -> str:
     in_no_line = at is None or at.line is None
     lines = [*sentences(group, with_line=in_no_line), f"in {_programs(told_once.reports)}"]
     return _command("error", lines, told_once.title, at)
+
+
+def _moved(reports: Sequence[Report], files: Repository) -> Iterator[str]:
+    """What differs from its baseline, once for each program, at the first line that is known."""
+    for report in reports:
+        if report.baseline:
+            lines = [*render_text(report.baseline).split("\n"), f"in {told(title(report))}"]
+            at = files.location_of(first_line(report.baseline), report)
+            yield _command("error", lines, "baseline", at)
 
 
 def _programs(reports: Sequence[Report]) -> str:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report, Verdict
+from placement_checks.report.baseline import headline, render_text
 from placement_checks.report.finding_lines import finding_lines
 from placement_checks.report.groups import grouped
 from placement_checks.report.locations import Repository
@@ -50,6 +51,11 @@ def _suite(report: Report, outcome: Outcome, files: Repository) -> ET.Element:
             ET.SubElement(properties, "property", name=name, value=printable(str(value)))
     for verdict in report.verdicts:
         suite.append(_case(verdict, report, outcome, files))
+    if report.baseline is not None:
+        case = ET.SubElement(suite, "testcase", classname=suite.get("name", ""), name="baseline")
+        if report.baseline:
+            text = render_text(report.baseline)
+            _said(case, "failure", headline(report.baseline), "moved", text)
     return suite
 
 

@@ -12,18 +12,20 @@ from typing import TextIO
 
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report
+from placement_checks.report.baseline import render_text
 from placement_checks.report.outcome import Outcome
 from placement_checks.report.ranking import Ranked, ranked
 from placement_checks.report.sections import Sections
 from placement_checks.report.source_text import source_text
 from placement_checks.report.telling import sentences, told
 from placement_checks.report.titles import summary, title
-from placement_checks.util.text import plural
+from placement_checks.util.text import joined, plural
 
 _PROGRAMS = 8  # rows of the table
-_GROUPS = 14
+_GROUPS = 10
 _OTHERS = 3  # of each other kind of line
 _LONGEST = 300  # letters of a sentence: GitHub takes 65,536 of a comment
+_LONGEST_CHANGE = 120  # of what is elsewhere
 # What GitHub makes a link, a formula or :smile: of, in HTML too, unless something invisible is
 # behind its first letter.
 _SPECIAL = re.compile(r"[@#$]|:(?=//|[\w+-]+:)|w(?=ww\.)|G(?=H-)")
@@ -77,16 +79,17 @@ def _folds(outcome: Outcome) -> Iterator[str]:
     ]
     if left := sum(len(each.group.findings) for each in groups[_GROUPS:]):
         lines.append(f"<p>and {plural(left, 'finding')} more</p>")
+    lines += _some([_moved(report) for report in outcome.reports if report.baseline], "baseline")
     following = [
         f"<p>{_text(section.title)}</p>"
         for report in outcome.reports
         for section in Sections(report.verdicts).consequences
     ]
-    lines += _some(following, "line")
-    if any(
-        outcome.must_be_checked(verdict) for each in outcome.reports for verdict in each.verdicts
-    ):
-        lines.append("<p>Rules that could not be checked count as failed here.</p>")
+    lines += _some(following, "rule")
+    verdicts = [verdict for report in outcome.reports for verdict in report.verdicts]
+    unchecked = dict.fromkeys(each.rule for each in verdicts if outcome.must_be_checked(each))
+    if unchecked:
+        lines.append(f"<p>not checked, which is a failure here: {_text(joined(unchecked))}</p>")
     if lines:
         yield ""
         yield from lines
@@ -118,6 +121,15 @@ def _fold(each: Ranked, *, is_open: bool) -> str:
         f"{mark}<summary><b>{_text(each.title)}</b>{at}: {_text(message)}</summary>"
         f"{'<br>'.join(details)}</details>"
     )
+
+
+def _moved(report: Report) -> str:
+    """What differs from the program's baseline, in a fold."""
+    assert report.baseline is not None
+    first, *others = render_text(report.baseline, _OTHERS).split("\n")
+    lines = (told(line, _LONGEST_CHANGE) for line in (*others, f"in {title(report)}"))
+    details = "<br>".join(map(_text, lines))
+    return f"<details><summary><b>baseline</b>: {_text(first)}</summary>{details}</details>"
 
 
 def _code(text: str) -> str:

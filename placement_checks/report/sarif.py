@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
 
+from placement_checks.core.baseline.difference import Difference
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Finding, Report, Verdict
+from placement_checks.report.baseline import first_line, render_text
 from placement_checks.report.groups import Group
 from placement_checks.report.json import escaped, versions
 from placement_checks.report.locations import Location, Repository
@@ -26,6 +28,8 @@ _SCHEMA = (
 )
 _ROOT = "%SRCROOT%"
 _FINGERPRINT = "placementChecks/v1"
+_BASELINE = "baseline"
+_OF_BASELINE = "Every op sits where the baseline of the program says."
 _RELATED = 30  # lines that are told of one result
 _Json = dict[str, Any]
 
@@ -45,6 +49,8 @@ class _Run:
         self._files: dict[str, int] = {}
         verdicts = [verdict for report in outcome.reports for verdict in report.verdicts]
         rules = dict.fromkeys(verdict.rule for verdict in verdicts)
+        if any(report.baseline for report in outcome.reports):
+            rules[_BASELINE] = None
         self._rules = {rule: number for number, rule in enumerate(rules)}
         self._seen: Counter[str] = Counter()
 
@@ -53,7 +59,7 @@ class _Run:
         driver: _Json = {"name": "placement_checks"}
         if version := versions()["placement_checks"]:
             driver["version"] = version
-        driver["rules"] = [_rule(name, self._outcome.explained(name)) for name in self._rules]
+        driver["rules"] = [_rule(name, self._explained(name)) for name in self._rules]
         invocation = {
             "executionSuccessful": not self._outcome.errors,
             "toolExecutionNotifications": [
@@ -77,8 +83,13 @@ class _Run:
             "results": results,
         }
 
+    def _explained(self, name: str) -> str:
+        return _OF_BASELINE if name == _BASELINE else self._outcome.explained(name)
+
     def _results(self, report: Report) -> Iterator[_Json]:
         """Root causes as errors, and as warnings what follows from them."""
+        if report.baseline:
+            yield self._moved(report, report.baseline)
         sections = Sections(report.verdicts)
         for level, of_level in (("error", sections.causes), ("warning", sections.consequences)):
             for section in of_level:
@@ -101,6 +112,21 @@ class _Run:
             "locations": [place],
             "relatedLocations": self._related(group),
             "partialFingerprints": {_FINGERPRINT: self._fingerprint(report, rule, group, at)},
+        }
+
+    def _moved(self, report: Report, difference: Difference) -> _Json:
+        """What differs from the program's baseline."""
+        at = self._repository.location_of(first_line(difference), report)
+        lines = [*render_text(difference).split("\n"), f"in {told(title(report))}"]
+        digest = sha256(f"{_BASELINE}\0{title(report)}".encode("utf-8", "backslashreplace"))
+        return {
+            "ruleId": _BASELINE,
+            "ruleIndex": self._rules[_BASELINE],
+            "kind": "fail",
+            "level": "error",
+            "message": {"text": _unlinked("\n".join(lines))},
+            "locations": [{"physicalLocation": self._physical(at)}] if at else [],
+            "partialFingerprints": {_FINGERPRINT: digest.hexdigest()[:32]},
         }
 
     def _physical(self, at: Location) -> _Json:

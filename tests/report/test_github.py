@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from outcomes import HOSTILE, written_as
+from outcomes import HOSTILE, MOVED, SAME, written_as
 from reports import broken, finding, report
 
 from placement_checks import Verdict
@@ -148,3 +149,18 @@ def test_without_a_runner_paths_are_relative_to_the_current_folder(
     text = written_as("github", report(broken("a", finding("w"))))
 
     assert text.startswith("::error file=a.py,line=1,title=a::")
+
+
+def test_what_differs_from_a_baseline_is_an_error_for_the_program() -> None:
+    program = replace(report(Verdict("a", "kept", None)), baseline=MOVED)
+
+    (kind, properties, message), _ = read(written_as("github", program))
+
+    assert (kind, properties) == (
+        "error", {"file": "models/a.py", "line": "7", "title": "baseline"}
+    )  # fmt: skip
+    assert message.split("\n") == [
+        "1 moved, 0 new, 0 gone; 9 ops where w.txt says", "moved:",
+        "  variable w|@you: /cpu:0 -> /gpu:0  (a.py:7)", "in p on gpu*2",
+    ]  # fmt: skip
+    assert "baseline" not in written_as("github", replace(program, baseline=SAME))

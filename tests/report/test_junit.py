@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -9,7 +10,7 @@ import pytest
 from graphs import placement
 from hypothesis import given
 from hypothesis import strategies as st
-from outcomes import HOSTILE, written_as
+from outcomes import HOSTILE, MOVED, SAME, written_as
 from reports import broken, finding, report
 
 from placement_checks import Verdict
@@ -118,3 +119,14 @@ def test_control_characters_are_visible() -> None:
     (failure,) = ET.fromstring(text).iter("failure")
     assert r"w|`</b>\x1b[2J\n::error::@you" in failure.attrib["message"]
     assert r"\u202e\x00 is [on a GPU]" in str(failure.text)
+
+
+def test_a_baseline_is_a_case() -> None:
+    program = report(Verdict("a", "kept", None))
+
+    (failure,) = suites_of(replace(program, baseline=MOVED)).iter("failure")
+    same = suites_of(replace(program, baseline=SAME))
+
+    assert failure.attrib["message"] == "1 moved, 0 new, 0 gone; 9 ops where w.txt says"
+    assert "/cpu:0 -> /gpu:0" in str(failure.text)
+    assert counts(same) == [2, 0, 0, 0]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from outcomes import HOSTILE, written_as
+from outcomes import HOSTILE, MOVED, SAME, written_as
 from reports import broken, finding, report
 
 from placement_checks import Verdict
+from placement_checks.core.baseline.difference import Change, Difference
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report
 from placement_checks.report.telling import told as told_as
@@ -95,7 +97,7 @@ def test_what_must_be_checked_is_a_failure() -> None:
     assert "passed" in written_as("markdown", open_one)
     text = written_as("markdown", open_one, require_all=True)
     assert "failed" in text
-    assert "could not be checked count as failed" in text
+    assert "<p>not checked, which is a failure here: b</p>" in text
 
 
 def many(text: str) -> list[Report]:
@@ -105,10 +107,13 @@ def many(text: str) -> list[Report]:
         for rule in range(20)
     ]
     follows = [broken(f"c{n}", finding(text, follows="rule-1")) for n in range(9)]
-    return [report(*rules, *follows, program=f"{text}{n}") for n in range(20)]
+    programs = [report(*rules, *follows, program=f"{text}{n}") for n in range(20)]
+    changes = [Change("ops", f"{text}{n}", text, text) for n in range(30)]
+    moved = Difference("w.txt", "p", 9, changes, changes, changes)
+    return [replace(program, baseline=moved) for program in programs]
 
 
-@pytest.mark.parametrize("text", ["v", "<" * 5000, "w " * 3000, HOSTILE * 90])
+@pytest.mark.parametrize("text", ["v", "<" * 5000, "w " * 3000, "< " * 3000, HOSTILE * 90])
 def test_it_is_never_longer_than_a_comment_may_be(text: str) -> None:
     errors = [PlacementError(f"p{n}", text) for n in range(9)]
     told = written_as(
@@ -164,3 +169,16 @@ def test_the_table_has_the_programs_that_break_most() -> None:
     rows = re.findall(r"<code>(p\d)", written_as("markdown", *programs))
 
     assert rows == [f"p{n}" for n in range(2, 10)]
+
+
+def test_what_differs_from_a_baseline_is_a_fold() -> None:
+    program = report(Verdict("a", "kept", None))
+
+    told = written_as("markdown", replace(program, baseline=MOVED))
+    assert told.startswith("**placement_checks: failed.**")
+    assert (
+        "<details><summary><b>baseline</b>: 1 moved, 0 new, 0 gone; 9 ops where w.txt says"
+        "</summary>moved:<br>" in told
+    )
+    assert "variable w|@\u200byou: /cpu:0 -&gt; /gpu:0" in told
+    assert "baseline" not in written_as("markdown", replace(program, baseline=SAME))

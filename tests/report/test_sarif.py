@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from outcomes import HOSTILE, written_as
+from outcomes import HOSTILE, MOVED, SAME, written_as
 from pydantic import ValidationError
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 from reports import broken, finding, report
@@ -193,3 +194,20 @@ def test_a_line_is_told_once_and_many_are_cut() -> None:
 
     assert first["message"]["text"] == "the device is requested here"
     assert [each["id"] for each in many] == list(range(1, 31))
+
+
+def test_what_differs_from_a_baseline_is_a_result() -> None:
+    program = replace(report(Verdict("a", "kept", None)), baseline=MOVED)
+
+    run = run_of(program)
+    (result,) = run["results"]
+
+    rule = run["tool"]["driver"]["rules"][result["ruleIndex"]]
+    assert (rule["id"], result["ruleId"]) == ("baseline", "baseline")
+    assert rule["shortDescription"]["text"].startswith("Every op sits where the baseline")
+    assert result["message"]["text"].startswith("1 moved, 0 new, 0 gone; 9 ops where")
+    (place,) = result["locations"]
+    assert place["physicalLocation"]["region"] == {"startLine": 7}
+    same = run_of(replace(program, baseline=SAME))
+    assert same["results"] == []
+    assert [rule["id"] for rule in same["tool"]["driver"]["rules"]] == ["a"]
