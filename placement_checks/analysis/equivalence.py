@@ -11,6 +11,7 @@ from placement_checks.core.op_types import (
     CUTS,
     ENTERS,
     EXAMPLE_SOURCES,
+    IDENTITIES,
     PASSES_HANDLE,
     PLACEHOLDERS,
     RANDOM_STATEFUL,
@@ -30,6 +31,8 @@ _ENDS = frozenset({"begin_mask", "end_mask"})
 _OWN = frozenset(
     {"seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"}
 )
+# The whole of a loss is still within them.
+_OF_WHOLE = SCALES | IDENTITIES
 _SOURCES = EXAMPLE_SOURCES | ENTERS
 _READS = VARIABLE_READS | VARIABLE_LOOKUPS | PASSES_HANDLE
 _DEEPEST = 300  # ops in a row; no slice or seed is computed by longer chains
@@ -87,7 +90,7 @@ def differences(
         for a, b in [list(values)[CUTS[kind]]] if kind in CUTS else values:
             if is_factor and flow.types[a] == flow.types[b] == CONST:
                 continue
-            todo.append((a, b, (*path, b), is_factor))
+            todo.append((a, b, (*path, b), at_root and kind in _OF_WHOLE))
 
 
 def _different(

@@ -211,8 +211,8 @@ def assert_towers_alike(
     cause is an `if` on the number of the tower, or an argument that only one of them gets.
 
     Not findings: the sizes with which towers cut their slices, seeds, a factor of a whole loss
-    (towers of unequal size), a regularisation that one tower adds for all, and what a tower
-    computes beside its loss, such as an accuracy.
+    (towers of unequal size), a regularisation that one tower adds for all, before or after such a
+    factor, and what a tower computes beside its loss, such as an accuracy.
 
     `allow` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.equivalence import Difference, differences
-from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
@@ -20,8 +22,8 @@ class TowersAlike(Rule):
     cause is an `if` on the number of the tower, or an argument that only one of them gets.
 
     Not findings: the sizes with which towers cut their slices, seeds, a factor of a whole loss
-    (towers of unequal size), a regularisation that one tower adds for all, and what a tower
-    computes beside its loss, such as an accuracy.
+    (towers of unequal size), a regularisation that one tower adds for all, before or after such a
+    factor, and what a tower computes beside its loss, such as an accuracy.
 
     `allow` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
     """
@@ -38,15 +40,13 @@ class TowersAlike(Rule):
         losses = analysis.losses
         findings: dict[str, Finding] = {}
         for number in range(1, len(analysis.towers)):
-            first, other = (
-                [analysis.without_regularisation(loss) for loss in losses.of[tower]]
-                for tower in (0, number)
-            )
+            first, other = losses.of[0], losses.of[number]
             if len(first) != len(other):
                 return self.not_checked(
                     f"the towers on {analysis.towers[0]} and {analysis.towers[number]} have "
                     f"{len(first)} and {len(other)} losses: they cannot be compared"
                 )
+            first, other = zip(*_without_penalties(analysis, first, other), strict=True)
             shared = analysis.towers[0].reads.keys() & analysis.towers[number].reads.keys()
             for difference in differences(placement, analysis.flow, first, other, shared):
                 finding = self._finding(placement, number, difference)
@@ -75,3 +75,41 @@ class TowersAlike(Rule):
             fix="build all towers by one function with the same arguments; what only one tower "
             "needs must not be part of its loss",
         )
+
+
+def _without_penalties(
+    analysis: TowerAnalysis, losses: Sequence[int], others: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """What is to be alike in two towers: their losses, without what does not depend on examples.
+
+    Where that is added before the whole is scaled, the loss within, and what scales it.
+    """
+    for loss, other in zip(losses, others, strict=True):
+        pair = analysis.without_regularisation(loss), analysis.without_regularisation(other)
+        inner, factors = _within(analysis, *pair)
+        penalised = inner != tuple(map(analysis.without_regularisation, inner))
+        if penalised:
+            yield from factors
+            yield from _without_penalties(analysis, inner[:1], inner[1:])
+        else:
+            yield pair
+
+
+def _within(
+    analysis: TowerAnalysis, loss: int, other: int
+) -> tuple[tuple[int, int], list[tuple[int, int]]]:
+    """What two losses scale alike, and by what, constants left out."""
+    flow = analysis.flow
+    factors: list[tuple[int, int]] = []
+    while (kind := flow.types[loss]) == flow.types[other] and kind in IDENTITIES | SCALES:
+        pairs = list(zip(flow.inputs[loss], flow.inputs[other], strict=False))
+        scaled = [pair for pair in pairs if all(analysis.examples[op] for op in pair)]
+        if len(scaled) != 1:
+            break
+        factors += [
+            pair
+            for pair in pairs
+            if pair not in scaled and not all(flow.types[op] == CONST for op in pair)
+        ]
+        loss, other = scaled[0]
+    return (loss, other), factors

@@ -19,7 +19,7 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Placement, Verdict
+from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Body
 from placement_checks.rules.towers.towers_alike import TowersAlike
@@ -432,6 +432,59 @@ def test_penalties_that_are_added_one_after_the_other_are_no_difference() -> Non
     )
 
     assert objects(graph) == []
+
+
+def penalised_within(*changes: Op, kind: str = "Mul", penalties: int = 1) -> Placement:
+    """Towers that scale their losses; the first ``penalties`` of them add a penalty before."""
+    ops = []
+    for i in (0, 1):
+        total = f"tower_{i}/total" if i < penalties else f"tower_{i}/mean"
+        ops += [
+            on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/penalty", "L2Loss", f"tower_{i}/w/read"),
+            on(i, f"tower_{i}/total", "AddV2", f"tower_{i}/penalty", f"tower_{i}/mean"),
+            on(i, f"tower_{i}/scaled", kind, total, f"tower_{i}/factor"),
+            on(i, f"tower_{i}/factor", "Const"),
+            on(i, f"tower_{i}/loss", "Identity", f"tower_{i}/scaled"),
+        ]
+    return program(*ops, *changes, values={"tower_0/factor": 0.25, "tower_1/factor": 0.75})
+
+
+@pytest.mark.parametrize("kind", ["Mul", "RealDiv"])
+@pytest.mark.parametrize("penalties", [0, 1, 2])
+def test_a_penalty_may_be_added_before_the_whole_is_scaled(kind: str, penalties: int) -> None:
+    assert objects(penalised_within(kind=kind, penalties=penalties)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param(
+            on(1, "tower_1/mean", "Sum", "tower_1/w/MatMul"),
+            [("tower_1/mean", "Mean", "Sum")],
+            id="the loss within",
+        ),
+        pytest.param(
+            on(1, "tower_1/factor", "Sqrt", "share"),
+            [("tower_1/factor", "Const", "Sqrt")],
+            id="the factor",
+        ),
+        pytest.param(
+            on(1, "tower_1/scaled", "Maximum", "tower_1/mean", "tower_1/factor"),
+            [("tower_1/scaled", "Mul", "Maximum")],
+            id="what is done with the loss within",
+        ),
+        pytest.param(
+            on(0, "tower_0/penalty", "Mean", "tower_0/x"),
+            [("tower_1/mean", "AddV2", "Mean")],
+            id="no penalty, as it is of examples",
+        ),
+    ],
+)
+def test_differences_beside_a_penalty_within_are_found(
+    change: Op, expected: list[tuple[str, ...]]
+) -> None:
+    assert found(penalised_within(change)) == expected
 
 
 def test_a_second_term_of_the_examples_is_a_difference() -> None:
