@@ -199,3 +199,17 @@ without_two_towers = pytest.mark.parametrize(
         ),
     ],
 )
+
+
+def broken_mirror(*changes: Op, named: bool = True) -> Placement:
+    """A variable for each tower, and one sum that updates the first, on its GPU.
+
+    If they are ``named``, get_variable made them.
+    """
+    return program(
+        *(op(f"v{i}/w/Initializer/zeros", "Const") for i in (0, 1) if named),
+        on(0, "sum/w", "AddN", gradient(0), gradient(1)),
+        host("train", "NoOp", "^update/v0/w", "^step/add"),
+        *changes,
+        mirrored=True,
+    )

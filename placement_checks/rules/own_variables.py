@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.analysis.towers import GpuReads
+from placement_checks.analysis.unshared import made_by_get_variable
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding
 from placement_checks.rules.advice import REUSE
@@ -72,7 +73,7 @@ class OwnVariables:
 
     def is_anew(self, variable: str) -> bool:
         """Whether it was made by tf.Variable, or else was given a value to begin with."""
-        return variable not in self._initialised
+        return variable not in self._named
 
     @cached_property
     def _lines(self) -> LoopLines:
@@ -87,10 +88,8 @@ class OwnVariables:
                 yield variable.name
 
     @cached_property
-    def _initialised(self) -> frozenset[str]:
-        """The variables that were given an initializer, as get_variable does, and no value."""
-        parts = (name.partition("/Initializer/") for name in self._placement.ops)
-        return frozenset(variable for variable, inside, _ in parts if inside)
+    def _named(self) -> frozenset[str]:
+        return made_by_get_variable(self._placement)
 
     def doubled(self, copy: Copy) -> Finding:
         placement = self._placement

@@ -79,6 +79,9 @@ def assert_variables_on_host(
     examples that are kept in variables which are neither trained nor saved. So is a part of one
     model that is split among GPUs, with its slots, on the one GPU that reads it.
 
+    Where get_variable makes such variables for each tower and no sum makes them copies, that is
+    the mistake, and that they are on the GPUs of their towers follows from it.
+
     `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
     matches any task. In a cluster /job:ps/cpu:0 says more than /cpu:0, which every task has.
     `local` names the devices of local variables, which are in neither of the collections

@@ -7,6 +7,7 @@ from itertools import chain
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.unshared import unshared
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import AMONG_DEVICES
@@ -93,6 +94,7 @@ class AveragingOnHost(Rule):
             "what else it computes",
             fix=f"average under `with tf.device('{self._names()[0]}'):`, from one list of "
             "gradients per tower",
+            follows="variables-shared" if _is_for_unshared(placement, number) else None,
         )
 
 
@@ -104,6 +106,16 @@ def _judged(placement: Placement) -> Iterator[int]:
     for op in joining_ops(placement, chain.from_iterable(updates)):
         if placement.by_number[op].assigned and flow.types[op] not in AMONG_DEVICES:
             yield op
+
+
+def _is_for_unshared(placement: Placement, op: int) -> bool:
+    """Whether a sum is on the GPU of the tower whose own variables alone it updates."""
+    gradients, assigned = gradient_flow(placement), placement.by_number[op].assigned
+    return all(
+        unshared(placement).is_of(variable, assigned)
+        for variable, updates in gradients.trained.items()
+        if any(op in gradients.ancestors(update) for update in updates)
+    )
 
 
 def _why_none(placement: Placement) -> str:

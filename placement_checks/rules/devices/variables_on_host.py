@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from placement_checks.analysis.accumulators import accumulators
 from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.unshared import unshared
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -40,6 +41,9 @@ class VariablesOnHost(Rule):
     copy of a mirrored variable, its slots and statistics, what the tower adds up to be shown, and
     examples that are kept in variables which are neither trained nor saved. So is a part of one
     model that is split among GPUs, with its slots, on the one GPU that reads it.
+
+    Where get_variable makes such variables for each tower and no sum makes them copies, that is
+    the mistake, and that they are on the GPUs of their towers follows from it.
 
     `device` is a device or a list of allowed ones; a partial name such as /job:ps or /cpu:0
     matches any task. In a cluster /job:ps/cpu:0 says more than /cpu:0, which every task has.
@@ -124,6 +128,9 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
         message=f"variable {op.name} sits on {found}, not on {_text(names)}{_asks(placement, op)}",
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0]),
+        follows="variables-shared"
+        if placement.requested and unshared(placement).is_of(_decided_by(op), op.assigned)
+        else None,
     )
 
 

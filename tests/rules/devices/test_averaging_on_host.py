@@ -9,6 +9,7 @@ from graphs import op, placement
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
 from towers import (
+    broken_mirror,
     gradient,
     host,
     joint,
@@ -373,3 +374,26 @@ def test_what_is_computed_of_a_collective_brings_nothing_together() -> None:
     )
 
     assert AveragingOnHost().judge(graph).state == "not-checked"
+
+
+@pytest.mark.parametrize(
+    ("changes", "follows"),
+    [
+        pytest.param([], "variables-shared", id="for the copy on its GPU"),
+        pytest.param([on(1, "sum/w", "AddN", gradient(0), gradient(1))], None, id="on another"),
+        pytest.param(
+            [host("update/step", "ResourceApplyGradientDescent", "step", "rate", "sum/w")],
+            None,
+            id="for another variable too",
+        ),
+    ],
+)
+def test_the_sum_for_a_variable_of_a_broken_mirror(
+    changes: Sequence[Op], follows: str | None
+) -> None:
+    read = on(0, "tower_0/step", "Mul", "tower_0/x", "step")
+    train = host("train", "NoOp", "^update/v0/w", *(f"^{op.name}" for op in changes[:1]))
+
+    (finding,) = AveragingOnHost().judge(broken_mirror(read, train, *changes)).findings
+
+    assert (finding.object, finding.follows) == ("sum/w", follows)

@@ -8,7 +8,7 @@ import pytest
 from graphs import op, placement
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
-from towers import accumulating, gradient, objects_of, on, program, split
+from towers import accumulating, broken_mirror, gradient, objects_of, on, program, split
 
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError, InputError
@@ -489,3 +489,30 @@ def test_a_variable_that_two_parts_read_is_found() -> None:
     ]
 
     assert objects_of(VariablesOnHost(), split(*tied)) == ["table"]
+
+
+def follows(graph: Placement) -> dict[str, str | None]:
+    findings = VariablesOnHost().judge(graph).findings
+    return {finding.object: finding.follows for finding in findings}
+
+
+def test_that_each_tower_has_a_variable_on_its_gpu_follows_from_a_broken_mirror() -> None:
+    slot = on(1, "v1/w/Momentum", "VarHandleOp", colocated=("v1/w",))
+
+    assert follows(broken_mirror(slot)) == {
+        "v0/w": "variables-shared",
+        "v1/w": "variables-shared",
+        "v1/w/Momentum": "variables-shared",
+    }
+
+
+def test_another_gpu_is_a_mistake_of_its_own() -> None:
+    assert follows(broken_mirror(on(0, "v1/w", "VarHandleOp"))) == {
+        "v0/w": "variables-shared",
+        "v1/w": None,
+    }
+
+
+def test_so_is_that_of_a_variable_which_was_given_a_value() -> None:
+    """By tf.Variable, which shares nothing: it stays on its GPU when all towers read it."""
+    assert follows(broken_mirror(named=False)) == {"v0/w": None, "v1/w": None}

@@ -511,3 +511,20 @@ def test_of_many_train_ops_three_are_named() -> None:
     (finding,) = UpdateOpsRun().judge(graph).findings
 
     assert finding.expected == "part of train_a and train_b and train_c"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "runs", "follows"),
+    [
+        ((0, 0), (0,), "no-idle-device"),
+        ((0, 0), (), None),
+        ((0, 1), (1,), None),
+    ],
+)
+def test_updates_that_are_left_out_as_all_towers_are_on_one_gpu(
+    gpus: Sequence[int], runs: Sequence[int], follows: str | None
+) -> None:
+    """Which of them run is then not told tower by tower."""
+    graph = normalised(*runs, gpus=gpus, machine="gpu*2")
+
+    assert {finding.follows for finding in UpdateOpsRun().judge(graph).findings} == {follows}
