@@ -50,6 +50,21 @@ def untrained(placement: Placement) -> Iterator[Untrained]:
             yield Untrained(name, lost)
 
 
+def left_unused(placement: Placement) -> Iterator[str]:
+    """The trainable variables that no step updates, and whose gradients nothing takes.
+
+    The program took them, if only as those of all its variables.
+    """
+    analysis = analyse(placement)
+    flow = analysis.flow
+    trainable = placement.collected.get(TRAINABLE, frozenset())
+    for name in (each.name for each in placement.variables if each.name in trainable):
+        taken = [flow.number[op] for op in placement.step.taken.get(name, ()) if op in flow.number]
+        used = any(flow.consumers[op] for op in taken)
+        if taken and not used and not is_trained(analysis, name):
+            yield name
+
+
 def is_trained(analysis: TowerAnalysis, variable: str) -> bool:
     """Whether the step updates a variable, or an op of another step does by its gradient."""
     flow = analysis.flow

@@ -158,6 +158,7 @@ class StepOps(NamedTuple):
         losses: the losses that the program reports.
         inputs: the placeholders that it lists, those of each tower together.
         objectives: what it took gradients of, one entry a call, in their order.
+        taken: the ops that yield the gradients it took by a variable, by the variable's name.
         update_ops: the ops of the collection UPDATE_OPS.
         counters: the variables of the collection GLOBAL_STEP.
         backward: the ops that were built while gradients were taken; None where only their names
@@ -170,6 +171,7 @@ class StepOps(NamedTuple):
     losses: Sequence[str] = ()
     inputs: Sequence[Sequence[str]] = ()
     objectives: Sequence[str] = ()
+    taken: Mapping[str, Sequence[str]] = {}
     update_ops: Sequence[str] = ()
     counters: Sequence[str] = ()
     backward: Collection[str] | None = None

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from placement_checks.loading.applied_gradients import op_name
 from placement_checks.loading.own_graphs import is_whole
 from placement_checks.loading.tf_internals import around_gradients, patched
 
@@ -19,10 +20,12 @@ class GradientNotes:
 
     Attributes:
         objectives: the tensors that gradients were taken of, by name, in the order of the calls.
+        taken: the ops that yield the gradients by each variable or tensor, by its op's name.
     """
 
     def __init__(self) -> None:
         self.objectives: list[str] = []
+        self.taken: defaultdict[str, list[str]] = defaultdict(list)
         self._built: list[tuple[int, int]] = []
         self._busy = False  # with gradients of a part, taken within the gradients of the whole
 
@@ -37,14 +40,18 @@ class GradientNotes:
         ops = graph.get_operations()
         return {op for start, end in self._built for op in ops[start:end]}
 
-    def recorded(self, graph: tf.Graph, targets: Any, take: Callable[[], Any]) -> Any:
+    def recorded(
+        self, graph: tf.Graph, targets: Any, sources: Any, take: Callable[[], Any]
+    ) -> Any:
         """What ``take`` returns, with notes of what it adds to the graph."""
         if self._busy:
             return take()
         # A graph's version is the number of its ops.
         self._busy, start = True, graph.version
         try:
-            return take()
+            gradients = take()
+            self._note_taken(graph, sources, gradients)
+            return gradients
         finally:
             self._busy = False
             self._built.append((start, graph.version))
@@ -54,6 +61,14 @@ class GradientNotes:
                 if getattr(target, "graph", None) is graph
             ]
 
+    def _note_taken(self, graph: tf.Graph, sources: Any, gradients: Any) -> None:
+        """Note the gradients of a call, as many as its sources; None where there is none."""
+        pairs = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=False)
+        for source, gradient in pairs:
+            values = getattr(gradient, "values", gradient)  # of rows, their values
+            if getattr(values, "graph", None) is graph:
+                self.taken[op_name(source)].append(values.op.name)
+
 
 @contextlib.contextmanager
 def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
@@ -61,18 +76,21 @@ def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
     notes: defaultdict[tf.Graph, GradientNotes] = defaultdict(GradientNotes)
 
     def recording(take: Callable[..., Any]) -> Callable[..., Any]:
-        def taken(targets: Any, *args: Any, **kwargs: Any) -> Any:
+        def taken(targets: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
             graph = tf.compat.v1.get_default_graph()
-            take_these = partial(take, targets, *args, **kwargs)
+            take_these = partial(take, targets, sources, *args, **kwargs)
             if not is_whole(graph):
                 return take_these()
-            return notes[graph].recorded(graph, targets, take_these)
+            return notes[graph].recorded(graph, targets, sources, take_these)
 
         return taken
 
     def of_tape(gradient: Callable[..., Any]) -> Callable[..., Any]:
-        def taken(self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any) -> Any:
-            return recording(partial(gradient, self))(target, *args, **kwargs)
+        # Programs may name its arguments.
+        def taken(
+            self: tf.GradientTape, target: Any, sources: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            return recording(partial(gradient, self))(target, sources, *args, **kwargs)
 
         return taken
 

@@ -477,6 +477,10 @@ def assert_trainables_trained(
     trained in turn. TensorFlow computes the gradients of all inputs of an op; one that does not
     leave the backward pass was not asked for.
 
+    A gradient that the program takes of a variable and gives to nothing may be forgotten, or be
+    one of those of all variables, of which only some are meant to be applied: the rule is then not
+    checked until the variable is declared.
+
     `frozen` lists variables, or patterns such as resnet/*, that are meant to stay.
 
     Parameters and their defaults:

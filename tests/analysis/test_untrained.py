@@ -10,7 +10,7 @@ from towers import gradient, host, on, program, variable
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.analysis.untrained import untrained
+from placement_checks.analysis.untrained import left_unused, untrained
 from placement_checks.core.placement import TRAINABLE
 
 TRAIN = host("train", "NoOp", "^update/a", "^step/add")  # and not b
@@ -173,3 +173,39 @@ def test_the_gradient_of_rows_has_a_shape_of_its_own(kind: str, lost: bool) -> N
     )
 
     assert found(graph) == ([("b", "rows")] if lost else [])
+
+
+def taken(*ops: Op, **more: Any) -> Placement:
+    """A program that took the gradients of both variables, and applies that of a."""
+    names = {name: [gradient(0, name)] for name in "ab"}
+    return program(*ops, gpus=(0,), variables=["a", "b"], step={"taken": names}, **more)
+
+
+ONLY_A = [TRAIN, *(host(f"{name}/b", "NoOp") for name in ("sum", "mean", "update"))]
+BOTH = {TRAINABLE: ["a", "b"]}
+
+
+def test_a_gradient_that_nothing_takes_is_left_unused() -> None:
+    assert list(left_unused(taken(*ONLY_A, collections=BOTH))) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("ops", "trainable"),
+    [
+        pytest.param([], "ab", id="applied"),
+        pytest.param(ONLY_A, "a", id="not to be trained"),
+        pytest.param([*ONLY_A, host("norm", "L2Loss", gradient(0, "b"))], "ab", id="shown"),
+        pytest.param(
+            [*ONLY_A, host("other", "ResourceApplyGradientDescent", "b", "share", "share")],
+            "ab",
+            id="another step feeds it",
+        ),
+    ],
+)
+def test_what_is_not_left_unused(ops: Sequence[Op], trainable: str) -> None:
+    assert list(left_unused(taken(*ops, collections={TRAINABLE: [*trainable]}))) == []
+
+
+def test_a_gradient_that_the_program_did_not_take_is_not_left_unused() -> None:
+    """TensorFlow computes the gradients of all inputs of an op."""
+    assert list(left_unused(two(*ONLY_A))) == []

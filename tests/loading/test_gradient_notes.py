@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
 from placement_checks import Program, place
@@ -138,3 +139,31 @@ def test_a_tape_within_gradients_is_not_an_objective() -> None:
         tf1.gradients(tf.reduce_sum(recomputed(x), name="total"), x)
 
     assert place(Program("train.py:build", build), gpus=1).placement.step.objectives == ["total:0"]
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_the_gradients_that_are_taken_are_noted_by_variable(use_resource: bool) -> None:
+    """Of rows of a table the op that yields their values; of what has no gradient none."""
+
+    def build() -> None:
+        table = tf1.get_variable("table", [8, 4], use_resource=use_resource)
+        w = tf1.get_variable("w", [4, 1], use_resource=use_resource)
+        tf1.get_variable("beside", [], use_resource=use_resource)
+        rows = tf1.nn.embedding_lookup(table, tf1.placeholder(tf.int32, [None]))
+        loss = tf.reduce_mean(tf.tanh(rows @ w))
+        pairs = tf1.train.GradientDescentOptimizer(0.1).compute_gradients(loss)
+        known.update(
+            {
+                variable.op.name: getattr(gradient, "values", gradient)
+                for gradient, variable in pairs
+            }
+        )
+
+    known: dict[str, Any] = {}
+    taken = place(Program("train.py:build", build), gpus=1).placement.step.taken
+
+    assert taken == {name: [known[name].op.name] for name in ("table", "w")}
+
+
+def test_a_tape_notes_them_too() -> None:
+    assert list(trained(by_tape).taken) == ["w"]

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.analysis.untrained import Untrained, is_trained, untrained
+from placement_checks.analysis.untrained import (
+    Untrained,
+    is_trained,
+    left_unused,
+    untrained,
+)
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
@@ -26,6 +31,10 @@ class TrainablesTrained(Rule):
     are no findings. Nor is a variable that another step updates, as of two networks that are
     trained in turn. TensorFlow computes the gradients of all inputs of an op; one that does not
     leave the backward pass was not asked for.
+
+    A gradient that the program takes of a variable and gives to nothing may be forgotten, or be
+    one of those of all variables, of which only some are meant to be applied: the rule is then not
+    checked until the variable is declared.
 
     `frozen` lists variables, or patterns such as resnet/*, that are meant to stay.
     """
@@ -51,10 +60,22 @@ class TrainablesTrained(Rule):
         findings = {each.variable: _finding(placement, each) for each in untrained(placement)}
         for name in _trained_in_reference(evidence):
             findings.setdefault(name, _less_than_reference(evidence, name))
-        return self.verdict(
-            [each for name, each in findings.items() if not is_among(name, self.frozen)],
-            plural(len(trainable), "trainable variable"),
-        )
+        found = [each for name, each in findings.items() if not is_among(name, self.frozen)]
+        unused = [name for name in left_unused(placement) if not is_among(name, self.frozen)]
+        if unused and not found:
+            return self.not_checked(_of_unused(unused))
+        return self.verdict(found, plural(len(trainable), "trainable variable"))
+
+
+def _of_unused(names: Sequence[str]) -> str:
+    """Why nothing is known of variables whose gradients are taken and not used."""
+    several = f"gradients of {names[0]} and {len(names) - 1} more are"
+    which = several if len(names) > 1 else f"gradient of {names[0]} is"
+    return (
+        f"the {which} computed and not applied, and nothing tells whether that is meant; apply "
+        "all, or declare what is meant to stay: "
+        f"--set trainables-trained.frozen={names[0] if len(names) == 1 else 'PATTERN'}"
+    )
 
 
 def _trained_in_reference(evidence: Evidence) -> Iterator[str]:

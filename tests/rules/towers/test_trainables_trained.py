@@ -164,3 +164,36 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
 
     assert verdict == Verdict("trainables-trained", "not-checked", None, ANY)
     assert messages(verdict) == snapshot
+
+
+def unused(*names: str, **parameters: Any) -> Verdict:
+    """Those of three gradients that are taken; only the first goes further."""
+    variables = ["a", "b", "c"]
+    gone = [host(f"{part}/{name}", "NoOp") for part in ("sum", "mean", "update") for name in "bc"]
+    taken = {name: [gradient(0, name), gradient(1, name)] for name in names}
+    collections = {TRAINABLE: variables}
+    graph = program(
+        WITHOUT_B, *gone, variables=variables, collections=collections, step={"taken": taken}
+    )
+    return TrainablesTrained(**parameters).judge(graph)
+
+
+@pytest.mark.parametrize("names", [("b",), ("a", "b", "c")])
+def test_what_a_gradient_was_taken_for_that_nothing_takes_is_not_known(
+    names: Sequence[str], snapshot: SnapshotAssertion
+) -> None:
+    verdict = unused(*names)
+
+    assert verdict == Verdict("trainables-trained", "not-checked", None, ANY)
+    assert messages(verdict) == snapshot
+
+
+def test_a_variable_that_is_declared_to_be_frozen_may_have_such_a_gradient() -> None:
+    assert unused("b", frozen=("b",)).state == "kept"
+    assert unused().state == "kept"
+
+
+def test_what_is_found_is_told_before_what_is_not_known() -> None:
+    graph = two(WITHOUT_B, host("update/b", "NoOp"), variable("c"), trainable=("a", "b", "c"))
+
+    assert objects_of(TrainablesTrained(), graph) == ["b", "c"]
