@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import click
 
 from placement_checks.analysis.traffic import sent
 from placement_checks.analysis.transfers import copies
 from placement_checks.cli.completing import FILE
+from placement_checks.cli.files import written
 from placement_checks.cli.options import (
     ProgramCommand,
     call_settings,
@@ -19,16 +19,18 @@ from placement_checks.cli.options import (
     machine_options,
     program_options,
 )
+from placement_checks.cli.tensorboard import write_for_tensorboard
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
+from placement_checks.core.results import Report
 from placement_checks.logs import Record, text_of
+from placement_checks.report.picture.model import program_data
+from placement_checks.report.picture.page import page
 from placement_checks.report.traffic import render_json, render_text
 from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.util.printable import printable
 from placement_checks.util.progress import shown
 from placement_checks.util.streams import stdout_for_report
-from placement_checks.util.text import plural
 from placement_checks.verification import configuration
 from placement_checks.verification.targets import gather
 
@@ -50,7 +52,10 @@ from placement_checks.verification.targets import gather
     type=FILE,
     help="Write the graph with these devices there, for TensorBoard, instead.",
 )
-@click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text"
+)
+@click.option("--output", metavar="FILE", type=FILE, help="Write to this file.")
 def command(
     target: str,
     gpus: int | None,
@@ -64,14 +69,16 @@ def command(
     rows: int | None,
     tensorboard: str | None,
     output_format: str,
+    output: str | None,
 ) -> int:
     """Print where the placer puts every op.
 
     One op a line, in TensorFlow's words: `name: (Op): device`. With --transfers, one line for
     each pair of devices: how many bytes one step copies from one to the other, in how many copies;
-    and which layer sends how much, for which phase of the step, and at which line. With
-    --tensorboard, the graph is written as an event file in which each op has the device that the
-    placer gave it, so that TensorBoard can colour it by device.
+    and which layer sends how much, for which phase of the step, and at which line. With --format
+    html, one page with a picture of all of it. With --tensorboard, the graph is written as an
+    event file in which each op has the device that the placer gave it, so that TensorBoard can
+    colour it by device.
 
     The exit status is 0, and 2 where the program cannot be placed as it asks, or anything failed.
     """
@@ -79,55 +86,42 @@ def command(
         raise UsageError("--rows", "is for --transfers", "add --transfers, or leave it out")
     if output_format == "json" and not shows_transfers:
         raise UsageError("--format json", "is for --transfers", "add --transfers, or leave it out")
-    if tensorboard is not None and shows_transfers:
-        fix = "leave out --transfers, or print them first"
-        raise UsageError("--tensorboard", "shows no transfers", fix)
-    render = render_json if output_format == "json" else render_text
+    if output_format == "html" and shows_transfers:
+        raise UsageError("--transfers", "is part of the page", "leave it out")
+    if tensorboard is not None and (shows_transfers or output_format == "html"):
+        fix = "leave out the other option, or type the command twice"
+        raise UsageError("--tensorboard", "writes the graph alone", fix)
     call = call_settings(gpus, machine, soft, v1=v1, let=let_of(let), limit=limit, args=args)
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
-    with stdout_for_report(), shown():
-        evidence = gather(target, settings)
-    placement = evidence.placement
-    if not placement.assigned and not placement.refusals:
-        raise InputError(target, str(placement.assigned))
-    if placement.refusals:
-        raise _refused(placement, target)
-    if tensorboard is not None:
-        lines: Iterable[str] = _event_file(evidence, tensorboard)
-    elif shows_transfers:
-        lines = render(placement, sent(placement, copies(placement, rows)))
-    else:
-        lines = (
-            text_of(Record(op.name, op.type, str(op.assigned)))
-            for op in placement.ops.values()
-            if op.assigned is not None
-        )
-    sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
+    with written(output) as stream:
+        with stdout_for_report(), shown():
+            evidence = gather(target, settings)
+        placement = evidence.placement
+        if not placement.assigned and not placement.refusals:
+            raise InputError(target, str(placement.assigned))
+        if placement.refusals:
+            raise _refused(placement, target)
+        if output_format == "html":
+            stream.write(page([program_data(Report(evidence, ()))]))
+        elif tensorboard is not None:
+            _print(stream, write_for_tensorboard(evidence, tensorboard))
+        elif shows_transfers:
+            render = render_json if output_format == "json" else render_text
+            _print(stream, render(placement, sent(placement, copies(placement, rows))))
+        else:
+            _print(stream, _lines(placement))
     return 0
 
 
-def _event_file(evidence: Evidence, folder: str) -> Iterator[str]:
-    """Write the event file, and say what to do with it."""
-    placement = evidence.placement
-    if not evidence.program:
-        raise InputError(
-            placement.program,
-            "is a placement log, which has no graph",
-            "name the program that printed it",
-        )
-    from placement_checks.loading.event_file import write_event_file
+def _print(stream: TextIO, lines: Iterable[str]) -> None:
+    stream.writelines(f"{printable(line)}\n" for line in lines)
 
-    graph_def = evidence.program.graph_def
-    try:
-        file = write_event_file(Path(folder), placement.program, graph_def, placement.ops)
-    except OSError as reason:
-        why = reason.strerror or "cannot be written"
-        raise UsageError(
-            f"--tensorboard {folder}", why, "name a folder that can be written"
-        ) from None
-    devices = {op.assigned for op in placement.ops.values() if op.assigned}
-    yield f"{file}: {plural(len(placement.ops), 'op')} on {plural(len(devices), 'device')}"
-    yield f"tensorboard --logdir {shlex.quote(folder)}"
+
+def _lines(placement: Placement) -> Iterator[str]:
+    """Each op that has a device, in TensorFlow's words."""
+    for op in placement.ops.values():
+        if op.assigned is not None:
+            yield text_of(Record(op.name, op.type, str(op.assigned)))
 
 
 def _refused(placement: Placement, target: str) -> InputError:

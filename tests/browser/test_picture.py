@@ -12,7 +12,7 @@ from reports import broken, finding
 from timings import timeline
 from towers import gradient, host, on, program, split, variable
 
-from placement_checks import Op, Placement, Verdict
+from placement_checks import Op, Placement, Verdict, verify
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
@@ -199,6 +199,18 @@ def test_a_box_tells_its_ops_and_where_they_asked_to_be(opened: Opened) -> None:
     assert "tower_0/fc/w/MatMul MatMul · on CPU:0 · asked for /device:GPU:0" in texts(
         page, "#details li"
     )
+
+
+def test_ops_that_fell_are_missed_where_they_asked_to_be(opened: Opened) -> None:
+    lost = {"fallback_reason": "it has no GPU kernel"}
+    graph = placement(
+        op("words", "StringToHashBucketFast", "/gpu:0", "CPU:0", **lost),
+        op("sum", "AddN", "/gpu:0", "GPU:0", "words"),
+    )
+    page = opened(data_of(graph, verify(graph, only=["no-fallback"]).verdicts[0]))
+
+    assert cells(page) == [["1 ↗ 1 fell to CPU:0"]]
+    assert texts(page, ".host .away") == ["1 op, 1 asked for GPU:0 ✕"]
 
 
 def test_an_arrow_tells_which_layers_it_carries(opened: Opened) -> None:

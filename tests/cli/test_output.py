@@ -23,6 +23,7 @@ COMMANDS = [
     "verify session.log --format json",
     "verify session.log --format html",
     "place session.log",
+    "place session.log --format html",
     "diff session.log session.log",
     "diff session.log session.log --format json",
     "rules",

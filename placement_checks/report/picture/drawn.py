@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.addresses import Addresses, Part, addresses
 from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Placement
 from placement_checks.report.picture.phases import PHASES, Phase
@@ -17,6 +18,7 @@ from placement_checks.report.picture.rows import Rows
 from placement_checks.report.picture.scopes import scopes
 
 _DEEPEST = 3  # scopes of names, where the data flow is not known
+_FEW = 2  # ops
 _NUMBER = re.compile(r"_?\d+$")
 
 
@@ -56,15 +58,17 @@ def _by_flow(placement: Placement) -> Drawn:
         for role, name in (
             ("average", "bring together"),
             ("update", "update"),
+            ("other", "other ops"),
             ("outside", "outside a step"),
         )
     }
     sections = {
         Phase.AVERAGE: roles["average"],
         Phase.UPDATE: roles["update"],
+        Phase.ANY: roles["other"],
         Phase.OUTSIDE: roles["outside"],
     }
-    number = analyse(placement).flow.number
+    number, steps = analyse(placement).flow.number, analyse(placement).updates.steps
     own = {number[name]: row for name, row in layers.items()}
     # A backward pass begins behind the last layer.
     beside = defaultdict(lambda: roles["inputs"])
@@ -74,7 +78,7 @@ def _by_flow(placement: Placement) -> Drawn:
     for op, (part, layer, of) in enumerate(
         zip(found.parts, found.layers, placement.by_number, strict=True)
     ):
-        phase = PHASES[part]
+        phase = Phase.ANY if part == "other" and steps[op] else PHASES[part]
         phases.append(phase)
         if phase is Phase.VARIABLE:
             at.append(own.get(op, roles["update"]))
@@ -113,18 +117,19 @@ def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, 
 
 
 def _by_names(placement: Placement) -> Drawn:
-    """Rows by name scope, where only devices are known; those of towers are one, by their stem."""
+    """Rows by name scope, where only devices are known; scopes of one stem are copies of one."""
     rows = Rows()
     unscoped = rows.section("in no scope")
+    stems = _stems(placement)
     phases, at = [], []
     for op in placement.by_number:
-        *scope, _ = op.name.split("/")
+        first, *scope = op.name.split("/")[:-1] or ("",)
         is_variable = op.type in VARIABLES
         phases.append(Phase.VARIABLE if is_variable else Phase.ANY)
-        stems = [_NUMBER.sub("", name) or name for name in scope[:_DEEPEST]]
-        at.append(rows.of([*stems, op.type], 0 if scope else unscoped))
+        path = (stems[first], *scope[: _DEEPEST - 1], op.type) if first else (op.type,)
+        at.append(rows.of(path, 0 if first else unscoped))
     tree = rows.numbered()
-    roles = dict.fromkeys(("inputs", "average", "update", "outside"), NOWHERE)
+    roles = dict.fromkeys(("inputs", "average", "update", "other", "outside"), NOWHERE)
     return Drawn(
         phases,
         [tree.number[row] for row in at],
@@ -133,3 +138,27 @@ def _by_names(placement: Placement) -> Drawn:
         {"names": tree.names, "parents": tree.parents},
         roles,
     )
+
+
+def _stems(placement: Placement) -> Mapping[str, str]:
+    """What the first scopes are called: by their stem where each has a device of its own.
+
+    So tower_0 and tower_1 line up, and the layers dense and dense_1 are two. Of scopes that hold
+    next to nothing the stem is enough.
+    """
+    on: dict[str, Counter[Device | None]] = defaultdict(Counter)
+    for op in placement.by_number:
+        scope, inside, _ = op.name.partition("/")
+        if inside:
+            on[scope][op.assigned] += 1
+    by_stem: dict[str, list[str]] = defaultdict(list)
+    for scope in on:
+        by_stem[_NUMBER.sub("", scope) or scope].append(scope)
+    stems = {}
+    for stem, scopes_of in by_stem.items():
+        apart = {on[scope].most_common(1)[0][0] for scope in scopes_of}
+        are_copies = len(apart) == len(scopes_of)
+        are_small = all(on[scope].total() <= _FEW for scope in scopes_of)
+        joined = len(scopes_of) > 1 and (are_copies or are_small)
+        stems.update({scope: stem if joined else scope for scope in scopes_of})
+    return stems

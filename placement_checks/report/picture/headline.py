@@ -50,7 +50,8 @@ def headline(report: Report, places: Places) -> Headline:
         state, sentence = "kept", _all_kept(placement, places, kept)
         facts = []
     elif report.verdicts:
-        state, sentence, facts = "not-checked", "Nothing could be checked", []
+        state, facts = "not-checked", []
+        sentence = f"{_placed(placement, places)}: nothing could be checked"
     else:
         state, sentence, facts = "placed", _placed(placement, places), []
     if unchecked and state != "not-checked":

@@ -18,7 +18,7 @@ class Phase(IntEnum):
     AVERAGE = 4
     UPDATE = 5
     OUTSIDE = 6  # of a step
-    ANY = 7  # where only devices are known, as of a log
+    ANY = 7  # nothing is known but its device, as of a log, or what it does in a step
 
 
 PHASES: Mapping[Part, Phase] = {
@@ -41,7 +41,9 @@ PHASES: Mapping[Part, Phase] = {
     "other": Phase.OUTSIDE,
 }
 # What a copy of a value carries, by the part of the op that yields it.
-KINDS: Sequence[str] = ("parameters", "inputs", "activations", "gradients", "updates", "other")
+KINDS: Sequence[str] = (
+    *("parameters", "inputs", "activations", "gradients", "all-reduce", "updates", "other"),
+)
 _KINDS: Mapping[Part, str] = {
     "variable": "parameters",
     "reads": "parameters",

@@ -78,6 +78,8 @@ class Rows:
         begins, hidden = {}, set()
         for start in range(0, len(plain), size):
             members = plain[start : start + size]
+            if len(members) == 1:
+                continue
             self._names.append(f"{self._names[members[0]]} … {self._names[members[-1]]}")
             self._inside.append(members)
             begins[members[0]] = len(self._names) - 1

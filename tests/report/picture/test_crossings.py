@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from pictures import data_of, names, numbers
-from towers import gradient, program
+from towers import gradient, on, program
 
 from placement_checks.report.picture.phases import KINDS
 
@@ -39,6 +39,17 @@ def test_a_copy_of_unknown_size_is_told_as_such() -> None:
     found = copies(data_of(program()))
 
     assert found[gradient(0), "GPU:0", "CPU:0"] == ("gradients", -1, 0)
+
+
+def test_what_gpus_reduce_among_themselves_leaves_each_and_comes_back() -> None:
+    sums = [on(i, f"sum{i}", "NcclAllReduce", gradient(i)) for i in (0, 1)]
+    rule = "ResourceApplyGradientDescent"
+    updates = [on(i, f"update/v{i}/w", rule, f"v{i}/w", "rate", f"sum{i}") for i in (0, 1)]
+    sizes = {f"sum{i}": (4, 2) for i in (0, 1)}
+
+    found = copies(data_of(program(*sums, *updates, mirrored=True, outputs=sizes)))
+
+    assert found == {(f"sum{i}", f"GPU:{i}", f"GPU:{i}"): ("all-reduce", 32, 0) for i in (0, 1)}
 
 
 def test_nothing_is_known_to_be_copied_before_ops_are_placed() -> None:

@@ -13,6 +13,9 @@ LOG = placement(
     op("tower_1/fc/MatMul", "MatMul", assigned="GPU:1"),
     op("w", "VariableV2", assigned="CPU:0"),
     op("1/2/Add", "Add", assigned="GPU:0"),
+    *(op(f"dense{n}/{a}", a, assigned="GPU:0") for n in ("", "_1") for a in ("Add", "Mul", "Neg")),
+    op("truediv/a", "RealDiv", assigned="GPU:0"),
+    op("truediv_1/a", "RealDiv", assigned="GPU:0"),
     requested=Missing("a log has no requests"),
     placer="log",
 )
@@ -46,7 +49,7 @@ def test_rows_come_in_the_order_of_the_step() -> None:
         for name, parent in zip(data["rows"]["names"], data["rows"]["parents"], strict=True)
         if parent == 0
     ]
-    assert top == ["inputs", "z", "a", "bring together", "update", "outside a step"]
+    assert top == ["inputs", "z", "a", "bring together", "update", "other ops", "outside a step"]
 
 
 def test_what_no_step_runs_is_told_apart() -> None:
@@ -55,6 +58,12 @@ def test_what_no_step_runs_is_told_apart() -> None:
     data = data_of(program(built))
 
     assert (column(data, "never", "step"), column(data, "update/w", "step")) == (0, 1)
+
+
+def test_ops_of_a_graph_without_a_loss_are_drawn_all_the_same() -> None:
+    data = data_of(placement(op("a", "MatMul", "/gpu:0", "GPU:0")))
+
+    assert (column(data, "a", "phase"), row_of(data, "a")) == (Phase.ANY, "other ops/MatMul")
 
 
 def test_a_slot_is_in_the_row_of_its_variable() -> None:
@@ -73,6 +82,9 @@ def test_a_slot_is_in_the_row_of_its_variable() -> None:
         ("tower_1/fc/MatMul", "tower/fc/MatMul", Phase.ANY),
         ("w", "in no scope/VariableV2", Phase.VARIABLE),
         ("1/2/Add", "1/2/Add", Phase.ANY),
+        ("dense/Add", "dense/Add", Phase.ANY),
+        ("dense_1/Add", "dense_1/Add", Phase.ANY),
+        ("truediv_1/a", "truediv/RealDiv", Phase.ANY),
     ],
 )
 def test_ops_of_a_log_are_in_rows_by_their_names(name: str, row: str, phase: Phase) -> None:

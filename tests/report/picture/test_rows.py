@@ -67,3 +67,11 @@ def test_a_range_is_called_by_its_first_and_last() -> None:
 
     assert tree[""] == [f"w{start} … w{start + 1}" for start in range(0, 20, 2)]
     assert tree["w18 … w19"] == ["w18", "w19"]
+
+
+def test_what_is_left_over_is_no_range() -> None:
+    rows = Rows()
+    for number in range(19):
+        rows.of([f"w{number}"])
+
+    assert inside(rows.numbered())[""][-2:] == ["w16 … w17", "w18"]

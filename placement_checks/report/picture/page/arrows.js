@@ -5,7 +5,7 @@
 const THICKEST = 11; // px
 const SMALL = 0.003; // of all bytes: below that it is only told
 const TOP = 38, STEP = 25, BUS_STEP = 17, END_STEP = 18; // px
-const UPWARDS = ["gradients", "updates"];
+const UPWARDS = ["gradients", "all-reduce", "updates"];
 
 function drawArrows() {
   const area = byId("arrows"), labels = element("div", "labels");

@@ -2,12 +2,14 @@
 
 function wideBox(row, lane, {tight}) {
   const {counts, program} = state;
-  const phases = [AVERAGE, UPDATE, ANY];
+  const phases = DRAWN_WIDE;
   const {inStep, out} = counts.sum(row, lane[0], phases);
+  const fallen = fallenFrom(row, lane[0], WIDE_PHASES);
   const number = inStep || out;
   const look = !number ? "none" : inStep ? (counts.any(row, lane[0], [ANY]) ? "any" : "update") : "unused";
   const box = element("button", `box cell ${look}`, number ? (tight ? number.toLocaleString("en") : counted(number, "op")) : "–");
-  tells(box, `${groupName(lane)}: ${program.rowPath(row)}`, "", () => counts.ops(row, [lane[0]], phases));
+  if (fallen.length) markFallen(box, inStep, fallen, tight);
+  tells(box, `${groupName(lane)}: ${program.rowPath(row)}`, "", () => counts.ops(row, [lane[0]], phases).concat(fallen));
   return marked(box, row, lane, phases);
 }
 
@@ -16,7 +18,7 @@ function passBox(row, lane, phase, {tight}) {
   const {counts, program} = state;
   const [device] = lane;
   const {inStep, out} = counts.at(row, device, phase);
-  const fallen = phase === FORWARD ? fallenFrom(row, device) : [];
+  const fallen = fallenFrom(row, device, [phase]);
   const box = element("button", `box cell ${phase === FORWARD ? "forward" : "backward"}`);
   const remarks = lane.length > 1 ? [`on each of ${lane.length} alike`] : [];
   if (inStep) box.textContent = tight ? inStep.toLocaleString("en") : counted(inStep, "op");
@@ -28,11 +30,7 @@ function passBox(row, lane, phase, {tight}) {
     box.classList.add("none");
     box.textContent = "–";
   }
-  if (fallen.length) {
-    box.classList.add("away");
-    const where = tally(fallen.map(op => program.label(counts.place[op])), 2).replace(/ ×\d+/g, "");
-    box.textContent = tight ? `${inStep} ↗${fallen.length}` : `${inStep || ""} ↗ ${fallen.length} fell to ${where}`;
-  }
+  if (fallen.length) markFallen(box, inStep, fallen, tight);
   const odd = fallen.length || !inStep && out ? "" : oddness(row, lane, phase);
   if (odd) {
     box.classList.add(inStep ? "odd" : "missing");
@@ -41,6 +39,13 @@ function passBox(row, lane, phase, {tight}) {
   const ops = () => counts.ops(row, [device], [phase]).concat(fallen);
   tells(box, `${groupName(lane)}: ${program.rowPath(row)}, ${PHASE_WORDS[phase]}`, remarks.join("; "), ops);
   return marked(box, row, lane, [phase]);
+}
+
+/** Mark the box where ops asked to be, and say where they are. */
+function markFallen(box, inStep, fallen, tight) {
+  const where = [...new Set(fallen.map(op => state.program.label(state.counts.place[op])))];
+  box.classList.add("away");
+  box.textContent = tight ? `${inStep} ↗${fallen.length}` : `${inStep || ""} ↗ ${fallen.length} fell to ${firstOf(where, 2)}`;
 }
 
 /** Why a box is unlike that of most lanes; "" where it is not. Of two lanes that differ both are. */

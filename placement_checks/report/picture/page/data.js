@@ -4,7 +4,7 @@
 const VARIABLE = 0, READ = 1, FORWARD = 2, BACKWARD = 3, AVERAGE = 4, UPDATE = 5, OUTSIDE = 6, ANY = 7;
 const PHASES = 8;
 const PHASE_WORDS = ["variable", "read", "forward", "backward", "bring together", "update", "outside a step", ""];
-const KINDS = ["parameters", "inputs", "activations", "gradients", "updates", "other"];
+const KINDS = ["parameters", "inputs", "activations", "gradients", "all-reduce", "updates", "other"];
 const TRAINED = 1;
 
 /** `3*5,4` is 3 3 3 3 3 4. */

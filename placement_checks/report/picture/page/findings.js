@@ -66,13 +66,21 @@ function findingItem(finding, at, next) {
   if (follows) item.append(element("span", "small", ` follows from ${follows}`));
   item.append(element("p", "", where ? `${where}: ${message}` : message));
   if (source) item.append(element("pre", "", source));
-  if (others.length) item.append(element("p", "", `and likewise ${firstOf(others, FIRST_NAMES)}`));
+  if (others.length) item.append(...likewise(others));
   if (path.length) item.append(pathOf(path));
   if (figure.length) item.append(element("pre", "figure", figure.join("\n")));
   const isSaidNext = next && next.fix === fix && next.rule === rule;
   if (consequence && !isSaidNext) item.append(element("p", "", consequence));
   if (fix && !isSaidNext) item.append(element("p", "fix", `→ ${fix}`));
   return item;
+}
+
+/** The others of which the same is said: all of them, where they are many when asked for. */
+function likewise(others) {
+  const first = element("p", "", `and likewise ${firstOf(others, FIRST_NAMES)}`);
+  if (others.length <= FIRST_NAMES) return [first];
+  const all = element("p", "", joined(others));
+  return [first, element("details", "", null, element("summary", "", `all ${others.length} others`), all)];
 }
 
 function pathOf(path) {

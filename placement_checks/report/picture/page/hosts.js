@@ -7,8 +7,8 @@ function drawHosts() {
   const {program} = state;
   const devices = program.devices.map((_, at) => at).filter(at => !program.devices[at].gpu && present(at));
   const busy = devices.filter(holdsAnything);
-  const resting = busy.length ? devices.filter(device => !holdsAnything(device)) : [];
-  const named = busy.length ? busy : devices.slice(0, 1);
+  const named = busy.length || gpusOf(program).some(present) ? busy : devices.slice(0, 1);
+  const resting = devices.filter(device => !named.includes(device));
   state.hosts = state.folded || named.length > MANY_HOSTS ? alike(named) : named.map(device => [device]);
   byId("resting").textContent = resting.length
     ? `${firstOf(resting.map(device => program.label(device)), 4)}: no op` : "";
@@ -54,7 +54,7 @@ function hostParts(devices) {
   part("computed here, backward", top.map(row => hostBox(program.rowNames[row], row, devices, [BACKWARD], "backward")));
   part("gradients brought together", [hostBox("", roles.average, devices, [AVERAGE], "update")]);
   part("update", [hostBox("", roles.update, devices, [UPDATE], "update")]);
-  part("ops", top.map(row => hostBox(program.rowNames[row], row, devices, [ANY], "any")));
+  part(program.knows_flow ? "other ops" : "ops", top.map(row => hostBox(row === roles.other ? "" : program.rowNames[row], row, devices, [ANY], "any")));
   part("outside a step", [outsideBox(devices)]);
   return parts;
 }

@@ -115,8 +115,8 @@ function backgrounds(first, last) {
     back.setAttribute("aria-hidden", "true");
     back.style.gridRow = `1 / ${last + 2}`;
     back.style.gridColumn = `${2 + at * 2} / span 2`;
-    if (!isIdle(device)) return [back];
-    const words = element("div", "nothing", null, element("b", "", "nothing"), "no op");
+    if (!isIdle(device) || state.fallen.has(device)) return [back];
+    const words = element("div", "nothing", null, element("b", "", "nothing"), holdsAnything(device) ? "no op in a step" : "no op");
     words.style.gridRow = `${first} / ${Math.max(last + 1, first + 1)}`;
     words.style.gridColumn = back.style.gridColumn;
     return [back, words];
@@ -169,10 +169,10 @@ function shownRows() {
   const gpus = lanes.flat();
   const found = [];
   const walk = (row, depth) => {
-    const has = phases => gpus.some(device => counts.any(row, device, phases));
-    const fallen = gpus.some(device => fallenFrom(row, device).length);
-    if (!has(LANE_PHASES) && !fallen) return;
-    found.push({row, depth, wide: !fallen && !has([FORWARD, BACKWARD])});
+    const has = (drawn, fallen) => gpus.some(device => counts.any(row, device, drawn) || fallenFrom(row, device, fallen).length);
+    const passes = has(PASSES, PASSES);
+    if (!passes && !has(DRAWN_WIDE, WIDE_PHASES)) return;
+    found.push({row, depth, wide: !passes});
     if (state.open.has(row)) for (const each of program.kids[row]) walk(each, depth + 1);
   };
   for (const row of program.top) walk(row, 0);
@@ -182,9 +182,9 @@ function shownRows() {
 /** Whether a row has something that is marked, or that only some of its lanes have. */
 function isBroken({row, wide}) {
   const {counts, lanes} = state;
-  const phases = wide ? [AVERAGE, UPDATE, ANY] : [FORWARD, BACKWARD];
+  const phases = wide ? WIDE_PHASES : PASSES;
   return lanes.some(lane => lane.some(device =>
-    fallenFrom(row, device).length || phases.some(phase => {
+    fallenFrom(row, device, phases).length || phases.some(phase => {
       const key = counts.key(row, device, phase);
       const {inStep, out} = counts.at(row, device, phase);
       return state.bad.has(key) || state.lit.has(key) || (out && !inStep) || oddness(row, lane, phase);
@@ -197,7 +197,7 @@ function rowLine(grid, {row, depth, wide}, layout) {
   rowName(grid, row, depth, layout);
   lanes.forEach((lane, at) => {
     const [device] = lane;
-    if (isIdle(device) && !fallenFrom(row, device).length) return;
+    if (isIdle(device) && !fallenFrom(row, device, wide ? WIDE_PHASES : PASSES).length) return;
     if (wide) {
       grid.put("gridcell", wideBox(row, lane, layout), 2 + at * 2, 2);
       return;

@@ -1,7 +1,9 @@
 // What is shown now. One program at a time is drawn.
 
 const MANY_LANES = 8, MANY_LANES_NARROW = 2;
-const LANE_PHASES = [FORWARD, BACKWARD, AVERAGE, UPDATE, ANY];
+const PASSES = [FORWARD, BACKWARD];
+const WIDE_PHASES = [VARIABLE, READ, AVERAGE, UPDATE, OUTSIDE, ANY]; // which are no part of a pass
+const DRAWN_WIDE = [AVERAGE, UPDATE, ANY];
 
 const state = {
   program: null, // the one that is drawn
@@ -59,10 +61,10 @@ function fallenOps() {
   return found;
 }
 
-/** Those of the fallen ops of a device that are of a row. */
-function fallenFrom(row, device) {
+/** Those of the fallen ops of a device that are of a row, and of some phases. */
+function fallenFrom(row, device, phases) {
   const {program} = state;
-  const inside = op => program.row[op] >= row && program.row[op] < program.rowEnds[row];
+  const inside = op => program.row[op] >= row && program.row[op] < program.rowEnds[row] && phases.includes(program.phase[op]);
   return [...(state.fallen.get(device) || [])].filter(inside);
 }
 

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commands import Run
+from pictures import embedded
+
+LOG = "logs/2.20.0/session.log"
+
+
+@pytest.mark.parametrize("command", ["verify", "place"])
+def test_a_page_shows_every_target(run: Run, fixtures: Path, tmp_path: Path, command: str) -> None:
+    page = tmp_path / "page.html"
+    targets = [fixtures / LOG] * (2 if command == "verify" else 1)
+
+    ran = run(command, *targets, "--format", "html", "--output", page)
+
+    assert not ran.out
+    shown = embedded(page.read_text(encoding="utf-8"))
+    assert [Path(each["program"]).name for each in shown] == ["session.log"] * len(targets)
+    assert [bool(each["rules"]) for each in shown] == [command == "verify"] * len(targets)
+
+
+def test_what_could_not_be_read_is_on_no_page(run: Run) -> None:
+    ran = run("verify", "nowhere.log", "--format", "html")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert "nowhere.log" in ran.err
+
+
+def test_a_page_has_the_transfers_anyway(run: Run, fixtures: Path) -> None:
+    ran = run("place", fixtures / LOG, "--transfers", "--format", "html")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == "placement-checks: --transfers: is part of the page; leave it out\n"
