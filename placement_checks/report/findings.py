@@ -10,27 +10,22 @@ from typing import TypeAlias
 from rich.text import Text
 
 from placement_checks.report.budget import dealt
-from placement_checks.report.console import Fold
 from placement_checks.report.error_bars import picture
 from placement_checks.report.finding_lines import Line, costs, finding_lines, first_lines
-from placement_checks.report.groups import Group
 from placement_checks.report.sections import Section, Sections
 from placement_checks.report.wrapping import wrapped
-from placement_checks.util.text import plural
 
-_Lines: TypeAlias = Iterator[Text | Fold]
+_Lines: TypeAlias = Iterator[Text]
 _HINT = "--all shows them"
-_OPEN = 4  # groups of a rule, on a page
 _TITLE = 2  # lines: the title, and an empty one at the end
 _STYLES = {"headline": "", "detail": "dim", "consequence": "", "fix": "green"}
 
 
 class Extent(Enum):
-    """How much is told: what fits, everything, or everything with the details folded away."""
+    """How much is told: what fits, or everything."""
 
     BRIEF = "brief"
     FULL = "full"
-    FOLDED = "folded"
 
 
 def findings_lines(sections: Sections, extent: Extent, lines: int) -> _Lines:
@@ -43,16 +38,10 @@ def findings_lines(sections: Sections, extent: Extent, lines: int) -> _Lines:
     """
     if extent is Extent.BRIEF:
         yield from _brief(sections, lines)
-    elif extent is Extent.FULL:
+    else:
         for section in (*sections.causes, *sections.consequences):
             yield from _titled(section, _styled(finding_lines(section.groups, everything=True)))
             yield from _picture(section)
-    else:
-        for section in sections.causes:
-            yield from _titled(section, _folded(section.groups))
-            yield from _picture(section)
-        for section in sections.consequences:
-            yield Fold(section.title, [*_folded(section.groups), *_picture(section)])
 
 
 def _brief(sections: Sections, lines: int) -> _Lines:
@@ -124,19 +113,6 @@ def _picture(section: Section) -> Iterator[Text]:
         yield Text(f"{section.rule}, in eps of the largest value", "bold")
         yield from picture(section.figures)
         yield Text()
-
-
-def _folded(groups: Sequence[Group]) -> _Lines:
-    """The first groups in brief, and what that leaves out in folds."""
-    for group in groups[:_OPEN]:
-        yield from _styled(finding_lines([group]))
-        everything = list(_styled(finding_lines([group], everything=True)))
-        if len(group.findings) > 1:
-            yield Fold(f"all {plural(len(group.findings), 'finding')} of this kind", everything)
-    left = groups[_OPEN:]
-    if left:
-        number = plural(sum(len(group.findings) for group in left), "finding")
-        yield Fold(f"{number} more", list(_styled(finding_lines(left, everything=True))))
 
 
 def _styled(lines: Iterator[Line]) -> Iterator[Text]:

@@ -1,4 +1,4 @@
-"""A report as one HTML page: what the terminal shows, and pictures below it."""
+"""A report of times as one HTML page: what the terminal shows, and pictures below it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from placement_checks.report.console import END, FOLD, OPENED
 from placement_checks.util.printable import printable
 
 _WIDTH = 110
@@ -34,8 +33,6 @@ _PAGE = """<!DOCTYPE html>
 body {{ margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: {foreground};
   background: {background}; font-family: system-ui, sans-serif; }}
 pre {{ white-space: pre-wrap; line-height: 1.45; font-size: 0.85rem; }}
-details {{ margin: 0.2rem 0 0.6rem 4ch; }}
-summary {{ cursor: pointer; color: #1e5aa0; }}
 figure {{ margin: 2.5rem 0; }}
 figcaption {{ margin-bottom: 0.75rem; }}
 svg {{ width: 100%; height: auto; }}
@@ -47,12 +44,6 @@ svg {{ width: 100%; height: auto; }}
 </body>
 </html>
 """
-# A line break at the end of a fold would be an empty line of the page.
-_TAGS = {
-    FOLD: "<details><summary>",
-    f"{OPENED}\n": "</summary>",
-    f"{END}\n": "</details>",
-}
 
 
 class Picture(NamedTuple):
@@ -78,8 +69,6 @@ def page(title: str, write: Callable[[Console], None], pictures: Sequence[Pictur
         f"<figure><figcaption>{shown(picture.caption)}</figcaption>\n{picture.svg}\n</figure>"
         for picture in pictures
     )
-    for mark, tag in _TAGS.items():
-        html = html.replace(mark, tag)
     # The first and the last of these marks are the template's; others may be text of the report.
     above, _, below = html.replace("@title@", shown(title), 1).rpartition("@pictures@")
     return above + figures + below

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report
-from placement_checks.report.console import Fold, show
+from placement_checks.report.console import show
 from placement_checks.report.findings import Extent, findings_lines
 from placement_checks.report.grid import grid
 from placement_checks.report.rule_table import names_by_state, rule_table
@@ -66,7 +66,7 @@ def write(
             show(console, Text(part))
 
 
-def _program(report: Report, extent: Extent) -> Iterator[Text | Fold]:
+def _program(report: Report, extent: Extent) -> Iterator[Text]:
     sections = Sections(report.verdicts)
     is_brief = extent is Extent.BRIEF
     head = list(_head(report, _NOTES if is_brief else None))

@@ -22,6 +22,8 @@ from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome_trace import chrome_trace
 from placement_checks.report.findings import Extent
 from placement_checks.report.html import Picture, page
+from placement_checks.report.picture.model import program_data
+from placement_checks.report.picture.page import page as picture_page
 from placement_checks.report.timeline_svg import lanes_svg
 from placement_checks.verification.comparing import compare
 
@@ -74,9 +76,10 @@ FORMS: dict[str, Callable[[], str]] = {
     ),
     "page": lambda: page(
         "\x1b[2J",
-        lambda to: text.write([verify(graph("GPU:0"))], to, Extent.FOLDED),
+        lambda to: text.write([verify(graph("GPU:0"))], to, Extent.FULL),
         [Picture(drawn(), "\x07")],
     ),
+    "picture": lambda: picture_page([program_data(verify(graph("GPU:0")))], "\x1b[2J"),
     "json": lambda: json_report.render([verify(graph("GPU:0"))], []),
     **{format: partial(in_format, format) for format in ("github", "markdown", "sarif", "junit")},
     "json of a difference": lambda: diff.render_json(compare(graph("GPU:0"), graph("CPU:0"))),
