@@ -162,14 +162,26 @@ def _placed(placement: Placement, places: Places) -> str:
 
 def _facts(placement: Placement, places: Places) -> list[str]:
     facts = [f"{plural(len(placement.ops), 'op')}."]
+    where = _trained(placement, places)
+    if where:
+        facts.append(where)
+    return facts
+
+
+def _trained(placement: Placement, places: Places) -> str:
+    """Where the trained variables are; "" where that cannot be said in a few words."""
+    mirrored = layout(placement).mirrored if placement.requested else ()
+    if mirrored:
+        gpus = max(len(group.of) for group in mirrored)
+        return f"{plural(len(mirrored), 'trained variable')}, with a copy on each of {gpus} GPUs."
     trained = placement.collected.get(TRAINABLE, frozenset())
     on = Counter(placement.ops[name].assigned for name in trained if name in placement.ops)
     on.pop(None, None)
-    if 0 < len(on) <= _FEW:
-        where = [
-            f"{places.label(device)}{f' ({on[device]})' if len(on) > 1 else ''}"
-            for device in places.devices
-            if device in on
-        ]
-        facts.append(f"{plural(on.total(), 'trained variable')} on {joined(where)}.")
-    return facts
+    if not 0 < len(on) <= _FEW:
+        return ""
+    where = joined(
+        f"{places.label(device)}{f' ({on[device]})' if len(on) > 1 else ''}"
+        for device in places.devices
+        if device in on
+    )
+    return f"{plural(on.total(), 'trained variable')} on {where}."

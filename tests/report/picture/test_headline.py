@@ -88,3 +88,9 @@ def test_where_the_trained_variables_are_is_a_fact() -> None:
     data = data_of(program(collections={TRAINABLE: ["w"]}), KEPT)
 
     assert "1 trained variable on CPU:0." in data["facts"]
+
+
+def test_mirrored_variables_are_counted_once() -> None:
+    data = data_of(program(mirrored=True, collections={TRAINABLE: ["v0/w"]}), KEPT)
+
+    assert "1 trained variable, with a copy on each of 2 GPUs." in data["facts"]

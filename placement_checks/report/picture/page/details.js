@@ -110,9 +110,11 @@ function showTip(made) {
 function hideTip() { byId("tip").hidden = true; }
 
 function listenForPointing() {
+  let pressed = ""; // where the mouse still is after a click, which has told everything
+  addEventListener("click", event => { pressed = `${event.clientX} ${event.clientY}`; }, true);
   addEventListener("mouseover", event => {
     const over = event.target.closest("[data-tells]");
-    if (over && told.has(over)) showTip(over);
+    if (over && told.has(over) && pressed !== `${event.clientX} ${event.clientY}`) showTip(over);
     else hideTip();
   });
   addEventListener("focusin", event => {

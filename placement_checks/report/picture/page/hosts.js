@@ -40,7 +40,7 @@ function groupName(devices) {
 }
 
 function hostParts(devices) {
-  const {program} = state;
+  const {counts, program} = state;
   const {roles, top} = program;
   const parts = [];
   const part = (title, boxes, look = "") => {
@@ -48,6 +48,7 @@ function hostParts(devices) {
     if (found.length) parts.push(element("div", `part ${look}`, null, element("h4", "", title), element("div", "boxes", null, ...found)));
   };
   const layers = top.filter(row => row !== roles.inputs);
+  if (!counts.variables(0, devices[0]).length) part("reads of variables", [hostBox("", 0, devices, [READ], "variable")]);
   part("inputs", [hostBox("", roles.inputs, devices, [FORWARD], "forward")]);
   for (const [title, boxes] of variableParts(devices)) part(title, boxes, "variables");
   part("computed here, forward", layers.map(row => hostBox(program.rowNames[row], row, devices, [FORWARD], "forward")));
