@@ -63,11 +63,12 @@ def test_what_cannot_be_written_is_said(run: Run, target: str, folder: str, erro
     assert not Path("logs").exists()
 
 
-def test_it_is_not_for_transfers(run: Run) -> None:
-    ran = run("place", "train.py:build", "--tensorboard", "logs", "--transfers")
+@pytest.mark.parametrize("other", ["--transfers", "--format=html"])
+def test_it_writes_nothing_else(run: Run, other: str) -> None:
+    ran = run("place", "train.py:build", "--tensorboard", "logs", other)
 
     assert ran.status == 2
     assert ran.err == (
-        "placement-checks: --tensorboard: shows no transfers; leave out --transfers, or print "
-        "them first\n"
+        "placement-checks: --tensorboard: writes the graph alone; leave out the other option, or "
+        "type the command twice\n"
     )
