@@ -108,3 +108,16 @@ def test_a_variable_without_a_scope_is_a_layer() -> None:
     graph = program(variable("w"))
 
     assert {each.layer for each in sent(graph, copies(graph))} == {"w"}
+
+
+def test_what_ends_in_an_update_is_of_its_variable() -> None:
+    takes = [gradient(0, "b"), gradient(1, "b"), "tower_0/a/MatMul"]
+    graph = program(host("sum/b", "AddN", *takes), variables=["a", "b"])
+
+    assert told(graph)["tower_0/a/MatMul:0 > /device:CPU:0"] == ("average", "b", 0)
+
+
+def test_layers_of_equal_size_come_by_copies() -> None:
+    graph = program(variables=["a/w", "z/w", "z/b"])  # all of unknown size
+
+    assert [each.layer for each in by_layer(sent(graph, copies(graph)))] == ["z", "a"]
