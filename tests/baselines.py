@@ -67,7 +67,7 @@ def renamed(graph: Placement, new_name: Callable[[str], str]) -> Placement:
 def difference(old: Placement, new: Placement, *, exact: bool = False) -> Difference:
     """How one differs from the baseline of another, as if that had been in a file."""
     baseline = parse(render(written(old)), "towers.txt")
-    return compare(baseline, new, "towers.txt", exact=exact)[0]
+    return compare(baseline, new, "towers.txt", exact=exact)
 
 
 def report(old: Placement, new: Placement, *, exact: bool = False) -> str:

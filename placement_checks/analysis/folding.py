@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from placement_checks.analysis.folded_variables import folded
@@ -29,21 +30,28 @@ _PREFERRED: Mapping[str, str] = {
 
 def baseline_of(spread: Spread) -> Baseline:
     """The baseline of a placement, without the versions of what has placed it."""
-    placement = spread.placement
     variables, scopes = folded(spread.variables)
     defaults = _defaults(spread)
+    return replace(
+        summary_of(spread),
+        variables=tuple(variables),
+        folded=tuple(scopes),
+        defaults=defaults,
+        exceptions=_exceptions(spread, defaults),
+        copies=spread.copies,
+    )
+
+
+def summary_of(spread: Spread) -> Baseline:
+    """What a baseline says beside variables, places and copies: enough to compare with one."""
+    placement = spread.placement
     return Baseline(
         placement.program,
         str(placement.machine),
         str(placement.placer),
         placement.soft,
-        variables=tuple(variables),
-        folded=tuple(scopes),
         towers=tuple(spread.towers),
-        defaults=defaults,
-        exceptions=_exceptions(spread, defaults),
         types=_types(spread),
-        copies=spread.copies,
     )
 
 
@@ -63,6 +71,13 @@ def _chosen(part: str, votes: Mapping[str, int]) -> str:
         return votes[place], place == _PREFERRED.get(part), place not in SYMBOLS, place
 
     return max(votes, key=weight)
+
+
+def is_true(place: str, group: Group, site: Site, spread: Spread) -> bool:
+    """Whether a place, as a baseline says it, is true of ops."""
+    if place == TOWER:
+        return group.tower != NONE and spread.towers[group.tower] == site.place
+    return site.is_beside if place == VARIABLE else site.place == place
 
 
 def _true_of(group: Group, site: Site, spread: Spread) -> Iterable[str]:
@@ -91,13 +106,21 @@ def _types(spread: Spread) -> dict[tuple[str, int], Counter[str]]:
 
 def _exceptions(spread: Spread, defaults: Mapping[str, str]) -> dict[Address, dict[str, int]]:
     """What is not at its part's default place, in as few lines as say it."""
+    elsewhere = {
+        (group.part, group.layer, group.type)
+        for group, sites in spread.groups.items()
+        for site in sites
+        if not is_true(defaults[group.part], group, site, spread)
+    }
     by_what: dict[tuple[str, str, str], dict[int, dict[str, int]]] = defaultdict(dict)
     kinds: dict[Hashable, set[str]] = defaultdict(set)
     layers: dict[Hashable, set[str]] = defaultdict(set)
-    for group, sites in spread.groups.items():
+    for group, sites in spread.groups.items() if elsewhere else ():
         what = group.part, spread.name_of(group.layer), group.type
         kinds[what[:2]].add(group.type)
         layers[group.part, group.type].add(what[1])
+        if (group.part, group.layer, group.type) not in elsewhere:
+            continue
         counts: Counter[str] = Counter()
         for site, number in sites.items():
             counts[said(group, site, spread, defaults[group.part])] += number

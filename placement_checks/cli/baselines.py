@@ -86,7 +86,7 @@ class Baselines:
                 "does not exist: this program has no baseline",
                 "write it: the same command with --update",
             )
-        difference, _ = compare(old, placement, str(file))
+        difference = compare(old, placement, str(file))
         difference = with_rules(difference, report.evidence, [settings.policy])
         return replace(report, baseline=difference)
 
@@ -125,7 +125,7 @@ def compared(
     was, now = pages
     if was is not None and now is None:
         evidence = gather(new, settings)
-        difference, _ = compare(was, evidence.placement, old)
+        difference = compare(was, evidence.placement, old)
         difference = with_rules(difference, evidence, [settings.policy])
         render = render_json if output_format == "json" else render_text
         return render(difference), bool(difference)

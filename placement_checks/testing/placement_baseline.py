@@ -86,7 +86,7 @@ class PlacementBaseline:
         from placement_checks.verification.baselines.broken_rules import with_rules
         from placement_checks.verification.baselines.comparing import compare
 
-        difference, _ = compare(old, evidence.placement, shown, exact=self.exact)
+        difference = compare(old, evidence.placement, shown, exact=self.exact)
         if difference:
             difference = with_rules(difference, evidence, [evidence.policy])
             self.why = self._lines(difference)

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from placement_checks.analysis.folding import said
+from placement_checks.analysis.folding import is_true, said
 from placement_checks.analysis.spread import NONE, Group, Site, Spread
 from placement_checks.core.baseline.values import (
     ANY_NUMBER,
     NO_TOWER,
-    TOWER,
-    VARIABLE,
     Address,
     Baseline,
 )
@@ -75,7 +73,7 @@ class Allowed:
             elsewhere = {
                 site: number
                 for site, number in sites.items()
-                if not any(self._is(place, group, site) for place in allowed)
+                if not any(is_true(place, group, site, self.spread) for place in allowed)
             }
             for site, number in elsewhere.items():
                 yield Misplaced(group, site, number, tuple(sorted(allowed)))
@@ -85,12 +83,6 @@ class Allowed:
     def is_known(self, group: Group) -> bool:
         """Whether the baseline has the variable of an address, or it has none."""
         return group.layer == NONE or self.spread.names[group.layer] in self.variables
-
-    def _is(self, place: str, group: Group, site: Site) -> bool:
-        """Whether a place, as the baseline says it, is true of ops."""
-        if place == TOWER:
-            return group.tower != NONE and self.spread.towers[group.tower] == site.place
-        return site.is_beside if place == VARIABLE else site.place == place
 
     def places(self, group: Group) -> Mapping[str, int]:
         """Where ops of an address may be, each with how many."""
@@ -104,7 +96,18 @@ class Allowed:
     def _one_tower_more_or_less(self) -> bool:
         return (len(self.old.towers) < 2) != (len(self.spread.towers) < 2)
 
+    @cached_property
+    def _excepted(self) -> frozenset[tuple[str, str | None]]:
+        """The parts and types of which there are exceptions, so that the others are quick."""
+        return frozenset((address.part, address.type) for address in self.old.exceptions)
+
+    @cached_property
+    def _defaults(self) -> Mapping[str, Mapping[str, int]]:
+        return {part: {place: ANY_NUMBER} for part, place in self.old.defaults.items()}
+
     def _of_part(self, part: str, group: Group) -> Mapping[str, int]:
+        if (part, group.type) not in self._excepted and (part, None) not in self._excepted:
+            return self._defaults.get(part, {})
         tower = self.towers.get(group.tower, NO_TOWER)
         what: list[tuple[str | None, str | None]] = [(None, group.type)]
         if self.is_known(group):
@@ -116,8 +119,7 @@ class Allowed:
                 places = self.old.exceptions.get(Address(part, whose, layer_or_all, kind))
                 if places is not None:
                     return places
-        default = self.old.defaults.get(part)
-        return {} if default is None else {default: ANY_NUMBER}
+        return self._defaults.get(part, {})
 
     def _too_many(
         self, group: Group, sites: Mapping[Site, int], allowed: Mapping[str, int]
@@ -135,7 +137,7 @@ class Allowed:
         for site, number in sites.items():
             place = said(group, site, self.spread, default)
             if place not in allowed:  # a symbol may have come true that was not
-                place = next(each for each in allowed if self._is(each, group, site))
+                place = next(each for each in allowed if is_true(each, group, site, self.spread))
             filled[place] += number
             last[place] = site
         fewer = [place for place in sorted(allowed) if filled[place] < allowed[place]]

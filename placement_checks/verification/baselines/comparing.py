@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from placement_checks.analysis.folding import baseline_of
+from placement_checks.analysis.folding import baseline_of, summary_of
 from placement_checks.analysis.spread import Spread
 from placement_checks.core.baseline.difference import Change, Crossing, Difference
 from placement_checks.core.baseline.values import (
@@ -47,8 +47,8 @@ def _versioned(baseline: Baseline) -> Baseline:
 
 def compare(
     old: Baseline, placement: Placement, name: str = "", *, exact: bool = False
-) -> tuple[Difference, Baseline]:
-    """What differs between a baseline and a placement, and the baseline of the placement.
+) -> Difference:
+    """What differs between a baseline and a placement.
 
     Args:
         old: the baseline.
@@ -60,7 +60,7 @@ def compare(
         InputError: the baseline is of another machine, or nobody assigned devices.
     """
     spread = Spread(placement)
-    new = _versioned(baseline_of(spread))
+    new = _versioned(summary_of(spread))
     name = name or old.program
     if old.machine != new.machine:
         raise InputError(
@@ -70,7 +70,7 @@ def compare(
             f'compare on that machine: --machine "{old.machine}"; or write one for this machine, '
             "in a file of its own",
         )
-    return _Comparison(old, new, spread, exact).difference(name), new
+    return _Comparison(old, new, spread, exact).difference(name)
 
 
 @dataclass
@@ -276,7 +276,7 @@ class _Comparison:
         none = Copies(0, 0, 0)
         grown = [
             Crossing(*pair, self.old.copies.get(pair, none), copies)
-            for pair, copies in self.new.copies.items()
+            for pair, copies in self.spread.copies.items()
             if copies.bytes > self.old.copies.get(pair, none).bytes or pair not in self.old.copies
         ]
         return sorted(grown, key=lambda each: (each.old.bytes - each.new.bytes, each))

@@ -51,10 +51,17 @@ def compared(
     new_there: list[Change] = []
     gone: list[Change] = []
     notes: list[str] = []
-    for scope in dict.fromkeys(each.scope for each in old.folded):
-        was = [each for each in old.folded if each.scope == scope]
-        listed = {each.name for each in old.variables}
-        mine = [v for v in members if scopes[v.name] == scope and v.name not in listed]
+    listed = {each.name for each in old.variables}
+    by_scope: dict[str, list[HeldVariable]] = defaultdict(list)
+    for variable in members:
+        if variable.name not in listed:
+            by_scope[scopes[variable.name]].append(variable)
+    groups: dict[str, list[FoldedScope]] = defaultdict(list)
+    for each in old.folded:
+        groups[each.scope].append(each)
+    told = _told(now)
+    for scope, was in groups.items():
+        mine = by_scope[scope]
         what = f"variables of {scope}/*" if scope else "variables without a scope"
         before, after = sum(each.count for each in was), len(mine)
         if before != after:
@@ -63,11 +70,11 @@ def compared(
         elif len(was) == 1:
             elsewhere = list(_elsewhere(was[0], mine))
             moved += elsewhere
-            if not elsewhere and not _told(was) <= _told(now):
+            if not elsewhere and not _told(was) <= told:
                 notes.append(f"{what} have other forms, or another order")
         elif Counter(_amounts(was)) != Counter((v.place, v.slots) for v in mine):
             moved.append(Change("variable", what, _where(was), _spread(mine)))
-        elif not _told(was) <= _told(now):
+        elif not _told(was) <= told:
             note = "dealt in another order, or others"
             moved.append(Change("variable", what, _where(was), _spread(mine), note=note))
     return moved, new_there, gone, notes

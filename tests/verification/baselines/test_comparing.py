@@ -271,8 +271,8 @@ def test_another_way_of_placing_is_a_note() -> None:
 def test_another_version_is_told_where_anything_differs() -> None:
     old = replace(written(TWO), versions={"placement_checks": "0.1.0", "tensorflow": "2.15.1"})
 
-    same, _ = compare(old, TWO)
-    other, _ = compare(old, moved(TWO, w="/gpu:0"))
+    same = compare(old, TWO)
+    other = compare(old, moved(TWO, w="/gpu:0"))
 
     assert not same.notes
     assert (

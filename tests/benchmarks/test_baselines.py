@@ -1,0 +1,56 @@
+"""What it takes to write a baseline and to compare with it: the same for each op."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from pytest_benchmark.fixture import BenchmarkFixture
+from towers import program
+
+from placement_checks.analysis.addresses import addresses
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.baseline.parsing import parse
+from placement_checks.core.baseline.text import render
+from placement_checks.verification.baselines.comparing import compare, written
+
+SIZES = (1_000, 10_000, 100_000)
+_OPS_A_VARIABLE = 13
+# Building takes 320 to 600 us an op; all of this at most 5 % of 600.
+_MOST = 30.0
+
+_T = TypeVar("_T")
+
+
+def taken(call: Callable[[], _T]) -> tuple[_T, float]:
+    """What it gives, and its CPU seconds: the least of three calls."""
+    times = []
+    for _ in range(3):
+        begin = time.process_time()
+        given = call()
+        times.append(time.process_time() - begin)
+    return given, min(times)
+
+
+def test_it_is_linear_and_a_small_part_of_building(benchmark: BenchmarkFixture) -> None:
+    """The worst case: no two ops of a tower have one address."""
+    each: dict[int, float] = {}
+    for size in SIZES if benchmark.enabled else SIZES[:1]:
+        names = [f"block{number // 50}/w{number}" for number in range(size // _OPS_A_VARIABLE)]
+        graph = program(variables=names)
+        analyse(graph).prepare()
+        begin = time.process_time()
+        addresses(graph)
+        analysed = time.process_time() - begin
+        text, writing = taken(lambda graph=graph: render(written(graph)))
+        found, checking = taken(
+            lambda graph=graph, text=text: compare(parse(text, "page.txt"), graph)
+        )
+        assert not found
+        each[size] = (analysed + writing + checking) / len(graph.ops) * 1e6
+    benchmark.extra_info.update({f"us per op of {size}": time for size, time in each.items()})
+    benchmark.pedantic(lambda: compare(written(graph), graph))
+    if benchmark.enabled:
+        assert each[100_000] < 2 * each[10_000]
+        assert each[100_000] < _MOST
