@@ -15,7 +15,10 @@ from placement_checks.cli.options import (
     machine_options,
     program_options,
 )
+from placement_checks.core.errors import UsageError
 from placement_checks.report.diff import render_json, render_text
+from placement_checks.report.picture.changes import changes_data
+from placement_checks.report.picture.page import page
 from placement_checks.util.progress import shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
@@ -32,7 +35,7 @@ from placement_checks.verification.targets import check_targets, gather
 @click.option(
     "--format",
     "output_format",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
 )
@@ -51,7 +54,8 @@ def command(
     """Compare two placements: of programs, graphs, logs or baselines.
 
     Ops are compared by their names, unless OLD is a baseline: then NEW may have renamed them.
-    Where NEW is one, the page of OLD is compared with it, line by line.
+    Where NEW is one, the page of OLD is compared with it, line by line. With --format html, one
+    page with a picture of NEW, in which what has moved is lit.
 
     The exit status is 0 where every op is on the same device in both, 1 where they differ, and 2
     where anything failed, or where no difference is found and one of them is a log that could not
@@ -61,15 +65,22 @@ def command(
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
     pages = [files.read_target(target) for target in (old, new)]
     check_targets(target for target, page in zip((old, new), pages, strict=True) if page is None)
+    if any(pages) and output_format == "html":
+        raise UsageError(
+            "--format html", "draws ops, and a baseline has none", "compare two programs or logs"
+        )
     if any(pages):
         with stdout_for_report(), shown():
             text, differs = baselines.compared(old, new, pages, settings, output_format)
         click.echo(text)
         return int(differs)
     with stdout_for_report(), shown():
-        difference = compare(gather(old, settings).placement, gather(new, settings).placement)
-    render = render_json if output_format == "json" else render_text
-    click.echo(render(difference))
+        placements = [gather(target, settings).placement for target in (old, new)]
+        difference = compare(*placements)
+    if output_format == "html":
+        click.echo(page([changes_data(difference, *placements)]), nl=False)
+    else:
+        click.echo((render_json if output_format == "json" else render_text)(difference))
     if difference:
         return 1
     return FAILED if difference.unread else 0

@@ -17,6 +17,8 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.core.trace import Trace
+from placement_checks.report.picture.changes import changes_data
+from placement_checks.verification.comparing import compare
 
 Opened = Callable[..., Any]
 
@@ -316,6 +318,28 @@ def test_a_log_is_drawn_by_name_scopes(opened: Opened) -> None:
     assert texts(page, "#lanes [role=rowheader]") == ["▸tower"]
     assert cells(page) == [["2 ops", "2 ops"]]
     assert not texts(page, ".pass")
+
+
+def test_what_has_moved_is_lit_and_missed_where_it_was(opened: Opened) -> None:
+    moved = op("tower_1/fc/w/MatMul", "MatMul", "/gpu:1", "CPU:0", "tower_1/fc/w/read")
+    old, new = sound(), sound(moved)
+
+    page = opened(changes_data(compare(old, new), old, new))
+
+    assert "DIFFERS" in page.locator("h1").inner_text()
+    assert texts(page, "#lanes .away") == ["1 ↗ 1 went to CPU:0"]
+    assert texts(page, ".host .lit") == ["fc 1 op, 1 from GPU:1 ◂1"]
+    assert page.get_by_label("only what differs").is_visible()
+    page.get_by_label("where they were").check()
+    assert texts(page, "#lanes .lit") == ["2 ops ◂1"]
+
+
+def test_what_a_host_has_lost_is_told(opened: Opened) -> None:
+    old, new = sound(), sound(variable("fc/w", at="GPU:0"))
+
+    page = opened(changes_data(compare(old, new), old, new))
+
+    assert texts(page, ".host .away") == ["1 op ↗ GPU:0"]
 
 
 def test_parts_of_a_split_model_are_one_tower(opened: Opened) -> None:

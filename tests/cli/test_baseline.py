@@ -137,6 +137,18 @@ def test_two_baselines_are_compared_by_line(run: Run) -> None:
     assert "+  other: /gpu:0" in as_json["lines"]
 
 
+def test_a_baseline_is_not_drawn(run: Run) -> None:
+    Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
+
+    ran = run("diff", "old.txt", "old.txt", "--format", "html")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        "placement-checks: --format html: draws ops, and a baseline has none; "
+        "compare two programs or logs\n"
+    )
+
+
 def test_marks_of_a_merge_are_an_error(run: Run) -> None:
     page = PAGE.format(tensorflow="2.15.1", place="/cpu:0")
     Path("old.txt").write_text(f"<<<<<<< HEAD\n{page}=======\n{page}>>>>>>> refactor\n")

@@ -34,3 +34,14 @@ def test_a_page_has_the_transfers_anyway(run: Run, fixtures: Path) -> None:
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == "placement-checks: --transfers: is part of the page; leave it out\n"
+
+
+def test_a_page_shows_how_two_placements_differ(run: Run, fixtures: Path, tmp_path: Path) -> None:
+    log, other = fixtures / LOG, tmp_path / "other.log"
+    other.write_text(log.read_text().replace("device:CPU:0", "device:CPU:1"))
+
+    ran = run("diff", log, other, "--format", "html")
+
+    (shown,) = embedded(ran.out)
+    assert (ran.status, shown["state"]) == (1, "differs")
+    assert shown["findings"][0]["rule"] == "moved"

@@ -20,11 +20,16 @@ from placement_checks.report.text import conditions, run_conditions
 from placement_checks.util.printable import printable
 
 
-def program_data(report: Report) -> dict[str, Any]:
-    """All that the page shows of one program; without verdicts, of one that was only placed."""
+def program_data(report: Report, before: Placement | None = None) -> dict[str, Any]:
+    """All that the page shows of one program; without verdicts, of one that was only placed.
+
+    Args:
+        report: of the program.
+        before: an earlier placement of it, to show where its ops were.
+    """
     evidence = report.evidence
     placement = evidence.placement
-    places = Places(evidence)
+    places = Places(evidence, before)
     knows_flow = bool(placement.requested)
     number = {name: at for at, name in enumerate(placement.ops)}
     at = drawn(placement)

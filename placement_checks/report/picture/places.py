@@ -9,15 +9,22 @@ from typing import Any
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.placement import Placement
 
 NOWHERE = -1
 
 
 class Places:
-    """The devices, numbered: those of the machine, and then others that are asked for."""
+    """The devices, numbered: those of the machine, and then others that are asked for.
 
-    def __init__(self, evidence: Evidence) -> None:
+    Args:
+        evidence: of the program.
+        before: an earlier placement of it.
+    """
+
+    def __init__(self, evidence: Evidence, before: Placement | None = None) -> None:
         self._placement = evidence.placement
+        self._before = before
         self._trace = evidence.trace
         machine = self._placement.machine
         self._machine = machine
@@ -33,6 +40,11 @@ class Places:
         views: dict[str, Sequence[int]] = {}
         if self._placement.assigned:
             views["assigned"] = self._all(op.assigned for op in ops)
+        if self._before is not None:
+            was = self._before.ops
+            views["before"] = self._all(
+                was[op.name].assigned if op.name in was else None for op in ops
+            )
         if self._placement.requested:
             asked = {kind.requested: self._asked(kind.requested) for kind in self._placement.kinds}
             views["requested"] = self._all(asked[op.requested] for op in ops)

@@ -60,7 +60,9 @@ function hostBox(words, row, devices, phases, look) {
   const strangers = [...state.fallen.values()].flatMap(each => [...each]).filter(op => isHere(op, row, device, phases));
   if (strangers.length) {
     box.classList.add("away");
-    box.append(`, ${strangers.length} asked for ${tally(strangers.map(op => state.program.label(state.program.places.requested[op])), 2)}`);
+    const {before, requested} = state.program.places;
+    const others = tally(strangers.map(op => state.program.label((before || requested)[op])), 2);
+    box.append(`, ${strangers.length} ${before ? "from" : "asked for"} ${others}`);
   }
   tells(box, `${state.program.label(device)}: ${words || state.program.rowPath(row) || PHASE_WORDS[phases[0]]}`, "", ops);
   return marked(box, row, devices, phases);

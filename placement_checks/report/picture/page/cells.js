@@ -44,8 +44,9 @@ function passBox(row, lane, phase, {tight}) {
 /** Mark the box where ops asked to be, and say where they are. */
 function markFallen(box, inStep, fallen, tight) {
   const where = [...new Set(fallen.map(op => state.program.label(state.counts.place[op])))];
+  const went = state.program.places.before ? "went" : "fell";
   box.classList.add("away");
-  box.textContent = tight ? `${inStep} ↗${fallen.length}` : `${inStep || ""} ↗ ${fallen.length} fell to ${firstOf(where, 2)}`;
+  box.textContent = tight ? `${inStep} ↗${fallen.length}` : `${inStep || ""} ↗ ${fallen.length} ${went} to ${firstOf(where, 2)}`;
 }
 
 /** Why a box is unlike that of most lanes; "" where it is not. Of two lanes that differ both are. */

@@ -86,11 +86,12 @@ function evidenceOf(op) {
   const {program} = state;
   const asked = program.requestOf(op);
   const on = view => (program.places[view] && program.places[view][op] >= 0 ? program.label(program.places[view][op]) : "");
-  const assigned = on("assigned"), executed = on("executed");
+  const assigned = on("assigned"), executed = on("executed"), before = on("before");
   const facts = [];
   if (assigned) facts.push(`on ${assigned}`);
   if (asked && on("requested") !== assigned) facts.push(`asked for ${asked}`);
   if (!asked && program.places.requested) facts.push("asked for no device");
+  if (before && before !== assigned) facts.push(`was on ${before}`);
   if (executed && executed !== assigned) facts.push(`ran on ${executed}`);
   return facts;
 }

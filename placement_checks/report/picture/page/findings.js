@@ -41,10 +41,13 @@ function tellRule(name) {
 function drawFindings() {
   const {findings} = state.program;
   const number = findings.reduce((sum, each) => sum + 1 + each.others.length, 0);
+  const differs = state.program.state === "differs";
+  const noun = differs ? "difference" : "finding";
+  byId("only-what").textContent = differs ? "differs" : "is broken";
   document.body.classList.toggle("clean", !number);
   byId("only").parentNode.hidden = !number;
   const area = byId("findings");
-  area.replaceChildren(element("h2", "", number ? counted(number, "finding") : "No findings"));
+  area.replaceChildren(element("h2", "", number ? counted(number, noun) : `No ${noun}s`));
   const told = new Map();
   findings.forEach((finding, at) => {
     const before = told.get(finding.rule) || 0;

@@ -57,6 +57,7 @@ function hostParts(devices) {
   part("update", [hostBox("", roles.update, devices, [UPDATE], "update")]);
   part(program.knows_flow ? "other ops" : "ops", top.map(row => hostBox(row === roles.other ? "" : program.rowNames[row], row, devices, [ANY], "any")));
   part("outside a step", [outsideBox(devices)]);
+  part("no longer here", [goneBox(devices)]);
   return parts;
 }
 
@@ -94,6 +95,16 @@ function byLayer(variables, devices) {
   }
   const words = row => (row === program.roles.update || row === program.roles.outside ? "other" : program.rowNames[row]);
   return [...rows].sort(([one], [other]) => one - other).map(([row, of]) => variableBox(words(row), row, devices, of));
+}
+
+/** What was on a host before, and where it went; null where nothing did. */
+function goneBox([device]) {
+  const {counts, fallen, program} = state;
+  const ops = [...(fallen.get(device) || [])];
+  if (!ops.length) return null;
+  const where = [...new Set(ops.map(op => program.label(counts.place[op])))];
+  const box = element("button", "box away", `${counted(ops.length, "op")} ↗ ${firstOf(where, 3)}`);
+  return tells(box, `${program.label(device)}: no longer here`, "", () => ops);
 }
 
 function outsideBox(devices) {

@@ -1,7 +1,7 @@
 // What is on the page, and what is drawn again when something changes.
 
-const WORDS_OF_STATES = {broken: "✕ BROKEN", kept: "✓ KEPT", "not-checked": "? NOT CHECKED", placed: ""};
-const WORDS_OF_VIEWS = {assigned: "assigned by TensorFlow", requested: "asked for", executed: "where they ran"};
+const WORDS_OF_STATES = {broken: "✕ BROKEN", kept: "✓ KEPT", "not-checked": "? NOT CHECKED", differs: "≠ DIFFERS", placed: ""};
+const WORDS_OF_VIEWS = {assigned: "assigned by TensorFlow", requested: "asked for", executed: "where they ran", before: "where they were"};
 
 const programs = [...document.querySelectorAll("script.program")].map(each => each.textContent);
 const unpacked = new Map();
@@ -33,7 +33,14 @@ function showProgram(number) {
   drawViews();
   drawFoldButton();
   drawTimeline();
-  drawPicture();
+  if (program.state === "differs") lightChanges(program);
+  else drawPicture();
+}
+
+/** All that has moved, or is new, is lit from the start. */
+function lightChanges({findings}) {
+  const ops = findings.flatMap(each => each.ops);
+  light(ops, `${counted(ops.length, "op")} lit`);
 }
 
 function copiedText({copies}) {
@@ -116,7 +123,8 @@ function drawLegend() {
   items.push(item("variable", "●○", "variables: trained, other"));
   if (program.knows_step) items.push(item("unused", "(5)", "built, but not in a step"));
   if (document.querySelector("#lanes .odd, #lanes .missing")) items.push(item("odd", "3", "not as on other GPUs"));
-  if (program.findings.length) items.push(item("bad", "3 ✕", "broken"));
+  if (program.state === "differs") items.push(item("lit", "3 ◂2", "moved or new"), item("away", "↗ 2", "were here"));
+  else if (program.findings.length) items.push(item("bad", "3 ✕", "broken"));
   for (const {name} of arrows.shown) {
     const arrow = drawn("svg", "", {viewBox: "0 0 34 10", "aria-hidden": "true"},
       drawn("path", `wire ${name}`, {d: "M0 5H26", "stroke-width": 4}), drawn("path", `tip ${name}`, {d: "M24 0L34 5L24 10z"}));

@@ -44,15 +44,16 @@ function gpusOf(program) {
   return program.devices.map((_, at) => at).filter(at => program.devices[at].gpu);
 }
 
-/** By the device that they asked for, the ops that `no-fallback` names, which lie elsewhere. */
+/** The ops that are missed on a device: those that `no-fallback` names, or that were there before. */
 function fallenOps() {
   const found = new Map();
   const {program} = state;
-  if (state.view !== "assigned" || !program.places.requested) return found;
+  const {before, requested} = program.places;
+  if (state.view !== "assigned" || !(before || requested)) return found;
   for (const {rule, ops} of program.findings) {
-    if (rule !== "no-fallback") continue;
+    if (rule !== (before ? "moved" : "no-fallback")) continue;
     for (const op of ops) {
-      const asked = program.places.requested[op];
+      const asked = (before || requested)[op];
       if (asked < 0 || asked === program.places.assigned[op]) continue;
       if (!found.has(asked)) found.set(asked, new Set());
       found.get(asked).add(op);
