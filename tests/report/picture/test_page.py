@@ -59,6 +59,9 @@ def test_names_that_look_like_markup_are_data() -> None:
 
     html = page([data_of(graph, broken(HOSTILE, finding(HOSTILE, message=HOSTILE)))], HOSTILE)
 
+    raw = re.findall(r'<script type="application/json"[^>]*>(.*)</script>', html)
+    assert len(raw) == 2
+    assert not set("<>&\u2028\u2029") & set("".join(raw))
     assert Reader(html).tags == plain
     (data,) = embedded(html)
     assert data["findings"][0]["message"] == HOSTILE.replace("\u2028", "\\u2028")
