@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from placement_checks.analysis.homes import tower_device
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import NO_COMPUTATION
@@ -26,7 +27,7 @@ def without_loss(
     if len(gpus) < 2 or not _is_built_for_each(placement, single, len(gpus)):
         return []
     computing = _computing(placement)
-    idle = [gpu for gpu in gpus if not any(gpu.matches(device) for device in computing)]
+    idle = [gpu for gpu in gpus if gpu not in computing]
     return idle if len(idle) < len(gpus) else []
 
 
@@ -83,17 +84,26 @@ def _reads(placement: Placement) -> Iterator[tuple[str, int]]:
             yield name, len(forward)
 
 
-def _computing(placement: Placement) -> set[Device]:
-    """The GPUs that compute with variables, or what examples have part in on the way to a loss.
+def _computing(placement: Placement) -> set[Device | None]:
+    """The devices of what computes with variables, or with examples on the way to a loss.
 
-    An op that works for no GPU counts for the device that it was put on.
+    Ops that work for another GPU than they ask for are left out: others there take their values.
     """
     analysis = analyse(placement)
-    found = {gpu.device for gpu in analysis.reads_by_gpu.gpus}
     behind = analysis.flow.ancestors(_losses(placement))
-    for op, kind in enumerate(analysis.flow.types):
-        if behind[op] and analysis.examples[op] and kind not in NO_COMPUTATION:
-            device = analysis.homes[op] or placement.by_number[op].assigned
-            if device is not None:
-                found.add(device)
-    return found
+    computing = {
+        op
+        for readers in analysis.reads_by_gpu.readers.values()
+        for op in readers
+        if analysis.homes[op] is not None
+    }
+    computing |= {
+        op
+        for op, kind in enumerate(analysis.flow.types)
+        if behind[op] and analysis.examples[op] and kind not in NO_COMPUTATION
+    }
+    return {
+        placement.by_number[op].assigned
+        for op in computing
+        if analysis.homes[op] in (None, tower_device(placement.by_number[op].requested))
+    }

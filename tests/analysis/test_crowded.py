@@ -92,6 +92,10 @@ def test_what_is_looked_up_beside_a_variable_is_of_its_tower() -> None:
             ],
             id="an op that asks for nothing",
         ),
+        pytest.param(
+            [op("tower_1/loss", "Mean", "/gpu:2", "GPU:1", "tower_1/w/MatMul")],
+            id="an op that asks for a GPU which is not there",
+        ),
     ],
 )
 def test_a_gpu_with_a_part_of_a_loss_computes(changes: Sequence[Op]) -> None:

@@ -66,5 +66,5 @@ def test_the_norm_of_gradients_is_none() -> None:
     assert _losses(build) == ("perplexity:0",)
 
 
-def _losses(build: Callable[..., object]) -> Sequence[str]:
+def _losses(build: Callable[[], object]) -> Sequence[str]:
     return place(build).placement.step.losses

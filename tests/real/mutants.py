@@ -35,7 +35,6 @@ class Mutant(NamedTuple):
     new: str
     rule: str  # that must name the mistake
     said: str = ""  # by a finding of that rule, and by none of the program as it is
-    missed: str = ""  # why that rule does not name it yet
 
     def __str__(self) -> str:
         return f"{self.program}: {self.mistake}"
@@ -301,7 +300,6 @@ MUTANTS = (
         "device = devices[0] if devices is not None",
         "no-idle-device",
         "GPU:1",
-        missed="the other GPU has variables still, and averages and applies their gradients",
     ),
     Mutant(
         "EAST",

@@ -185,7 +185,7 @@ PROGRAMS = (
             "TENSORPACK_DATASET": "{root}/examples/ResNet/tensorpack_data",
         },
         broken="variables-on-host averaging-on-host",
-        packages=("msgpack_numpy", "psutil", "tabulate", "termcolor", "tqdm", "zmq"),
+        packages=("cv2", "msgpack_numpy", "psutil", "tabulate", "termcolor", "tqdm", "zmq"),
     ),
     Program(
         name="train_image_classifier",
