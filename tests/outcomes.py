@@ -7,8 +7,8 @@ from typing import Any
 
 from placement_checks.core.baseline.difference import Change, Difference
 from placement_checks.core.results import Report
-from placement_checks.report.formats import WRITERS
-from placement_checks.report.outcome import Outcome
+from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.formats.writers import WRITERS
 
 HOSTILE = "w|`</b>\x1b[2J\n::error::@you #1 https://x.y &amp; [a](1) \u202e\x00"
 

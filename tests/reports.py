@@ -12,8 +12,8 @@ from rich.console import Console
 from placement_checks import Finding, Verdict
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report
-from placement_checks.report.findings import Extent
-from placement_checks.report.text import write
+from placement_checks.report.text.findings import Extent
+from placement_checks.report.text.writing import write
 
 
 def finding(object: str, **more: Any) -> Finding:

@@ -112,8 +112,8 @@ def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
     format = _format(arguments)
     if format is not None:
         with contextlib.suppress(Exception):  # the line on stderr is printed all the same
-            from placement_checks.report.formats import WRITERS
-            from placement_checks.report.outcome import Outcome
+            from placement_checks.report.formats.outcome import Outcome
+            from placement_checks.report.formats.writers import WRITERS
 
             WRITERS[format](Outcome([], [error]), sys.stdout)
             sys.stdout.flush()

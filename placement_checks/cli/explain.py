@@ -19,9 +19,9 @@ from placement_checks.cli.options import (
 )
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import UsageError
-from placement_checks.report import explanation
-from placement_checks.report.explained_device import explained_device
-from placement_checks.report.explained_op import explained_op
+from placement_checks.report.text import explanation
+from placement_checks.report.text.explained_device import explained_device
+from placement_checks.report.text.explained_op import explained_op
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import RULES
 from placement_checks.util.printable import printable

@@ -24,9 +24,9 @@ from placement_checks.core.errors import PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
-from placement_checks.report.findings import Extent
-from placement_checks.report.formats import WRITERS
-from placement_checks.report.outcome import Outcome
+from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.formats.writers import WRITERS
+from placement_checks.report.text.findings import Extent
 from placement_checks.util.progress import counted, shown
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from placement_checks.core.timing import Loop, Timing
-from placement_checks.report.console import show
 from placement_checks.report.json import versions, written
+from placement_checks.report.text.console import show
 from placement_checks.util.text import plural
 
 SCHEMA = 2

@@ -9,7 +9,7 @@ from placement_checks.analysis.traffic import PHASES, LayerTraffic, Phase, Sent,
 from placement_checks.analysis.transfers import Copied, transfers
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.report.json import versions, written
-from placement_checks.report.wrapping import shortened
+from placement_checks.report.text.wrapping import shortened
 
 _SCHEMA = 1
 _LAYERS = 16  # rows of the table, and with the pairs of devices a screen

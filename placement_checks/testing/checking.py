@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import NOT_ASKED, Placement
 from placement_checks.core.results import Report, Verdict
-from placement_checks.report.budget import dealt
-from placement_checks.report.finding_lines import costs, finding_lines, first_lines
 from placement_checks.report.groups import grouped
 from placement_checks.report.sections import Sections
+from placement_checks.report.text.budget import dealt
+from placement_checks.report.text.finding_lines import costs, finding_lines, first_lines
 from placement_checks.testing import running_test
 from placement_checks.testing.naming import program_name
 from placement_checks.util.printable import printable

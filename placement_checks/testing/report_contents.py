@@ -11,8 +11,8 @@ from rich.console import Console
 
 from placement_checks.core.results import Report
 from placement_checks.report import json as json_report
-from placement_checks.report import text as text_report
 from placement_checks.report.picture.page import page
+from placement_checks.report.text import writing
 from placement_checks.testing.carried import Judged
 
 _EMPTY_PAGE = """<!DOCTYPE html>
@@ -48,7 +48,7 @@ def contents(tests: Mapping[str, Judged], suffix: str) -> str:
         _named(report, name) for name, test in sorted(tests.items()) for report in test.reports
     ]
     text = StringIO()
-    text_report.write(reports, Console(file=text))
+    writing.write(reports, Console(file=text))
     return text.getvalue()
 
 

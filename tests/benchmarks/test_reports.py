@@ -13,8 +13,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from reports import broken, finding, report
 from rich.console import Console
 
-from placement_checks.report.findings import Extent
-from placement_checks.report.text import write
+from placement_checks.report.text.findings import Extent
+from placement_checks.report.text.writing import write
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

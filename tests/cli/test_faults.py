@@ -86,13 +86,13 @@ STAGES = {
     "placement_checks.run.pair.runnable": "gradients-equal",
 }
 WRITERS = {
-    "text": "placement_checks.report.text.write",
+    "text": "placement_checks.report.text.writing.write",
     "json": "placement_checks.report.json.render",
-    "html": "placement_checks.report.formats.page",
-    "markdown": "placement_checks.report.markdown.ranked",
-    "github": "placement_checks.report.github.ranked",
-    "sarif": "placement_checks.report.sarif.versions",
-    "junit": "placement_checks.report.junit.Repository",
+    "html": "placement_checks.report.formats.writers.page",
+    "markdown": "placement_checks.report.formats.markdown.ranked",
+    "github": "placement_checks.report.formats.github.ranked",
+    "sarif": "placement_checks.report.formats.sarif.versions",
+    "junit": "placement_checks.report.formats.junit.Repository",
 }
 
 

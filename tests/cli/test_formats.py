@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from commands import Run
 
-from placement_checks.report.formats import WRITERS
+from placement_checks.report.formats.writers import WRITERS
 
 FORMATS = list(WRITERS)
 BEGINS = {

@@ -16,14 +16,15 @@ from placement_checks import Placement, assert_rules, assert_variables_on_host, 
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.logs import Log, Record
-from placement_checks.report import diff, log, text
+from placement_checks.report import diff, log
 from placement_checks.report import json as json_report
 from placement_checks.report import timing as timing_report
 from placement_checks.report.chrome_trace import chrome_trace
-from placement_checks.report.findings import Extent
 from placement_checks.report.html import Picture, page
 from placement_checks.report.picture.model import program_data
 from placement_checks.report.picture.page import page as picture_page
+from placement_checks.report.text import writing
+from placement_checks.report.text.findings import Extent
 from placement_checks.report.timeline_svg import lanes_svg
 from placement_checks.verification.comparing import compare
 
@@ -67,7 +68,7 @@ def in_format(format: str) -> str:
 
 FORMS: dict[str, Callable[[], str]] = {
     "text": lambda: console_text(
-        lambda to: text.write([verify(graph("GPU:0"))] * 2, to, Extent.FULL)
+        lambda to: writing.write([verify(graph("GPU:0"))] * 2, to, Extent.FULL)
     ),
     "diff": lambda: diff.render_text(compare(graph("GPU:0", "a\rb"), graph("CPU:0"))),
     "log": of_logs,
@@ -76,7 +77,7 @@ FORMS: dict[str, Callable[[], str]] = {
     ),
     "page": lambda: page(
         "\x1b[2J",
-        lambda to: text.write([verify(graph("GPU:0"))], to, Extent.FULL),
+        lambda to: writing.write([verify(graph("GPU:0"))], to, Extent.FULL),
         [Picture(drawn(), "\x07")],
     ),
     "picture": lambda: picture_page([program_data(verify(graph("GPU:0")))], "\x1b[2J"),
@@ -100,7 +101,7 @@ def test_names_are_shown_and_do_nothing(form: str) -> None:
 def test_a_line_with_a_name_of_ours_keeps_its_colours() -> None:
     file = StringIO()
     console = Console(file=file, force_terminal=True)
-    text.write([verify(graph("GPU:0", "train.py:build"), only=["variables-on-host"])], console)
+    writing.write([verify(graph("GPU:0", "train.py:build"), only=["variables-on-host"])], console)
 
     lines = file.getvalue().splitlines()
     assert any("BROKEN" in line and "\x1b[1;31m" in line for line in lines)

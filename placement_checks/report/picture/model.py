@@ -16,7 +16,7 @@ from placement_checks.report.picture.places import Places
 from placement_checks.report.picture.steps import step_data
 from placement_checks.report.picture.told import findings_told, rules_told
 from placement_checks.report.picture.variables import variables_data
-from placement_checks.report.text import conditions, run_conditions
+from placement_checks.report.text.writing import conditions, run_conditions
 from placement_checks.util.printable import printable
 
 

@@ -91,7 +91,7 @@ def _shown(data: Any) -> Any:
 
 @cache
 def _asset(name: str) -> str:
-    return (files(__package__) / "page" / name).read_text(encoding="utf-8")
+    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 from placement_checks.core.devices import Device
 from placement_checks.core.results import Report
-from placement_checks.report import error_bars
 from placement_checks.report.groups import Group
 from placement_checks.report.picture.places import Places
 from placement_checks.report.sections import Section, Sections
-from placement_checks.report.source_text import source_text
+from placement_checks.report.text import error_bars
+from placement_checks.report.text.source_text import source_text
 
 _NOT_FOUND = -1
 _OTHERS = re.compile(r",? which ")  # what follows tells of other devices than those at fault

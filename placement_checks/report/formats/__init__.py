@@ -1,0 +1,1 @@
+"""A report for other programs: GitHub, code scanning, JUnit viewers, comments."""

@@ -1,0 +1,148 @@
+"""A report as a comment on a pull request: at most 40 lines of Markdown, whatever it holds.
+
+All that comes from a program stands in HTML, where no letter of it is a mark of Markdown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import TextIO
+
+from placement_checks.core.errors import PlacementError
+from placement_checks.core.results import Report
+from placement_checks.report.baseline import render_text
+from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.formats.ranking import Ranked, ranked
+from placement_checks.report.sections import Sections
+from placement_checks.report.text.source_text import source_text
+from placement_checks.report.text.telling import sentences, told
+from placement_checks.report.text.titles import summary, title
+from placement_checks.util.text import joined, plural
+
+_PROGRAMS = 8  # rows of the table
+_GROUPS = 10
+_OTHERS = 3  # of each other kind of line
+_LONGEST = 300  # letters of a sentence: GitHub takes 65,536 of a comment
+_LONGEST_CHANGE = 120  # of what is elsewhere
+# What GitHub makes a link, a formula or :smile: of, in HTML too, unless something invisible is
+# behind its first letter.
+_SPECIAL = re.compile(r"[@#$]|:(?=//|[\w+-]+:)|w(?=ww\.)|G(?=H-)")
+_INVISIBLE = "\u200b"
+_MARKS = frozenset("|`*_\\[]~!")
+
+
+def write(outcome: Outcome, stream: TextIO) -> None:
+    """Write the count, a table of the programs, the findings in folds, and what to do next."""
+    stream.write("".join(f"{line}\n" for line in _lines(outcome)))
+
+
+def _lines(outcome: Outcome) -> Iterator[str]:
+    reports = outcome.reports
+    fails = bool(outcome.errors) or any(map(outcome.fails, reports))
+    yield f"**placement_checks: {'failed' if fails else 'passed'}.** {summary(reports)}"
+    yield from _table(reports)
+    yield from _folds(outcome)
+    if outcome.next_step is not None:
+        yield ""
+        yield _inline(_text(outcome.next_step))
+
+
+def _table(reports: Sequence[Report]) -> Iterator[str]:
+    """A row for each program: those with most broken rules, if there are too many."""
+    if not reports:
+        return
+    first = sorted(reports, key=lambda report: -report.count("broken"))[:_PROGRAMS]
+    rows = [each for each in reports if any(each is report for report in first)]
+    yield ""
+    yield "| program | broken | kept | not checked |"
+    yield "|---|---|---|---|"
+    for report in rows:
+        broken = [verdict.rule for verdict in report.verdicts if verdict.state == "broken"]
+        counts = f"{report.count('kept')} | {report.count('not-checked')}"
+        yield f"| {_inline(_code(title(report)))} | {_inline(_rules(broken))} | {counts} |"
+    if left := len(reports) - len(rows):
+        yield f"| and {plural(left, 'program')} more | | | |"
+
+
+def _rules(names: Sequence[str]) -> str:
+    return _text(", ".join(names)) or "none"
+
+
+def _folds(outcome: Outcome) -> Iterator[str]:
+    """One line each; without an empty one between them, GitHub reads all as one piece of HTML."""
+    groups = ranked(outcome.reports)
+    lines = [
+        *_some([_failure(error) for error in outcome.errors], "error"),
+        *(_fold(each, is_open=not number) for number, each in enumerate(groups[:_GROUPS])),
+    ]
+    if left := sum(len(each.group.findings) for each in groups[_GROUPS:]):
+        lines.append(f"<p>and {plural(left, 'finding')} more</p>")
+    lines += _some([_moved(report) for report in outcome.reports if report.baseline], "baseline")
+    following = [
+        f"<p>{_text(section.title)}</p>"
+        for report in outcome.reports
+        for section in Sections(report.verdicts).consequences
+    ]
+    lines += _some(following, "rule")
+    verdicts = [verdict for report in outcome.reports for verdict in report.verdicts]
+    unchecked = dict.fromkeys(each.rule for each in verdicts if outcome.must_be_checked(each))
+    if unchecked:
+        lines.append(f"<p>not checked, which is a failure here: {_text(joined(unchecked))}</p>")
+    if lines:
+        yield ""
+        yield from lines
+
+
+def _some(lines: Sequence[str], noun: str) -> list[str]:
+    left = len(lines) - _OTHERS
+    return [*lines[:_OTHERS], *([f"<p>and {plural(left, noun)} more</p>"] if left > 0 else [])]
+
+
+def _failure(error: PlacementError) -> str:
+    return f"<p><b>error</b>: {_text(str(error))}</p>"
+
+
+def _fold(each: Ranked, *, is_open: bool) -> str:
+    """A group of findings: its rule, line and message, and the rest where it is unfolded."""
+    message, *others = sentences(each.group)
+    where = each.group.where
+    at = f" {_code(where)}" if where else ""
+    source = source_text(where) if where else None
+    programs = plural(len(each.reports), "program") if len(each.reports) > 1 else ""
+    details = [
+        *([_code(source)] if source else []),
+        *map(_text, others),
+        *([f"in {programs}"] if programs else []),
+    ]
+    mark = "<details open>" if is_open else "<details>"
+    return (
+        f"{mark}<summary><b>{_text(each.title)}</b>{at}: {_text(message)}</summary>"
+        f"{'<br>'.join(details)}</details>"
+    )
+
+
+def _moved(report: Report) -> str:
+    """What differs from the program's baseline, in a fold."""
+    assert report.baseline is not None
+    first, *others = render_text(report.baseline, _OTHERS).split("\n")
+    lines = (told(line, _LONGEST_CHANGE) for line in (*others, f"in {title(report)}"))
+    details = "<br>".join(map(_text, lines))
+    return f"<details><summary><b>baseline</b>: {_text(first)}</summary>{details}</details>"
+
+
+def _code(text: str) -> str:
+    """A text as code, in which GitHub links nothing."""
+    return f"<code>{escape(told(text, _LONGEST), quote=False)}</code>"
+
+
+def _text(text: str) -> str:
+    """A text in HTML that mentions nobody, and links to nothing."""
+    shown = _SPECIAL.sub(rf"\g<0>{_INVISIBLE}", told(text, _LONGEST))
+    return escape(shown, quote=False)
+
+
+def _inline(html: str) -> str:
+    """HTML in a line of Markdown, or in a cell of its tables: what would be a mark is none."""
+    return "".join(f"&#{ord(letter)};" if letter in _MARKS else letter for letter in html)

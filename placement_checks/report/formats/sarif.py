@@ -1,0 +1,226 @@
+"""A report as SARIF 2.1.0, which code scanning and editors read: a result for each group."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import quote
+
+from placement_checks.core.baseline.difference import Difference
+from placement_checks.core.errors import PlacementError
+from placement_checks.core.results import Finding, Report, Verdict
+from placement_checks.report.baseline import first_line, render_text
+from placement_checks.report.formats.locations import Location, Repository
+from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.groups import Group
+from placement_checks.report.json import escaped, versions
+from placement_checks.report.sections import Sections
+from placement_checks.report.text.telling import sentences, told
+from placement_checks.report.text.titles import title
+
+_SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+_ROOT = "%SRCROOT%"
+_FINGERPRINT = "placementChecks/v1"
+_BASELINE = "baseline"
+_OF_BASELINE = "Every op sits where the baseline of the program says."
+_RELATED = 30  # lines that are told of one result
+_Json = dict[str, Any]
+
+
+def write(outcome: Outcome, stream: TextIO) -> None:
+    """Write the document: one run, with the rules, the results and what could not be checked."""
+    document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [_Run(outcome).document()]}
+    stream.write(escaped(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
+
+
+class _Run:
+    """The one run of a document; files and rules are numbered as they are named."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._repository = Repository()
+        self._files: dict[str, int] = {}
+        verdicts = [verdict for report in outcome.reports for verdict in report.verdicts]
+        rules = dict.fromkeys(verdict.rule for verdict in verdicts)
+        if any(report.baseline for report in outcome.reports):
+            rules[_BASELINE] = None
+        self._rules = {rule: number for number, rule in enumerate(rules)}
+        self._seen: Counter[str] = Counter()
+
+    def document(self) -> _Json:
+        results = [result for report in self._outcome.reports for result in self._results(report)]
+        driver: _Json = {"name": "placement_checks"}
+        if version := versions()["placement_checks"]:
+            driver["version"] = version
+        driver["rules"] = [_rule(name, self._explained(name)) for name in self._rules]
+        invocation = {
+            "executionSuccessful": not self._outcome.errors,
+            "toolExecutionNotifications": [
+                *map(_failure, self._outcome.errors),
+                *(note for report in self._outcome.reports for note in self._unchecked(report)),
+            ],
+        }
+        return {
+            "tool": {"driver": driver},
+            "invocations": [invocation],
+            "originalUriBaseIds": {
+                _ROOT: {"uri": f"{self._repository.root.as_uri().rstrip('/')}/"}
+            },
+            "columnKind": "unicodeCodePoints",
+            "artifacts": [
+                {"location": _artifact(path), "sourceLanguage": "python"}
+                if path.endswith(".py")
+                else {"location": _artifact(path)}
+                for path in self._files
+            ],
+            "results": results,
+        }
+
+    def _explained(self, name: str) -> str:
+        return _OF_BASELINE if name == _BASELINE else self._outcome.explained(name)
+
+    def _results(self, report: Report) -> Iterator[_Json]:
+        """Root causes as errors, and as warnings what follows from them."""
+        if report.baseline:
+            yield self._moved(report, report.baseline)
+        sections = Sections(report.verdicts)
+        for level, of_level in (("error", sections.causes), ("warning", sections.consequences)):
+            for section in of_level:
+                for group in section.groups:
+                    yield self._result(report, section.rule, group, level)
+
+    def _result(self, report: Report, rule: str, group: Group, level: str) -> _Json:
+        at = self._repository.location_of(group.where, report)
+        in_no_line = at is None or at.line is None
+        lines = [*sentences(group, with_line=in_no_line), f"in {told(title(report))}"]
+        place: _Json = {"logicalLocations": [{"fullyQualifiedName": told(group.first.object)}]}
+        if at is not None:
+            place["physicalLocation"] = self._physical(at)
+        return {
+            "ruleId": rule,
+            "ruleIndex": self._rules[rule],
+            "kind": "fail",
+            "level": level,
+            "message": {"text": _unlinked("\n".join(lines))},
+            "locations": [place],
+            "relatedLocations": self._related(group),
+            "partialFingerprints": {_FINGERPRINT: self._fingerprint(report, rule, group, at)},
+        }
+
+    def _moved(self, report: Report, difference: Difference) -> _Json:
+        """What differs from the program's baseline."""
+        at = self._repository.location_of(first_line(difference), report)
+        lines = [*render_text(difference).split("\n"), f"in {told(title(report))}"]
+        digest = sha256(f"{_BASELINE}\0{title(report)}".encode("utf-8", "backslashreplace"))
+        return {
+            "ruleId": _BASELINE,
+            "ruleIndex": self._rules[_BASELINE],
+            "kind": "fail",
+            "level": "error",
+            "message": {"text": _unlinked("\n".join(lines))},
+            "locations": [{"physicalLocation": self._physical(at)}] if at else [],
+            "partialFingerprints": {_FINGERPRINT: digest.hexdigest()[:32]},
+        }
+
+    def _physical(self, at: Location) -> _Json:
+        number = self._files.setdefault(at.path, len(self._files))
+        physical: _Json = {"artifactLocation": {**_artifact(at.path), "index": number}}
+        if at.line is not None:
+            physical["region"] = {"startLine": at.line}
+        return physical
+
+    def _related(self, group: Group) -> list[_Json]:
+        """The lines that led there, the one that decided the device, and those of others."""
+        known: dict[str, str] = {}
+        for line, words in _other_lines(group):
+            known.setdefault(line, words)
+        related = ((self._repository.location(line), words) for line, words in known.items())
+        in_files = islice(((at, words) for at, words in related if at), _RELATED)
+        return [
+            {"id": number, "physicalLocation": self._physical(at), "message": {"text": words}}
+            for number, (at, words) in enumerate(in_files, 1)
+        ]
+
+    def _fingerprint(self, report: Report, rule: str, group: Group, at: Location | None) -> str:
+        """What stays the same where lines are added above; equal ones are numbered."""
+        first: Finding = group.first
+        parts = (
+            rule, title(report), at.path if at else "", first.object, first.expected, first.found
+        )  # fmt: skip
+        digest = sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+        self._seen[digest] += 1
+        return f"{digest}:{self._seen[digest]}"
+
+    def _unchecked(self, report: Report) -> Iterator[_Json]:
+        """Rules that were not checked are no results: code scanning would show them as alerts."""
+        for verdict in report.verdicts:
+            if verdict.state == "not-checked":
+                yield self._note(verdict, report)
+
+    def _note(self, verdict: Verdict, report: Report) -> _Json:
+        text = (
+            f"{verdict.rule} is not checked in {told(title(report))}: {told(verdict.reason or '')}"
+        )
+        return {
+            "level": "warning" if self._outcome.must_be_checked(verdict) else "note",
+            "message": {"text": _unlinked(text)},
+            "associatedRule": {"id": verdict.rule, "index": self._rules[verdict.rule]},
+        }
+
+
+def _rule(name: str, explanation: str) -> _Json:
+    first, _, rest = explanation.partition("\n")
+    words = name.replace("-", " ")
+    return {
+        "id": name,
+        "name": words.title().replace(" ", ""),
+        "shortDescription": {"text": first or words},
+        "fullDescription": {"text": _paragraph(rest) or first or words},
+        "help": {"text": explanation or words, "markdown": _fenced(explanation or words)},
+        "defaultConfiguration": {"level": "error"},
+        "properties": {"tags": ["tensorflow", "device-placement"]},
+    }
+
+
+def _paragraph(text: str) -> str:
+    """The first of some paragraphs, in one line."""
+    return " ".join(text.strip().partition("\n\n")[0].split())
+
+
+def _fenced(text: str) -> str:
+    """A text as Markdown in which nothing is a mark."""
+    return f"```text\n{text}\n```"
+
+
+def _failure(error: PlacementError) -> _Json:
+    return {"level": "error", "message": {"text": _unlinked(told(str(error)))}}
+
+
+def _artifact(path: str) -> _Json:
+    if path.startswith("/"):
+        return {"uri": Path(path).as_uri()}
+    return {"uri": quote(path), "uriBaseId": _ROOT}
+
+
+def _unlinked(text: str) -> str:
+    """A message in which no brackets are read as a link; without arguments braces are braces."""
+    return text.replace("](", "\\](")
+
+
+def _other_lines(group: Group) -> Iterator[tuple[str, str]]:
+    """Lines beside `Group.where`, and what they are."""
+    first: Finding = group.first
+    lines: Sequence[tuple[str | None, str]] = (
+        (first.device_line, "the device is requested here"),
+        *((line, "called from here") for line in group.callers),
+        (first.where, f"{told(first.object)} is made here"),
+        *((line, f"likewise {told(name)}") for name, line in group.others),
+    )
+    yield from ((line, words) for line, words in lines if line and line != group.where)

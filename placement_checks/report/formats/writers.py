@@ -1,0 +1,47 @@
+"""The formats of a report by name: for people, and for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from rich.console import Console
+
+from placement_checks.report import json
+from placement_checks.report.formats import github, junit, markdown, sarif
+from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.picture.model import program_data
+from placement_checks.report.picture.page import page
+from placement_checks.report.text import writing
+from placement_checks.report.text.wrapping import WIDTH, fitted
+
+Writer = Callable[[Outcome, TextIO], None]
+
+
+def _text(outcome: Outcome, stream: TextIO) -> None:
+    if outcome.reports:
+        only = outcome.fails if outcome.is_quiet else None
+        step = None if outcome.is_quiet else outcome.next_step
+        console = Console(file=stream)
+        with fitted(console.width if stream.isatty() else WIDTH):
+            writing.write(outcome.reports, console, outcome.extent, step, only=only)
+
+
+def _json(outcome: Outcome, stream: TextIO) -> None:
+    stream.write(json.render(outcome.reports, outcome.errors) + "\n")
+
+
+def _html(outcome: Outcome, stream: TextIO) -> None:
+    if outcome.reports:
+        stream.write(page(list(map(program_data, outcome.reports)), outcome.next_step))
+
+
+WRITERS: Mapping[str, Writer] = {
+    "text": _text,
+    "json": _json,
+    "html": _html,
+    "markdown": markdown.write,
+    "github": github.write,
+    "sarif": sarif.write,
+    "junit": junit.write,
+}

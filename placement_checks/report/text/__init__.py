@@ -1,0 +1,1 @@
+"""A report for people: a screen of text."""

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from outcomes import HOSTILE, MOVED, SAME, written_as
+from reports import broken, finding, report
+
+from placement_checks import Verdict
+from placement_checks.core.baseline.difference import Change, Difference
+from placement_checks.core.errors import PlacementError
+from placement_checks.core.results import Report
+from placement_checks.report.text.telling import told as told_as
+
+OURS = {"b", "br", "code", "details", "p", "summary"}
+MARKDOWNS = {"p", "strong", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("x = '<b>' | y\n")
+    os.utime("a.py", (0, 0))  # not changed since the program was built
+
+
+class _Read(HTMLParser):
+    """The tags of a text, and what stands outside of code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.plain = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.plain += "\n"
+        if tag != "br":
+            self.open.append(tag)
+        assert attrs in ([], [("open", None)])
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data.replace("\u200b", "")
+        if "code" not in self.open:
+            self.plain += data
+
+
+def read(text: str) -> _Read:
+    parser = _Read()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == []
+    assert {*parser.tags} <= OURS | MARKDOWNS
+    return parser
+
+
+def test_a_comment() -> None:
+    two = [finding(name, consequence="It is slow.") for name in ("v", "w")]
+    one = report(broken("variables-on-host", *two), Verdict("b", "not-checked", None, "why"))
+
+    assert written_as("markdown", one, next_step="next: edit a.py:1") == (
+        "**placement_checks: failed.** 1 program, rules: 0 kept, 1 broken, 1 not checked.\n"
+        "\n"
+        "| program | broken | kept | not checked |\n"
+        "|---|---|---|---|\n"
+        "| <code>p on gpu&#42;2</code> | variables-on-host | 0 | 1 |\n"
+        "\n"
+        "<details open><summary><b>variables-on-host (2 findings)</b> <code>a.py:1</code>: "
+        "v is [on a GPU]</summary><code>x = '&lt;b&gt;' | y</code><br>likewise 1 more: w<br>"
+        "It is slow.<br>fix: pin it</details>\n"
+        "\n"
+        "next: edit a.py:1\n"
+    )
+
+
+def test_a_sound_program() -> None:
+    text = written_as("markdown", report(Verdict("a", "kept", None)))
+
+    assert text.startswith("**placement_checks: passed.** 1 program, rules: 1 kept, 0 broken")
+    assert text.count("\n") == 5
+
+
+def test_what_must_be_checked_is_a_failure() -> None:
+    open_one = report(Verdict("a", "kept", None), Verdict("b", "not-checked", None, "why"))
+
+    assert "passed" in written_as("markdown", open_one)
+    text = written_as("markdown", open_one, require_all=True)
+    assert "failed" in text
+    assert "<p>not checked, which is a failure here: b</p>" in text
+
+
+def many(text: str) -> list[Report]:
+    """So much of everything that nothing fits."""
+    rules = [
+        broken(f"rule-{rule}", *[finding(f"{text}{n}", alike=n, fix=text) for n in range(30)])
+        for rule in range(20)
+    ]
+    follows = [broken(f"c{n}", finding(text, follows="rule-1")) for n in range(9)]
+    programs = [report(*rules, *follows, program=f"{text}{n}") for n in range(20)]
+    changes = [Change("ops", f"{text}{n}", text, text) for n in range(30)]
+    moved = Difference("w.txt", "p", 9, changes, changes, changes)
+    return [replace(program, baseline=moved) for program in programs]
+
+
+@pytest.mark.parametrize("text", ["v", "<" * 5000, "w " * 3000, "< " * 3000, HOSTILE * 90])
+def test_it_is_never_longer_than_a_comment_may_be(text: str) -> None:
+    errors = [PlacementError(f"p{n}", text) for n in range(9)]
+    told = written_as(
+        "markdown", *many(text), errors=errors, require_all=True, next_step=f"next: {text}"
+    )
+
+    assert told.count("\n") <= 40
+    assert len(told) < 65_536
+    assert "and 12 programs more" in told
+    assert re.search(r"<p>and [\d,]+ findings more</p>", told)
+    assert "<p>and 6 errors more</p>" in told
+    read(told)
+
+
+@given(st.text() | st.text("ab1|`*_<>[]()@#&;!~\\$:/.-+= \n"))
+@example(HOSTILE)
+@example("</code></summary></details>")
+@example(":100: www.x.y $x$ GH-1 o/r#2")
+@example("* a\n\n# b")
+def test_any_name_is_a_text(name: str) -> None:
+    told = written_as(
+        "markdown",
+        report(broken("a", finding(name, fix=name, consequence=name)), program=name),
+        next_step=f"next: {name}",
+        errors=[PlacementError(name, name)],
+    )
+
+    page = read(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(told))
+    assert page.tags[:2] == ["p", "strong"]
+    assert (page.tags.count("table"), page.tags.count("td"), page.tags.count("details")) == (
+        1,
+        4,
+        1,
+    )
+    assert not re.search(r"@\w|#\d|://|www\.|GH-|:[\w+-]+:|\$\w", page.plain)
+    shown = " ".join(page.text.split())
+    assert shown.count(" ".join(told_as(name).split())) >= 5
+
+
+def test_a_hostile_name_mentions_nobody() -> None:
+    told = written_as("markdown", report(broken("a", finding(HOSTILE))), next_step=HOSTILE)
+
+    plain = read(told).plain
+    assert "@\u200byou #\u200b1 https:\u200b//x.y" in plain
+    assert "\x1b" not in told
+
+
+def test_the_table_has_the_programs_that_break_most() -> None:
+    programs = [
+        report(*[broken(f"r{rule}", finding("w")) for rule in range(n)], program=f"p{n}")
+        for n in range(10)
+    ]
+    rows = re.findall(r"<code>(p\d)", written_as("markdown", *programs))
+
+    assert rows == [f"p{n}" for n in range(2, 10)]
+
+
+def test_what_differs_from_a_baseline_is_a_fold() -> None:
+    program = report(Verdict("a", "kept", None))
+
+    told = written_as("markdown", replace(program, baseline=MOVED))
+    assert told.startswith("**placement_checks: failed.**")
+    assert (
+        "<details><summary><b>baseline</b>: 1 moved, 0 new, 0 gone; 9 ops where w.txt says"
+        "</summary>moved:<br>" in told
+    )
+    assert "variable w|@\u200byou: /cpu:0 -&gt; /gpu:0" in told
+    assert "baseline" not in written_as("markdown", replace(program, baseline=SAME))

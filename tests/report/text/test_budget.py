@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from placement_checks.report.text.budget import dealt
+
+
+@pytest.mark.parametrize(
+    ("costs", "lines", "given"),
+    [
+        ([], 10, []),
+        ([[]], 10, [0]),
+        ([[3, 3], [3, 3]], 12, [2, 2]),
+        ([[3, 3, 3], [3]], 6, [1, 1]),  # the first of each comes before the second of one
+        ([[3, 3, 3], [3]], 9, [2, 1]),
+        ([[9], [3]], 6, [0, 1]),
+        ([[2, 9, 1], [1, 1]], 5, [1, 2]),  # in its order: none is passed over
+        ([[1]], 0, [0]),
+        ([[1]], -3, [0]),
+    ],
+)
+def test_what_is_dealt(costs: Sequence[Sequence[int]], lines: int, given: Sequence[int]) -> None:
+    assert dealt(costs, lines) == given
+
+
+def test_costs_are_asked_for_only_as_far_as_there_are_lines() -> None:
+    asked = []
+
+    def costs() -> Iterator[int]:
+        for number in range(1000):
+            asked.append(number)
+            yield 2
+
+    assert dealt([costs()], 10) == [5]
+    assert len(asked) == 6

@@ -1,0 +1,40 @@
+"""The text of a rule, and the diff of its example."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from placement_checks.report.text.explanation import write
+
+EXAMPLE = (" def build():", "-    wrong", "+    right")
+
+
+def written(*, terminal: bool) -> str:
+    stream = io.StringIO()
+    console = Console(
+        file=stream, force_terminal=terminal, color_system="standard" if terminal else None
+    )
+    write("It holds.\n\nAnd why.", EXAMPLE, console)
+    return stream.getvalue()
+
+
+def test_the_explanation_and_the_diff_line_by_line() -> None:
+    assert written(terminal=False).splitlines() == [
+        "It holds.",
+        "",
+        "And why.",
+        "",
+        "A program that breaks it (-), and mended (+); tf1 is tf.compat.v1:",
+        "",
+        *EXAMPLE,
+    ]
+
+
+def test_what_breaks_it_is_red_on_a_terminal_and_what_mends_it_green() -> None:
+    assert written(terminal=True).splitlines()[-3:] == [
+        " def build():",
+        "\x1b[31m-    wrong\x1b[0m",
+        "\x1b[32m+    right\x1b[0m",
+    ]

@@ -1,0 +1,229 @@
+"""Groups of findings as lines, and which of them are told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from reports import finding
+
+from placement_checks import Finding
+from placement_checks.report.groups import grouped
+from placement_checks.report.text.finding_lines import costs, finding_lines, first_lines
+
+LONG = " ".join(["word"] * 300)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def lines(*findings: Finding, everything: bool = False) -> Sequence[str]:
+    return [line.text for line in finding_lines(grouped(findings), everything=everything)]
+
+
+def source(name: str, *texts: str) -> None:
+    Path(name).write_text("\n".join(texts))
+    os.utime(name, (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("findings", "told"),
+    [
+        ([], []),
+        ([finding("w")], ["  a.py:1: w is [on a GPU]", "    fix: pin it"]),
+        ([finding("w", frames=())], ["  w is [on a GPU]", "    fix: pin it"]),
+        (
+            [finding("w"), finding("v"), finding("u")],
+            ["  a.py:1: w is [on a GPU]", "      likewise 2 more: v, u", "    fix: pin it"],
+        ),
+        (
+            [finding(name) for name in "uvwxyz"],
+            [
+                "  a.py:1: u is [on a GPU]",
+                "      likewise 5 more, such as v, w, x",
+                "    fix: pin it",
+            ],
+        ),
+        (
+            [finding("w"), finding("w")],
+            ["  a.py:1: w is [on a GPU]", "      likewise 1 more", "    fix: pin it"],
+        ),
+        (
+            [finding("w"), finding("v", frames=("a.py:2",)), finding("u", frames=("b.py:2",))],
+            [
+                "  a.py:1: w is [on a GPU]",
+                "      likewise 2 more: v (line 2), u (b.py:2)",
+                "    fix: pin it",
+            ],
+        ),
+        (  # a line of which file, that depends on what was named before it
+            [
+                finding(n, frames=(f,))
+                for n, f in [("w", "a.py:1"), ("v", "b.py:2"), ("u", "a.py:3")]
+            ],
+            [
+                "  a.py:1: w is [on a GPU]",
+                "      likewise 2 more: v (b.py:2), u (a.py:3)",
+                "    fix: pin it",
+            ],
+        ),
+        (
+            [finding("w"), finding("v", fix="drop it")],
+            [
+                "  a.py:1: w is [on a GPU]",
+                "    fix: pin it",
+                "  a.py:1: v is [on a GPU]",
+                "    fix: drop it",
+            ],
+        ),
+        (
+            [finding("w"), finding("v", message="v is [on a TPU]")],
+            ["  a.py:1: w is [on a GPU]", "  a.py:1: v is [on a TPU]", "    fix: pin it"],
+        ),
+        (
+            [finding("w", path=("x", "y"), consequence="It is slow.")],
+            [
+                "  a.py:1: w is [on a GPU]",
+                "    It is slow.",
+                "    fix: pin it",
+            ],
+        ),
+    ],
+)
+def test_lines_of_findings(findings: Sequence[Finding], told: Sequence[str]) -> None:
+    assert lines(*findings) == told
+
+
+def test_the_source_and_the_way_to_it() -> None:
+    source("model.py", "def layer(x):", "    w = tf.Variable(x)")
+    source("train.py", "import model", 'with tf.device(f"/gpu:{i}"):', "    layer(x)")
+    told = finding(
+        "w", frames=("train.py:7", "train.py:3", "model.py:2"), device_line="train.py:2"
+    )
+
+    assert lines(told) == [
+        "  model.py:2: w is [on a GPU]",
+        "      | w = tf.Variable(x)",
+        "      called from train.py:3, line 7",
+        '      device requested at train.py:2: with tf.device(f"/gpu:{i}"):',
+        "    fix: pin it",
+    ]
+
+
+def test_a_group_of_many_lines_with_one_device_is_told_with_what_decided_that() -> None:
+    source("model.py", "w = 1", "v = 2")
+    source("train.py", "with tf.device('/gpu:0'):", "    model(x)")
+    told = [
+        finding(name, frames=("train.py:2", f"model.py:{n}"), device_line="train.py:1")
+        for n, name in [(1, "w"), (2, "v")]
+    ]
+
+    assert lines(*told) == [
+        "  train.py:1: w is [on a GPU]",
+        "      | with tf.device('/gpu:0'):",
+        "      w is made at model.py:1: w = 1",
+        "      likewise 1 more: v (model.py:2)",
+        "    fix: pin it",
+    ]
+
+
+def test_a_device_is_told_with_what_decided_that_it_is_used() -> None:
+    source("train.py", "with tf.device('/gpu:0'):", "    model(x)")
+    idle = finding("/GPU:1", op="", frames=("train.py:2",), device_line="train.py:1")
+
+    assert lines(idle) == [
+        "  train.py:1: /GPU:1 is [on a GPU]",
+        "      | with tf.device('/gpu:0'):",
+        "    fix: pin it",
+    ]
+
+
+def test_a_group_of_many_lines_is_told_with_the_line_that_led_to_all() -> None:
+    source("model.py", "w = 1", "v = 2")
+    source("train.py", "model(x)")
+    told = [
+        finding(name, frames=("train.py:1", f"model.py:{n}")) for n, name in [(1, "w"), (2, "v")]
+    ]
+
+    assert lines(*told) == [
+        "  train.py:1: w is [on a GPU]",
+        "      | model(x)",
+        "      w is made at model.py:1: w = 1",
+        "      likewise 1 more: v (model.py:2)",
+        "    fix: pin it",
+    ]
+
+
+def test_the_line_of_the_device_is_not_told_twice() -> None:
+    assert lines(finding("w", device_line="a.py:1")) == lines(finding("w"))
+
+
+def test_a_path_is_told_where_everything_is() -> None:
+    assert lines(finding("w", path=("x", "y")))[1:-1] == []
+    assert lines(finding("w", path=("x", "y")), everything=True)[1:-1] == ["      x", "      y"]
+
+
+def test_of_what_a_run_has_shown_the_path_is_told_from_its_beginning() -> None:
+    rows = finding("w", evidence="executed", path=("0", "1", "2", "3", "4"))
+    assert lines(rows)[1:-1] == ["      0", "      1", "      2", "      3"]
+
+
+def test_a_long_way_to_a_line() -> None:
+    frames = tuple(f"a.py:{number}" for number in range(9, 0, -1))
+    assert lines(finding("w", frames=frames))[1] == (
+        "      called from line 2, line 3, line 4, line 5, …"
+    )
+    assert lines(finding("w", frames=frames), everything=True)[1].endswith("line 8, line 9")
+
+
+def test_everything_has_all_names() -> None:
+    told = lines(*(finding(f"v{number}") for number in range(100)), everything=True)
+    names = " ".join(told[1:-1]).split("more: ")[1]
+    assert names.split() == [f"v{number}," for number in range(1, 99)] + ["v99"]
+
+
+def test_long_sentences_are_wrapped_and_at_last_cut() -> None:
+    told = finding("w", message=LONG, consequence=LONG, fix=LONG, path=(LONG,))
+
+    brief = lines(told)
+    assert len(brief) == 6 + 3 + 4
+    assert sum(line.endswith(" …") for line in brief) == 3
+    everything = " ".join(lines(told, everything=True))
+    assert everything.split().count("word") == 1200
+
+
+def test_long_names_are_shortened() -> None:
+    name = "a/very/long/scope" * 20
+    told = lines(finding(name), finding(f"{name}_1", message=f"{name}_1 is [on a GPU]"))
+    assert max(map(len, told)) <= 130
+    assert "…" in told[1]
+
+
+def test_the_first_of_some_and_how_many_are_left() -> None:
+    groups = grouped(
+        [finding("w"), finding("v"), *(finding(n, message=f"{n}?", alike=n) for n in "abc")]
+    )
+    assert [line.text for line in first_lines(groups, 2, "--all shows them")] == [
+        "  a.py:1: w is [on a GPU]",
+        "      likewise 1 more: v",
+        "  a.py:1: a?",
+        "    fix: pin it",
+        "  and 2 findings more (--all shows them)",
+    ]
+    assert "more (" not in str(list(first_lines(groups, 4, "")))
+    assert list(costs(groups)) == [3, 2, 2, 2]
+
+
+def test_what_gives_a_line_its_values_is_told_where_no_device_is_at_fault() -> None:
+    source("train.py", "weights = [0.0] * n", "train(weights)")
+    told = finding("w", frames=("train.py:2",), evidence="requested")
+
+    assert lines(told)[1:3] == [
+        "      | train(weights)",
+        "      given by line 1: weights = [0.0] * n",
+    ]
+    assert not any("given by" in line for line in lines(finding("w", frames=("train.py:2",))))

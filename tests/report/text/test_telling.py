@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from reports import finding
+
+from placement_checks.report.groups import Group
+from placement_checks.report.text.telling import sentences, told
+
+
+def test_a_group_is_told_in_sentences() -> None:
+    one, two = finding("v", consequence="It is slow."), finding("w")
+
+    assert list(sentences(Group([one, two]))) == [
+        "v is [on a GPU]", "likewise 1 more: w", "It is slow.", "fix: pin it"
+    ]  # fmt: skip
+    assert list(sentences(Group([two]), with_line=True)) == [
+        "a.py:1: w is [on a GPU]", "fix: pin it"
+    ]  # fmt: skip
+    assert list(sentences(Group([finding("w", frames=(), fix="")]), with_line=True)) == [
+        "w is [on a GPU]"
+    ]
+
+
+def test_what_is_long_is_cut() -> None:
+    name = "scope/" * 100
+
+    assert len(told(f"{name} is here")) < 140
+    assert told(f"{name} is here").endswith(" is here")
+    assert told("word " * 200, 50) == f"{'word ' * 9}wor …"
+    assert told("a\nb\x1b") == r"a\nb\x1b"
