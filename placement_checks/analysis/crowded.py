@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from placement_checks.analysis.homes import tower_device
+from placement_checks.analysis.served import reaching
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import NO_COMPUTATION
@@ -59,8 +60,8 @@ def _have_nothing_in_common(analysis: TowerAnalysis, losses: Collection[int]) ->
         own[flow.number[variable.name]] = 1
     weighted = flow.masks(own)
     model = [op for op, examples in enumerate(analysis.examples) if examples and weighted[op]]
-    behind = [flow.ancestors([loss]) for loss in losses]
-    return all(sum(reached[op] for reached in behind) < 2 for op in model)
+    reached = reaching(flow, [[loss] for loss in losses])
+    return all(reached[op].bit_count() < 2 for op in model)
 
 
 def _is_read_more_often(placement: Placement, single: Placement, gpus: int) -> bool:

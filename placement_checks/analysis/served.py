@@ -157,14 +157,7 @@ def served(flow: DataFlow, layers: Layers, towers: Groups) -> Sequence[int]:
         layers: where there is one tower alone, what is made of constants is not that tower's.
         towers: the losses of each.
     """
-    reached = [0] * len(flow.names)
-    for number, losses in enumerate(towers):
-        for loss in losses:
-            reached[loss] |= 1 << number
-    for op in range(len(reached) - 1, -1, -1):
-        if reached[op]:
-            for source in flow.inputs[op]:
-                reached[source] |= reached[op]
+    reached = reaching(flow, towers)
     bits = [0] * len(reached)
     for op, sources in enumerate(flow.inputs):
         if layers.passed_on[op] == op:
@@ -177,6 +170,22 @@ def served(flow: DataFlow, layers: Layers, towers: Groups) -> Sequence[int]:
             if layers.passed_on[source] == NONE:
                 bits[op] |= bits[source]
     return bits
+
+
+def reaching(flow: DataFlow, ends: Groups) -> Sequence[int]:
+    """For each op the groups of ends that its value reaches, a bit each."""
+    reached = [0] * len(flow.names)
+    for number, group in enumerate(ends):
+        for end in group:
+            reached[end] |= 1 << number
+    while True:  # a second time only where a loop leads backwards
+        before = list(reached) if flow.looped else reached
+        for op in range(len(reached) - 1, -1, -1):
+            if reached[op]:
+                for source in flow.inputs[op]:
+                    reached[source] |= reached[op]
+        if reached == before:
+            return reached
 
 
 def only(mask: int) -> int:

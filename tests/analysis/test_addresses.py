@@ -286,13 +286,19 @@ def test_no_loss_and_no_step() -> None:
     }  # fmt: skip
 
 
-def test_a_loop_ends() -> None:
+def test_what_a_loop_leads_back_to() -> None:
+    """A body is built after what takes its value, and another tower may come before it."""
     graph = program(
-        on(0, "enter", "Enter", "tower_0/x"),
-        on(0, "merge", "Merge", "enter", "next"),
-        on(0, "next", "NextIteration", "merge"),
-        on(0, "tower_0/w/MatMul", "MatMul", "merge", "tower_0/w/read"),
-        gpus=[0],
+        on(1, "enter", "Enter", "tower_1/x"),
+        on(1, "merge", "Merge", "enter", "next"),
+        on(1, "tower_1/w/MatMul", "MatMul", "merge", "tower_1/w/read"),
+        on(1, "next", "NextIteration", "body"),
+        on(1, "body", "Tanh", "merge", "shift"),
+        on(1, "shift", "Placeholder"),
     )
+    body = [graph.ops[name] for name in ("shift", "body", "next")]
+    before = [op for op in graph.ops.values() if op not in body]
+    graph = replace(graph, ops={op.name: op for op in (*before, *body)})
 
-    assert address(graph, "merge") == ("input", 0, None)
+    assert address(graph, "merge") == ("input", 1, None)
+    assert address(graph, "body") == address(graph, "shift") == ("input", 1, None)
