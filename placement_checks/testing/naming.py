@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from placement_checks.core.program import Program
-
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
 
 
 def program_name(evidence: Evidence) -> str:
     """The name of a program; of one that a test gives as a function, with its module."""
+    from placement_checks.core.program import Program  # the plugin is loaded without it
+
     name = evidence.placement.program
     program = evidence.program.program if evidence.program else None
     if not isinstance(program, Program) or ":" in name:

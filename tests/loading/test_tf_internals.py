@@ -526,6 +526,8 @@ def own(tree: ast.AST) -> Iterator[str]:
                 yield node.name
             case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store()):
                 yield node.attr
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
 
 
 @pytest.mark.parametrize(
