@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 from graphs import op, placement
@@ -21,6 +22,7 @@ from placement_checks import (
     Machine,
     Missing,
     Need,
+    PlacementBaseline,
     Program,
     Report,
     Step,
@@ -29,6 +31,7 @@ from placement_checks import (
 )
 from placement_checks.core.errors import InputError
 from placement_checks.logs import Record
+from placement_checks.testing.baseline_files import BaselineFiles
 
 GRAPH = placement(op("w\n", "VarHandleOp", "/gpu:0", "GPU:0"), op("c", "Const"))
 FINDING = Finding("w", "VarHandleOp", "assigned", "/cpu:0", "/gpu:0", "", "", frames=("a.py:3",))
@@ -64,6 +67,10 @@ SHOWN = {
         "Op(w\\n (VarHandleOp): asks for /device:GPU:0, on /device:GPU:0)",
     ),
     "Placement": (GRAPH, PLACED),
+    "PlacementBaseline": (
+        PlacementBaseline(Path("placements"), "test_it", BaselineFiles()),
+        "PlacementBaseline(of the program in placements)",
+    ),
     "PlacementError": (InputError("train.py", "is no program"), None),
     "Program": (Program("train.py:build", print), "Program(train.py:build)"),
     "Report": (Report(Evidence(GRAPH), [BROKEN, UNCHECKED]), None),

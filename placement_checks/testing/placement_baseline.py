@@ -50,7 +50,9 @@ class PlacementBaseline:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"<placement_baseline in {os.path.relpath(self.folder)}>"
+        return (
+            f"PlacementBaseline({self.name or 'of the program'} in {os.path.relpath(self.folder)})"
+        )
 
     def __eq__(self, other: object) -> bool:
         """Whether everything of a placement is where its baseline says.

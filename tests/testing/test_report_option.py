@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from schemas import valid
 
+pytestmark = pytest.mark.one_version
+
 WORKERS = [["-p", "no:xdist"], ["-n", "0"], ["-n", "2"]]
 
 TESTS = """
