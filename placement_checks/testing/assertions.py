@@ -102,6 +102,7 @@ def assert_variables_on_host(
 def assert_variables_shared(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
+    layout: Literal["", "central", "mirrored"] | None = None,
 ) -> None:
     """Assert `variables-shared`.
 
@@ -128,16 +129,20 @@ def assert_variables_shared(
     trained, but global_variables_initializer() does not set it and a Saver does not save it.
     Copies may be local: they are set to the values of the first, and saved as that one.
 
+    `layout` declares once for the program how its trainable variables lie to the towers, mirrored
+    or central; what lies otherwise is a finding then. Without it each is judged by what it is.
+
     `allow` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
-    purpose.
+    purpose, or that lie otherwise than declared.
 
     Parameters and their defaults:
       variables-shared.allow = ()
+      variables-shared.layout = ''
 
     Fields that are not given are those of the program's policy, else the rule's own.
     """
     __tracebackhide__ = True
-    check_rule(evidence, "variables-shared", allow=allow)
+    check_rule(evidence, "variables-shared", allow=allow, layout=layout)
 
 
 def assert_slots_with_variables(

@@ -103,7 +103,7 @@ def test_a_value_that_does_not_fit(name: str, value: object, fix: str) -> None:
             "name",
             "its fields are device, allow, local",
         ),  # of the class, no field
-        ("variables-shared", "private", "its only field is allow"),
+        ("losses-apart", "private", "its only field is allow"),
         ("placeable", "allow", "it has no fields"),
     ],
 )

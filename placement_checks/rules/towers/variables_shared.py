@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from placement_checks.analysis.accumulators import accumulators
 from placement_checks.analysis.layouts import layout
@@ -15,6 +16,7 @@ from placement_checks.core.results import Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import Rule, is_among
 from placement_checks.rules.copies import copies_apart
+from placement_checks.rules.declared_layout import not_as_declared
 from placement_checks.rules.needs import Need
 from placement_checks.rules.own_variables import (
     Copy,
@@ -51,8 +53,11 @@ class VariablesShared(Rule):
     trained, but global_variables_initializer() does not set it and a Saver does not save it.
     Copies may be local: they are set to the values of the first, and saved as that one.
 
+    `layout` declares once for the program how its trainable variables lie to the towers, mirrored
+    or central; what lies otherwise is a finding then. Without it each is judged by what it is.
+
     `allow` lists variables, or patterns such as tower_*/bn/*, that towers have of their own on
-    purpose.
+    purpose, or that lie otherwise than declared.
     """
 
     name = "variables-shared"
@@ -60,6 +65,7 @@ class VariablesShared(Rule):
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
 
     allow: tuple[str, ...] = ()
+    layout: Literal["", "central", "mirrored"] = ""
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -92,6 +98,11 @@ class VariablesShared(Rule):
                 for variable in _grown(placement, single, {*copies, *apart}, slots)
                 if variable not in may_grow and not self._is_allowed(variable)
             ]
+        findings += [
+            finding
+            for finding in not_as_declared(placement, self.layout)
+            if not self._is_allowed(finding.object)
+        ]
         note = _counts(evidence, single)
         if mirrored:
             note = f"{layout(placement)}; {note}"
