@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.placement import TRAINABLE, Placement
@@ -26,7 +27,8 @@ def not_as_declared(
 
 def _central(placement: Placement) -> Iterator[Finding]:
     analysis, layouts = analyse(placement), layout(placement)
-    trainable = placement.collected.get(TRAINABLE, frozenset())
+    # A saved graph may have lost its collections: then those that gradients update.
+    trainable = placement.collected.get(TRAINABLE, gradient_flow(placement).trained)
     for variable in placement.variables:
         name, readers = variable.name, layouts.readers.get(variable.name, 0)
         if name in trainable and readers.bit_count() > 1:

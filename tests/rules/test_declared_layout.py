@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
-from towers import objects_of, program, split
+from towers import objects_of, on, program, split
 
 from placement_checks import Placement
 from placement_checks.core.placement import GLOBAL, TRAINABLE
@@ -30,13 +32,11 @@ MIRRORED = program(
         (VariablesShared(layout="mirrored"), MIRRORED),
         (VariablesShared(), CENTRAL),
         (VariablesShared(), MIRRORED),
-        (VariablesShared(layout="central"), split()),
-        (VariablesShared(layout="mirrored"), split()),
     ],
     ids=str,
 )
 def test_as_declared(rule: VariablesShared, graph: Placement) -> None:
-    """The step counter is no trainable variable, and a split model is neither."""
+    """The step counter is no trainable variable, and need not have copies."""
     assert objects_of(rule, graph) == []
 
 
@@ -60,3 +60,24 @@ def test_what_is_allowed() -> None:
         "v1/w",
         "v2/w",
     ]
+
+
+def test_of_a_saved_graph_what_gradients_update() -> None:
+    """It has no collections; the step counter is read by all and no weight."""
+    graph = program(
+        *(on(i, f"tower_{i}/rate", "Mul", "step", f"tower_{i}/x") for i in (0, 1)),
+        variables=["w", "v"],
+    )
+
+    assert objects_of(VariablesShared(layout="mirrored"), graph) == ["w", "v"]
+
+
+@pytest.mark.parametrize("declared", ["central", "mirrored"])
+def test_without_two_towers_nothing_is_kept(declared: Literal["central", "mirrored"]) -> None:
+    verdict = VariablesShared(layout=declared).judge(split())
+
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        f"it is declared {declared}, and there are no two towers to tell that of",
+    )
+    assert VariablesShared().judge(split()).state == "kept"

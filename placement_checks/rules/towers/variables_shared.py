@@ -103,6 +103,10 @@ class VariablesShared(Rule):
             for finding in not_as_declared(placement, self.layout)
             if not self._is_allowed(finding.object)
         ]
+        towers = len(analyse(placement).towers)
+        if self.layout and towers < 2 and not findings and not not_global:
+            reason = f"it is declared {self.layout}, and there are no two towers to tell that of"
+            return self.not_checked(reason, one_tower=towers == 1)
         note = _counts(evidence, single)
         if mirrored:
             note = f"{layout(placement)}; {note}"
