@@ -77,7 +77,7 @@ class LossesByTower:
 
     def _taken_apart(self, loss: int) -> Groups | None:
         """The losses of the towers of which one joint loss is made; None if it is one tower's."""
-        ends, seen = self._ends([loss]), {loss}
+        ends, seen = self._ends([loss]), set[int]()
         while len(ends) == 1 and ends[0] not in seen:  # a loop leads back
             seen.add(ends[0])
             ends = self._ends(self._sources(ends[0]))
@@ -154,7 +154,7 @@ def served(flow: DataFlow, layers: Layers, towers: Groups) -> Sequence[int]:
 
     Args:
         flow: the edges of the program.
-        layers: where there is one tower alone, what is made of constants is not that tower's.
+        layers: which ops are variables, or pass one on.
         towers: the losses of each.
     """
     reached = reaching(flow, towers)
@@ -162,8 +162,7 @@ def served(flow: DataFlow, layers: Layers, towers: Groups) -> Sequence[int]:
     for op, sources in enumerate(flow.inputs):
         if layers.passed_on[op] == op:
             continue
-        is_made = len(towers) > 1 or layers.of[op] != NONE or not layers.constant[op]
-        if is_made and only(reached[op]) != NONE:
+        if only(reached[op]) != NONE:
             bits[op] = reached[op]
             continue
         for source in sources:

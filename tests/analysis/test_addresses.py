@@ -302,3 +302,84 @@ def test_what_a_loop_leads_back_to() -> None:
 
     assert address(graph, "merge") == ("input", 1, None)
     assert address(graph, "body") == address(graph, "shift") == ("input", 1, None)
+
+
+def test_the_body_of_a_function_is_where_its_call_is() -> None:
+    graph = program(
+        on(1, "call/Tanh", "Tanh", caller="call"),
+        on(1, "call", "PartitionedCall", "tower_1/x"),
+        on(1, "tower_1/w/MatMul", "MatMul", "call", "tower_1/w/read"),
+    )
+
+    assert address(graph, "call/Tanh") == address(graph, "call") == ("input", 1, None)
+
+
+def test_one_tower_averages_nothing() -> None:
+    assert address(program(gpus=[0]), "mean/w") == ("update", -1, "w")
+
+
+def test_nothing_is_shared_where_no_loss_is_known() -> None:
+    graph = program(step={"objectives": (), "losses": ()})
+
+    assert address(graph, gradient(1))[:2] == ("backward", -1)
+
+
+def test_what_passes_a_variable_on_only_reads_it() -> None:
+    graph = program(
+        variable("w", "VariableV2"),
+        host("w/read", "Identity", "w"),
+        host("decayed", "Mul", "tower_0/w/read", "rate"),
+    )
+
+    assert address(graph, "w/read") == ("reads", -1, "w")
+    assert address(graph, "decayed") == ("other", -1, "w")
+
+
+def test_what_is_averaged_is_of_no_tower_also_if_it_is_made_of_one() -> None:
+    graph = program(host("sum/w", "Mul", gradient(1), "share"))
+
+    assert address(graph, "sum/w") == ("average", -1, "w")
+
+
+def test_a_backward_op_goes_with_its_forward_op_whatever_it_takes() -> None:
+    mixed = on(0, gradient(0), "MatMul", "tower_0/x", "gradients/tower_1/loss_grad/Mul")
+
+    assert address(program(mixed), gradient(0)) == ("backward", 0, "w")
+
+
+@pytest.mark.parametrize("inputs", [("w", "v"), ("v", "w")])
+def test_the_deepest_variable_counts_and_a_penalty_is_not_deep(inputs: tuple[str, str]) -> None:
+    both = on(0, "tower_0/loss", "AddN", *(f"tower_0/{name}/MatMul" for name in inputs))
+    graph = program(both, variables=["w", "v"])
+    first = host("v/penalty", "L2Loss", "v")
+    variables = {name: graph.ops[name] for name in ("w", "v")}
+    graph = replace(graph, ops={**variables, first.name: first, **graph.ops})
+
+    assert address(graph, "tower_0/loss")[2] == "v"
+
+
+def branches(*layers: str, outputs: tuple[str, ...]) -> Placement:
+    """One loss of outputs that have nothing in common but examples, each of a layer."""
+    ops = [host(f"out{i}", kind, "x", layer) for i, (layer, kind) in enumerate(zip(
+        layers, outputs, strict=True))]  # fmt: skip
+    return placement(
+        *map(variable, dict.fromkeys(layers)),
+        host("x", "Placeholder"),
+        *ops,
+        host("loss", "AddN", *(each.name for each in ops)),
+        step=StepOps(objectives=("loss:0",)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "towers"),
+    [
+        (branches("a", "b", outputs=("MatMul", "MatMul")), 2),  # each with weights of its own
+        (branches("wide", "deep", outputs=("MatMul", "Conv2D")), 1),
+        (branches("a", "a", "b", outputs=("MatMul", "MatMul", "MatMul")), 1),
+        (branches("a", "b", "a", "b", outputs=("MatMul", "Conv2D", "MatMul", "Conv2D")), 2),
+    ],
+    ids=["own variables", "wide and deep", "uneven", "two outputs each"],
+)
+def test_what_is_taken_for_towers(graph: Placement, towers: int) -> None:
+    assert addresses(graph).tower_count == towers
