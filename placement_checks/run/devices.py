@@ -1,22 +1,18 @@
 """Devices to run on: the GPUs that are here, or logical CPUs in their place.
 
-``GPU:i`` becomes ``CPU:i+1`` and ``CPU:0`` stays, so that "on the host" and "on a GPU" remain
-apart, as they would not if every GPU became ``CPU:0``. A v1 session makes as many logical CPUs as
-its configuration asks for, whatever the process has.
+A v1 session makes as many logical CPUs as its configuration asks for, whatever the process has.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.core.devices import Device
 from placement_checks.core.gpus import Devices, local_gpus
+from placement_checks.loading.simulated import to_simulated
 
 
 def uses_simulated(gpus: int, devices: Devices = "auto") -> bool:
@@ -69,19 +65,3 @@ def full_precision() -> Iterator[None]:
         yield
     finally:
         settings.enable_tensor_float_32_execution(before)
-
-
-@lru_cache(maxsize=1024)
-def to_simulated(device: str) -> str:
-    """The device that stands in for ``device``: ``CPU:i+1`` for ``GPU:i``, else itself."""
-    parsed = Device.parse(device)
-    if not parsed.is_gpu:
-        return device
-    return str(Device(parsed.job, parsed.replica, parsed.task, "CPU", (parsed.index or 0) + 1))
-
-
-def to_requested(device: Device) -> Device:
-    """The device that one stands in for: ``GPU:i`` for ``CPU:i+1``, else itself."""
-    if device.type != "CPU" or not device.index:
-        return device
-    return replace(device, type="GPU", index=device.index - 1)

@@ -8,17 +8,15 @@ asked for before that; afterwards TensorFlow refuses, and what asks for ``/gpu:1
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.core.devices import Device
-from placement_checks.core.errors import UsageError
 from placement_checks.core.gpus import Devices
 from placement_checks.loading import tf_internals
-from placement_checks.run.devices import to_simulated, uses_simulated
+from placement_checks.loading.simulated import ask_for_cpus, simulated_scope
+from placement_checks.run.devices import uses_simulated
 
 # Where the numbers of the groups of devices begin that strategies add up in, of each strategy.
 _group_keys = count(1000, 1000)
@@ -62,8 +60,8 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
 
 def _patches(gpus: int) -> Iterator[tf_internals.Patched]:
     """What leads elsewhere: device scopes, and what strategies take for the GPUs there are."""
-    yield tf_internals.around_eager_devices(_to_simulated_scope)
-    yield tf_internals.patched(tf.Graph, "device", _to_simulated_scope)
+    yield tf_internals.around_eager_devices(simulated_scope)
+    yield tf_internals.patched(tf.Graph, "device", simulated_scope)
 
     devices = tuple(f"/device:GPU:{index}" for index in range(gpus)) or ("/device:CPU:0",)
     yield tf_internals.around_all_local_devices(lambda _: lambda num_gpus=None: devices[:num_gpus])
@@ -75,47 +73,3 @@ def _patches(gpus: int) -> Iterator[tf_internals.Patched]:
             lambda self, group_key_start=1: init(self, group_key_start + next(_group_keys))
         )
     )
-
-
-def _to_simulated_scope(scope: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, name: scope(self, _simulated_instead(name))
-
-
-def ask_for_cpus(count: int) -> None:
-    """See that there are at least so many logical CPUs.
-
-    Raises:
-        UsageError: TensorFlow has started with fewer.
-    """
-    cpu, *_ = tf.config.list_physical_devices("CPU")
-    configured = tf.config.get_logical_device_configuration(cpu) or []
-    if len(configured) >= count:
-        return
-    try:
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * count
-        )
-    except RuntimeError:  # it has started
-        present = len(tf.config.list_logical_devices("CPU"))
-        if present < count:
-            raise UsageError(
-                f"{count - 1} simulated GPUs",
-                f"TensorFlow has started with {present} logical CPU{'s'[: present != 1]}, and "
-                f"{count} are needed",
-                f"run pytest with --placement-gpus={count - 1}, or open simulated_gpus before "
-                "anything runs",
-            ) from None
-
-
-def _simulated_instead(device: Any) -> Any:
-    """What is asked for instead: a device is named by text, a `DeviceSpec` or a function."""
-    if callable(device):
-        device_function: Callable[[Any], Any] = device
-        return lambda op: _simulated_instead(device_function(op))
-    if isinstance(device, str) and device:
-        return to_simulated(device)
-    if hasattr(device, "to_string"):
-        return (
-            to_simulated(device.to_string()) if Device.parse(device.to_string()).is_gpu else device
-        )
-    return device

@@ -17,9 +17,10 @@ from placement_checks.core.op_types import RANDOM_SEEDED
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.program import BuiltProgram, Step
 from placement_checks.loading.graph_def import keep_constants_whole
+from placement_checks.loading.simulated import to_simulated
 from placement_checks.loading.steps import components
 from placement_checks.run.channels_last import channels_last
-from placement_checks.run.devices import session_config, to_simulated, uses_simulated
+from placement_checks.run.devices import session_config, uses_simulated
 from placement_checks.run.gradients import GradientTensors, gradient_tensors_of
 from placement_checks.util.text import plural
 

@@ -15,7 +15,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.op_types import EXITS, NEXT_ITERATIONS, RECEIVES, SENDS, SWITCHES
 from placement_checks.core.placement import producer_of
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
-from placement_checks.run.devices import to_requested
+from placement_checks.loading.simulated import to_requested
 from placement_checks.run.preconditions import check_all_fed, check_step_known
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession, Values

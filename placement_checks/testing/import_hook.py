@@ -46,6 +46,6 @@ class _Finder:
 
 
 def _ask(gpus: int) -> None:
-    from placement_checks.run.eager import ask_for_cpus
+    from placement_checks.loading.simulated import ask_for_cpus
 
     ask_for_cpus(gpus + 1)

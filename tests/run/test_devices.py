@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from placement_checks.run.devices import full_precision, running_on, to_simulated
+from placement_checks.loading.simulated import to_simulated
+from placement_checks.run.devices import full_precision, running_on
 
 tf1 = tf.compat.v1
 

@@ -21,8 +21,8 @@ from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.trace import TimedOp, Timeline, Trace
 from placement_checks.loading.programs import load
+from placement_checks.loading.simulated import to_requested, to_simulated
 from placement_checks.run import tracing
-from placement_checks.run.devices import to_requested, to_simulated
 from placement_checks.run.pair import ProgramPair
 from placement_checks.run.session import ProgramSession
 from placement_checks.run.tracing import Tracer, tower_devices, trace_steps

@@ -268,7 +268,7 @@ class Cluster:
 
     def _placed(self, requested: Placement, ran_on: Mapping[str, Device]) -> Placement:
         """What was asked for, with where it ran; GPUs are named for what stood in for them."""
-        from placement_checks.run.devices import to_requested
+        from placement_checks.loading.simulated import to_requested
 
         simulated_tasks = {(gpu.job, gpu.task) for gpu in self.machine.gpus if self.simulated}
         ops = {
