@@ -13,7 +13,8 @@ from functools import cache
 # --- Variables ---
 
 # A resource variable is a handle; a ref variable is its value, by reference.
-RESOURCE_VARIABLES = frozenset({"VarHandleOp"})
+VARIABLE_HANDLE = "VarHandleOp"
+RESOURCE_VARIABLES = frozenset({VARIABLE_HANDLE})
 # Grappler, TensorFlow's graph optimizer, knows AutoReloadVariable; the registry does not.
 REF_VARIABLES = frozenset({"VariableV2", "Variable", "AutoReloadVariable"})
 VARIABLES = RESOURCE_VARIABLES | REF_VARIABLES
@@ -145,6 +146,8 @@ PIPELINE_OUTPUTS = frozenset(
     ]
 )
 EXAMPLE_SOURCES = PLACEHOLDERS | PIPELINE_OUTPUTS
+# They ask whether there is a next element, and open it.
+HAS_VALUE, OPTIONAL_VALUE = "OptionalHasValue", "OptionalGetValue"
 # They yield accumulated gradients: not examples, but computed from them.
 GRADIENT_OUTPUTS = frozenset(
     {"AccumulatorTakeGradient", "SparseAccumulatorTakeGradient", "ResourceAccumulatorTakeGradient"}
@@ -279,8 +282,10 @@ RECEIVES = frozenset({"Recv", "_Recv", "_HostRecv"})
 # --- Calls, groups and collectives ---
 
 LOOPS = frozenset({"While", "StatelessWhile"})
-BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
-CALLS = LOOPS | BRANCHES | {"PartitionedCall", "StatefulPartitionedCall"}
+TWO_WAY_BRANCHES = frozenset({"If", "StatelessIf"})
+BRANCHES = TWO_WAY_BRANCHES | {"Case", "StatelessCase"}
+FUNCTION_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+CALLS = LOOPS | BRANCHES | FUNCTION_CALLS
 # They may contain a step. Not loops: one iteration is a step, not the loop.
 GROUPS = IDENTITIES | {NO_OP, "If", "Case", "StatefulPartitionedCall"}
 # Each yields a combination of the inputs of all ops of its group. Not NcclReduce, which has all

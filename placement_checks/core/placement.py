@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast, final
 from placement_checks.core.devices import Device
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
+from placement_checks.core.strategies import Strategy
 from placement_checks.core.variables import Variables
 from placement_checks.util.printable import printable
 from placement_checks.util.text import plural
@@ -203,6 +204,7 @@ class Placement:
         complete: whether all was read; else why what was not read in full keeps no rule.
         refusals: the ops that the placer refused; the others are then placed softly.
         step: what is known of its training step.
+        strategy: the strategy that made it for several replicas; None where none is known to.
         details: looks up what else is known of an op.
     """
 
@@ -219,6 +221,7 @@ class Placement:
     complete: Literal[True] | Missing = True
     refusals: Sequence[Refusal] = ()
     step: StepOps = field(default=StepOps())
+    strategy: Strategy | None = None
     details: Details = field(default=Details())
     _cache: dict[Any, Any] = field(default_factory=dict, init=False)
 

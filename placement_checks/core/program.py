@@ -275,6 +275,7 @@ class InitialState:
     Attributes:
         initializers: the ops that give variables their first values, by variable.
         local_initializers: those of local variables, which may be made of the others.
+        values: the first values of variables that no op initialises, by variable.
         tables: the ops that fill lookup tables.
         mirrors: the copies of variables for other replicas, each with the variable.
         unsynchronised: those of `mirrors` that differ, as each replica changes its own.
@@ -282,6 +283,7 @@ class InitialState:
 
     initializers: Mapping[str, str] = field(default_factory=dict)
     local_initializers: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     tables: Sequence[str] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
     unsynchronised: frozenset[str] = frozenset()

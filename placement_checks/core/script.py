@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placement_checks.core.arguments import for_gpus, uses_gpus
 
@@ -23,6 +23,7 @@ class Script:
         v1: whether it means TensorFlow 1 by ``import tensorflow``.
         let: pairs of a name and the value that it is given instead of the one in the source.
         limit: seconds that it may take until its first training step.
+        eager: whether it is a function that is run eagerly, not built into a graph.
     """
 
     target: str
@@ -30,6 +31,7 @@ class Script:
     v1: bool = False
     let: tuple[tuple[str, str], ...] = ()
     limit: float = DEFAULT_LIMIT
+    eager: bool = False
 
     @property
     def name(self) -> str:
@@ -44,12 +46,10 @@ class Script:
 
     def for_gpus(self, gpus: int) -> Script:
         """The program as it is run for so many GPUs."""
-        return Script(
-            self.target,  # its own arguments are filled in where they are read
-            tuple(for_gpus(text, gpus) for text in self.args),
-            self.v1,
-            tuple((name, for_gpus(value, gpus)) for name, value in self.let),
-            self.limit,
+        return replace(  # the target's own arguments are filled in where they are read
+            self,
+            args=tuple(for_gpus(text, gpus) for text in self.args),
+            let=tuple((name, for_gpus(value, gpus)) for name, value in self.let),
         )
 
 

@@ -18,10 +18,18 @@ _KERAS = ("keras", "tf_keras")
 
 
 class Call(NamedTuple):
-    """What an optimiser was called with: a gradient, the variable's op, and its own class."""
+    """What an optimiser was called with.
+
+    Attributes:
+        gradient: the tensor, the slices or what a strategy makes of several.
+        variable: that of TensorFlow or Keras; None where a program only declares it.
+        name: that of its op; ``""`` for a variable of eager code, which has none.
+        optimizer: the class of the optimiser; ``""`` where a gradient is only declared.
+    """
 
     gradient: Any
-    variable: str
+    variable: Any
+    name: str
     optimizer: str
 
 
@@ -29,10 +37,11 @@ def in_graph(calls: Iterable[Call], graph: tf.Graph) -> list[AppliedGradient]:
     """The gradients that are applied in a graph, or in the bodies of its functions."""
     return [
         AppliedGradient(
-            _tensors(graph, call.gradient), call.variable, call.optimizer, home is not graph
+            _tensors(graph, call.gradient), call.name, call.optimizer, home is not graph
         )
         for call in calls
-        if (home := getattr(call.gradient, "graph", graph)) is graph or not is_whole(home)
+        if call.name
+        and ((home := getattr(call.gradient, "graph", graph)) is graph or not is_whole(home))
     ]
 
 
@@ -42,11 +51,11 @@ def with_declared(calls: Iterable[Call], pairs: Any, program: str) -> Iterable[C
     Raises:
         InputError: what it declares are not pairs of a gradient and its variable.
     """
-    by_variable = {call.variable: call for call in calls}
+    by_variable = {call.name: call for call in calls}
     try:
         for gradient, variable in pairs:
             name = op_name(variable)
-            called = by_variable.get(name, Call(None, name, ""))
+            called = by_variable.get(name, Call(None, None, name, ""))
             by_variable[name] = called._replace(gradient=gradient)
     except (AttributeError, TypeError, ValueError):
         raise InputError(
@@ -115,8 +124,10 @@ def _recording(
             named: Any = args[0] if args else kwargs.get("trainable_variables")
             variables = trained_by(self) if named is None else named
             pairs = list(zip(gradients, variables, strict=False))
+        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
         applied.extend(
-            Call(gradient, op_name(variable), type(self).__name__) for gradient, variable in pairs
+            Call(gradient, variable, "" if is_eager else op_name(variable), type(self).__name__)
+            for gradient, variable in pairs
         )
         return original(self, gradients, *args, **kwargs)
 

@@ -14,22 +14,39 @@ import tensorflow as tf
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import AppliedGradient, BuiltProgram, Program, Step
+from placement_checks.core.placement import Placement
+from placement_checks.core.program import (
+    AppliedGradient,
+    BuiltProgram,
+    InitialState,
+    Program,
+    Step,
+)
 from placement_checks.loading.applied_gradients import (
-    Call,
     in_graph,
     record_applied,
     with_declared,
 )
 from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.gpu_count import Asked, answering_gpus
-from placement_checks.loading.gradient_notes import GradientNotes, record_gradients
+from placement_checks.loading.gradient_notes import record_gradients
 from placement_checks.loading.graph_reading import GraphSource, from_live_graph, requested
 from placement_checks.loading.initial_state import initial_state
 from placement_checks.loading.own_graphs import built_graph, record_graphs
 from placement_checks.loading.sessions import Stopped, Watch, watching
 from placement_checks.loading.steps import step_ops
 from placement_checks.loading.tf_internals import names_of_keras
+from placement_checks.loading.traced.calls import CallWatch, WantsEager, watching_calls
+from placement_checks.loading.traced.eager_code import (
+    MeansEager,
+    eager_code_told,
+    is_eager_step,
+    no_traced_step,
+    policy_of,
+    take_step,
+)
+from placement_checks.loading.traced.noting import TracingNotes, noting_traced
+from placement_checks.loading.traced.reading import read_step
 from placement_checks.loading.users_code import users_code
 
 # What is noted, and what a program finds, are patches of TensorFlow: of two threads that build,
@@ -42,6 +59,8 @@ class Built(NamedTuple):
 
     Attributes:
         source: its graph.
+        requested: the devices that it requests.
+        initial: how its variables get their first values.
         step: what it returned, or ran first.
         applied: the gradients that are applied.
         fed: what its first training step was fed; empty where none was seen.
@@ -50,6 +69,8 @@ class Built(NamedTuple):
     """
 
     source: GraphSource
+    requested: Placement
+    initial: InitialState
     step: Step
     applied: Sequence[AppliedGradient]
     fed: Mapping[str, Any]
@@ -62,22 +83,29 @@ class Building:
 
     Attributes:
         watch: what its sessions run.
+        calls: which traced functions it calls.
         asked: by which calls it has asked how many GPUs there are.
+        policy: what it has said that it does differently on purpose.
     """
 
     def __init__(
         self,
         program: Program,
-        watch: Watch,
+        trains: Callable[[Building], None],
         asked: Asked,
-        gradients: Mapping[tf.Graph, GradientNotes],
-        applied: Sequence[Call],
+        tracing: TracingNotes,
     ) -> None:
-        self.watch = watch
+        self.watch = Watch(tracing.gradients, lambda: trains(self))
+        self.calls = CallWatch(tracing.gradients, tracing.strategies, lambda: trains(self))
         self.asked = asked
+        self.policy: Mapping[str, Any] = {}
         self._program = program
-        self._gradients = gradients
-        self._applied = applied
+        self._tracing = tracing
+
+    @property
+    def has_step(self) -> bool:
+        """Whether a training step was seen."""
+        return bool(self.watch.steps or self.calls.steps)
 
     def trained(self) -> Built:
         """What was built when the first training step came.
@@ -85,8 +113,21 @@ class Building:
         Raises:
             InputError: the graph is larger than 2 GB.
         """
-        assert self.watch.graph is not None
-        return self.built(self.watch.graph, self.watch.step)
+        if self.watch.steps:
+            assert self.watch.graph is not None
+            return self.built(self.watch.graph, self.watch.step)
+        name, folder = self._program.name, self._program.folder
+        traced = read_step(self.calls.steps[0], self._tracing, name, folder)
+        return Built(
+            traced.source,
+            replace(requested(traced.source), soft=tf.config.get_soft_device_placement()),
+            traced.initial,
+            Step(policy=self.policy),
+            traced.applied,
+            traced.fed,
+            1,
+            bool(self.asked),
+        )
 
     def built(self, graph: tf.Graph, step: Step) -> Built:
         """What was built in one graph.
@@ -95,12 +136,20 @@ class Building:
             InputError: what it says of its step is wrong, or the graph is larger than 2 GB.
         """
         name, folder = self._program.name, self._program.folder
-        source = from_live_graph(graph, name, folder, self._gradients.get(graph))
+        source = from_live_graph(graph, name, folder, self._tracing.gradients.get(graph))
         source.step_ops = step_ops(step, source)
-        calls = with_declared(self._applied, step.gradients or (), name)
-        turns = max(1, len(self.watch.own_steps))
-        applied = in_graph(calls, graph)
-        return Built(source, step, applied, self.watch.fed, turns, bool(self.asked))
+        placement = replace(requested(source), soft=step.soft)
+        calls = with_declared(self._tracing.applied, step.gradients or (), name)
+        return Built(
+            source,
+            placement,
+            initial_state(graph, placement.variables),
+            step,
+            in_graph(calls, graph),
+            self.watch.fed,
+            max(1, len(self.watch.own_steps)),
+            bool(self.asked),
+        )
 
 
 def stop(_building: Building) -> None:
@@ -109,19 +158,29 @@ def stop(_building: Building) -> None:
 
 
 @contextlib.contextmanager
-def noting(program: Program, gpus: int, trains: Callable[[Building], None]) -> Iterator[Building]:
+def noting(
+    program: Program, gpus: int, trains: Callable[[Building], None], *, eager: bool = False
+) -> Iterator[Building]:
     """Note in this block what a program builds that finds so many GPUs.
 
     When it would train, ``trains`` is called.
+
+    Args:
+        program: what builds.
+        gpus: how many GPUs it finds.
+        trains: called in place of its first training step.
+        eager: whether it may be eager code, for which logical CPUs stand in for the GPUs.
     """
     with (
         answering_gpus(gpus) as asked,
         record_gradients() as gradients,
         record_applied() as applied,
+        noting_traced(eager=eager) as (variables, reductions, forward),
     ):
-        watch = Watch(gradients, lambda: trains(building))
-        building = Building(program, watch, asked, gradients, applied)
-        with watching(watch):
+        strategies: list[Any] = []
+        tracing = TracingNotes(variables, gradients, applied, reductions, forward, strategies)
+        building = Building(program, trains, asked, tracing)
+        with watching(building.watch), watching_calls(building.calls):
             yield building
 
 
@@ -134,6 +193,7 @@ def build(program: Program, num_gpus: int, trains: Callable[[Building], None] = 
         trains: called in place of its first training step.
 
     Raises:
+        MeansEager: it is not meant to be built into a graph.
         InputError: the builder raised, built nothing, or returned what does not describe a step;
             or its graph is larger than 2 GB.
     """
@@ -142,20 +202,68 @@ def build(program: Program, num_gpus: int, trains: Callable[[Building], None] = 
     with in_new_graph(program, num_gpus, trains) as (building, graph_of):
         with (
             contextlib.suppress(Stopped),
+            eager_code_told(building.calls),
             users_code(program.name, "the builder", program.folder),
         ):
             returned = program.build(**arguments)
+            if is_eager_step(returned):
+                raise WantsEager
             graph = graph_of(returned)  # a mapping of the user's own
             step = Step() if returned is graph else Step.of(returned, program.name)
         if building.watch.steps:
             return building.trained()
     if graph is None or not graph.get_operations():
-        raise InputError(
+        built_nothing = InputError(
             program.name,
             "the builder built no graph",
-            "build ops in the default graph or in a tf.Graph() of its own, without eager code",
+            "build ops in the default graph or in a tf.Graph() of its own, or call the function "
+            "that trains",
         )
+        raise MeansEager.of(built_nothing) if building.calls.means_eager else built_nothing
     return building.built(graph, step)
+
+
+@contextlib.contextmanager
+def noting_eager_code(
+    program: Program, gpus: int, trains: Callable[[Building], None] = stop
+) -> Iterator[Building]:
+    """Note in this block what eager code traces; logical CPUs must stand in for the GPUs already.
+
+    The arguments are those of `build`.
+    """
+    with (
+        _one_at_a_time,
+        _undisturbed(program),
+        noting(program, gpus, trains, eager=True) as building,
+    ):
+        yield building
+
+
+def build_eagerly(
+    program: Program, num_gpus: int, trains: Callable[[Building], None] = stop
+) -> Built:
+    """Run eager code for so many GPUs until its first training step, a traced function.
+
+    Logical CPUs must stand in for the GPUs already. The arguments are those of `build`.
+
+    Raises:
+        InputError: it raised, or no function that trains was called.
+    """
+    arguments = program.arguments(num_gpus)
+    with noting_eager_code(program, num_gpus, trains) as building:
+        failed: InputError | None = None
+        try:
+            with contextlib.suppress(Stopped), users_code(program.name, "it", program.folder):
+                returned = program.build(**arguments)
+                building.policy = policy_of(returned)
+                take_step(returned, building.calls)
+        except InputError as error:
+            failed = error
+        if building.has_step:  # whatever failed later
+            with contextlib.suppress(Stopped):
+                trains(building)
+            return building.trained()
+    raise failed or no_traced_step(program.name, building.calls)
 
 
 @contextlib.contextmanager
@@ -178,21 +286,18 @@ def in_new_graph(
         yield building, partial(built_graph, default, made)
 
 
-def of_live_graph(
+def built_program(
     program: Program, gpus: int, built: Built, for_gpus: Callable[[int], BuiltProgram | Missing]
 ) -> BuiltProgram:
-    """The built program of a graph of this process."""
-    source = built.source
-    assert source.live is not None
-    placement = replace(requested(source), soft=built.step.soft)
+    """The built program of what this process has built."""
     return BuiltProgram(
         program=program,
         gpus=gpus,
-        requested=placement,
+        requested=built.requested,
         step=built.step,
-        graph_def=source.graph_def,
-        graph=source.live,
-        initial=initial_state(source.live, placement.variables),
+        graph_def=built.source.graph_def,
+        graph=built.source.live,
+        initial=built.initial,
         applied=built.applied,
         for_gpus=for_gpus,
         fed=built.fed,

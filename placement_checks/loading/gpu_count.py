@@ -23,6 +23,7 @@ from tensorflow.core.framework import device_attributes_pb2
 
 from placement_checks.loading import tf_internals
 from placement_checks.loading.nvidia_tools import answering_tools
+from placement_checks.loading.simulated import is_stand_in
 
 _GPU = "GPU"
 _MEMORY = 16 << 30  # bytes of each GPU
@@ -143,7 +144,11 @@ def _listing(gpus: list[Any], way: str, asked: Asked) -> tf_internals.Around:
                 asked.ways.add(way)
             if device_type == _GPU:  # does not start TensorFlow's eager runtime
                 return list(gpus)
-            others = [each for each in original(self, device_type) if each.device_type != _GPU]
+            others = [
+                each
+                for each in original(self, device_type)
+                if each.device_type != _GPU and not is_stand_in(each)
+            ]
             return others + gpus if device_type is None else others
 
         return listed

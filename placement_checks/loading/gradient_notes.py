@@ -21,13 +21,20 @@ class GradientNotes:
     Attributes:
         objectives: the tensors that gradients were taken of, by name, in the order of the calls.
         taken: the ops that yield the gradients by each variable or tensor, by its op's name.
+        by_source: in a function, pairs of a variable or tensor, and the op of a gradient by it.
     """
 
     def __init__(self) -> None:
         self.objectives: list[str] = []
         self.taken: defaultdict[str, list[str]] = defaultdict(list)
+        self.by_source: list[tuple[Any, str]] = []
         self._built: list[tuple[int, int]] = []
         self._busy = False  # with gradients of a part, taken within the gradients of the whole
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any gradient was taken."""
+        return bool(self._built)
 
     def ops(self, graph_def: Any) -> frozenset[str]:
         """The names of the ops that were built while gradients were taken."""
@@ -67,7 +74,10 @@ class GradientNotes:
         for source, gradient in pairs:
             values = getattr(gradient, "values", gradient)  # of rows, their values
             if getattr(values, "graph", None) is graph:
-                self.taken[op_name(source)].append(values.op.name)
+                if is_whole(graph):
+                    self.taken[op_name(source)].append(values.op.name)
+                else:  # eager code's variables have no ops
+                    self.by_source.append((source, values.op.name))
 
 
 @contextlib.contextmanager
@@ -77,10 +87,10 @@ def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
 
     def recording(take: Callable[..., Any]) -> Callable[..., Any]:
         def taken(targets: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            graph = tf.compat.v1.get_default_graph()
             take_these = partial(take, targets, sources, *args, **kwargs)
-            if not is_whole(graph):
+            if tf.executing_eagerly():
                 return take_these()
+            graph = tf.compat.v1.get_default_graph()
             return notes[graph].recorded(graph, targets, sources, take_these)
 
         return taken

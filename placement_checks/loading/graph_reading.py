@@ -15,6 +15,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Op, Placement, StepOps
+from placement_checks.core.strategies import Strategy
 from placement_checks.core.variables import Variable, Variables
 from placement_checks.loading.details import GraphDetails
 from placement_checks.loading.function_bodies import check_calls, nested_ops
@@ -33,6 +34,7 @@ class GraphSource:
         collections: names of variables, without ``:0``, by collection.
         origin: where it came from.
         step_ops: what is known of its training step.
+        strategy: the strategy that made it for several replicas; None where none is known to.
     """
 
     program: str
@@ -40,6 +42,7 @@ class GraphSource:
     collections: Mapping[str, Sequence[str]] = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
     step_ops: StepOps = field(default_factory=StepOps)
+    strategy: Strategy | None = None
 
     @property
     def live(self) -> tf.Graph | None:
@@ -127,6 +130,7 @@ def requested(source: GraphSource) -> Placement:
         Variables(variables),
         source.collections,
         step=source.step_ops,
+        strategy=source.strategy,
         details=details,
     )
 

@@ -27,9 +27,9 @@ def initial_state(graph: tf.Graph, variables: Iterable[Variable]) -> InitialStat
     return InitialState(
         _initialisers(graph, holders, tf1.GraphKeys.GLOBAL_VARIABLES),
         _initialisers(graph, holders, tf1.GraphKeys.LOCAL_VARIABLES),
-        [table.name for table in tables],
-        mirrors,
-        unsynchronised,
+        tables=[table.name for table in tables],
+        mirrors=mirrors,
+        unsynchronised=unsynchronised,
     )
 
 

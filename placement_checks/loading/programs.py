@@ -20,9 +20,10 @@ from placement_checks.core.program import (
 )
 from placement_checks.core.script import Script
 from placement_checks.loading import graph_files
-from placement_checks.loading.building import build, of_live_graph
+from placement_checks.loading.building import build, built_program
 from placement_checks.loading.graph_reading import GraphSource, from_live_graph, requested
-from placement_checks.loading.targets import resolve
+from placement_checks.loading.targets import resolve, script_of_function
+from placement_checks.loading.traced.eager_code import MeansEager
 from placement_checks.loading.watch.process import watched
 from placement_checks.util.progress import doing
 from placement_checks.util.text import plural
@@ -116,6 +117,7 @@ class _Builds:
         self._program = program
         self._by_gpus: dict[int, BuiltProgram] = {}
         self._asks = False  # how many GPUs there are
+        self._eager: Script | None = None  # the program, where it is to be run eagerly
 
     def built(self, gpus: int) -> BuiltProgram:
         """The program for so many GPUs, built on first use."""
@@ -127,18 +129,24 @@ class _Builds:
     def _build(self, gpus: int) -> BuiltProgram:
         if isinstance(self._program, Script):
             return self._watched(self._program, gpus)
-        built = build(self._program, gpus)
+        if self._eager is not None:
+            return self._watched(self._eager, gpus)
+        try:
+            built = build(self._program, gpus)
+        except MeansEager as error:
+            self._eager = script_of_function(self._program, error)
+            return self._watched(self._eager, gpus)
         self._asks |= built.asked_for_gpus
-        return of_live_graph(self._program, gpus, built, self._for_gpus)
+        return built_program(self._program, gpus, built, self._for_gpus)
 
     def _watched(self, script: Script, gpus: int) -> BuiltProgram:
         recorded = watched(script, gpus)
         self._asks |= recorded.asked_for_gpus
-        source = recorded.source(script.name)
+        source = recorded.source(self._program.name)
         return BuiltProgram(
-            program=script,
+            program=self._program,
             gpus=gpus,
-            requested=replace(requested(source), soft=recorded.step.soft),
+            requested=replace(requested(source), soft=recorded.soft),
             step=recorded.step,
             graph_def=source.graph_def,
             graph=None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from typing import Any
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
+from placement_checks.core.script import Script
 from placement_checks.loading.behaviour import own_behaviour
 from placement_checks.loading.calls import arguments_of, parted
 from placement_checks.loading.source_lines import is_users
@@ -71,6 +73,34 @@ def _program(target: str, argv: Sequence[str]) -> Program:
     build = _attribute(module, name, target)
     of_module = Path(home).resolve().parent if home else None
     return Program(target, _called_within(as_module, build), of_module, build, given, argv)
+
+
+def script_of_function(program: Program, error: InputError) -> Script:
+    """A function as a program that is run eagerly, in a process of its own.
+
+    Args:
+        program: the function.
+        error: what went wrong as it was built into a graph.
+
+    Raises:
+        InputError: no other process can load it.
+    """
+    if program.name != getattr(program.build, "__qualname__", ""):
+        return Script(program.name, tuple(program.argv), eager=True)
+    function = inspect.unwrap(program.build)
+    name, module = function.__qualname__, function.__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if "<" in name or (module == "__main__" and file is None):
+        raise InputError(
+            program.name,
+            f"{error.message}; as eager code it is run in a process of its own, which cannot load "
+            "a function that is inside another",
+            "define it at the top level of its file, or write 'with watch(eager=True):' around "
+            "the code",
+            details=error.details,
+        )
+    where = str(file) if module == "__main__" else module
+    return Script(f"{where}:{name}", eager=True)
 
 
 @contextlib.contextmanager

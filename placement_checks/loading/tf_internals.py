@@ -11,6 +11,7 @@ This module does not import TensorFlow itself, as `Behaviour` is used before it 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -192,6 +193,144 @@ def around_collective_keys(around: Around) -> Patched:
     return patched(owner, "__init__", around)
 
 
+# What traced functions and strategies make of a program.
+
+
+def around_calls(around: Around) -> Patched:
+    """Patch what every call of a traced function ends in, whoever makes it.
+
+    Its arguments are the function, the tensors that it is given, and those that it captured.
+    """
+    return patched(_concrete_function(), "_call_flat", around)
+
+
+# What a function is called that makes its variables in its first call, unless they are there.
+MAKES_VARIABLES = "fn_with_cond"
+
+
+def traced_functions(graph: Any) -> Mapping[str, Any]:
+    """The graphs of the functions that the body of a function calls, by their names."""
+    functions = _attribute(graph, "_functions")
+    graphs = {
+        os.fsdecode(name): getattr(function, "graph", None) for name, function in functions.items()
+    }
+    return {name: body for name, body in graphs.items() if body is not None}
+
+
+def around_variables(around: Around) -> Patched:
+    """Patch the constructor of resource variables, of every kind."""
+    return patched(_resource_variable(), "__init__", around)
+
+
+def handle_of(variable: Any) -> Any:
+    """The handle of a resource variable; that of a strategy's variable depends on the replica."""
+    return _attribute(variable, "_handle")
+
+
+def around_handles(around: Around) -> Patched:
+    """Patch what makes the handle of a resource variable: shape, dtype and others."""
+    owner = _module("tensorflow.python.ops.resource_variable_ops")
+    return patched(owner, "_variable_handle_from_shape_and_dtype", around)
+
+
+@contextlib.contextmanager
+def around_distributed_variables(around: Around) -> Iterator[None]:
+    """Patch the constructors of variables that a strategy makes of others."""
+    mirrored = _named("tensorflow.python.distribute.values", "DistributedVariable")
+    with patched(mirrored, "__init__", around), patched(_central_variable(), "__init__", around):
+        yield
+
+
+def parts_of(variable: Any) -> Sequence[Any]:
+    """The variables that one of a strategy is made of, in the order of replicas; else itself."""
+    if isinstance(variable, _named("tensorflow.python.distribute.values", "DistributedValues")):
+        return cast(Sequence[Any], variable.values)
+    is_central = isinstance(variable, _central_variable())
+    return (_attribute(variable, "_v") if is_central else variable,)
+
+
+def specs_of_replicas(spec: Any) -> Sequence[Any]:
+    """The specs of each replica in that of a value which has one for each; else empty."""
+    return getattr(spec, "_value_specs", ())
+
+
+def strategy_around(variable: Any) -> Any:
+    """The strategy in whose scope a variable was made; None outside of one."""
+    return getattr(variable, "_distribute_strategy", None)
+
+
+def variable_of(variable: Any) -> Any:
+    """The variable of TensorFlow in one of Keras 3; others as they are."""
+    return variable._value if hasattr(variable, "path") else variable
+
+
+def around_keras_variables(around: Around) -> Patched:
+    """Patch what gives a variable of Keras 3 the one of TensorFlow; nothing where it is absent."""
+    module = module_or_none("keras.src.backend.tensorflow.core")
+    if module is None:
+        return contextlib.nullcontext()
+    return patched(_attribute(module, "Variable"), "_initialize", around)
+
+
+@contextlib.contextmanager
+def around_gradients_of_ops(around: Around) -> Iterator[None]:
+    """Patch what a tape calls for the gradient of one op.
+
+    Its arguments are the op's type, attributes, number of inputs, inputs and outputs, and others.
+    """
+    register = _named("tensorflow.python.pywrap_tfe", "TFE_Py_RegisterGradientFunction")
+    original = _named("tensorflow.python.eager.backprop", "_gradient_function")
+    register(around(original))
+    try:
+        yield
+    finally:
+        register(original)
+
+
+@contextlib.contextmanager
+def around_reductions(several: Around, one: Around, in_replica: Around) -> Iterator[None]:
+    """Patch what adds up the values of replicas.
+
+    That is ``batch_reduce_to`` and ``reduce_to`` for all of them, and ``all_reduce`` in each.
+    """
+    library = "tensorflow.python.distribute.distribute_lib"
+    extended = _named(library, "StrategyExtendedV2")
+    with (
+        patched(extended, "batch_reduce_to", several),
+        patched(extended, "reduce_to", one),
+        patched(_named(library, "ReplicaContext"), "all_reduce", in_replica),
+    ):
+        yield
+
+
+def around_strategies(around: Around) -> Patched:
+    """Patch the constructor of strategies, of every kind."""
+    library = "tensorflow.python.distribute.distribute_lib"
+    return patched(_named(library, "StrategyBase"), "__init__", around)
+
+
+def is_default_strategy(strategy: Any) -> bool:
+    """Whether it is the one that TensorFlow has where a program makes none."""
+    library = _module("tensorflow.python.distribute.distribute_lib")
+    kinds = ("_DefaultDistributionStrategy", "_DefaultDistributionStrategyV1")
+    return isinstance(strategy, tuple(_attribute(library, kind) for kind in kinds))
+
+
+# Here TensorFlow makes the variables that order the sums of a strategy on each device.
+ORDERS_COLLECTIVES = "distribute/cross_device_utils.py"
+
+
+def eager_device() -> str:
+    """The device scope of eager code; ``""`` outside of one."""
+    return _attribute(_context(), "device_name") or ""
+
+
+def next_of(iterator: Any, dtypes: Sequence[Any], shapes: Sequence[Any]) -> Sequence[Any]:
+    """The next element of an iterator, by its resource."""
+    take = _named("tensorflow.python.ops.gen_dataset_ops", "iterator_get_next")
+    return cast(Sequence[Any], take(iterator=iterator, output_types=dtypes, output_shapes=shapes))
+
+
 # What sessions run.
 
 
@@ -317,11 +456,15 @@ def around_normalization_layers(around: Around) -> Patched:
 def patched(owner: Any, name: str, around: Around) -> Iterator[None]:
     """Let ``around(original)`` take the place of a function or method of TensorFlow."""
     original = _attribute(owner, name)
+    is_inherited = name not in vars(owner)
     setattr(owner, name, around(original))
     try:
         yield
     finally:
-        setattr(owner, name, original)
+        if is_inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
 
 
 @contextlib.contextmanager
@@ -335,6 +478,19 @@ def all_patched(owner: Any, functions: Mapping[str, Around]) -> Iterator[None]:
 
 def _legacy(keras: ModuleType) -> Any:
     return _attribute(_attribute(keras, "__internal__"), "legacy")
+
+
+def _concrete_function() -> Any:
+    owner = "tensorflow.python.eager.polymorphic_function.concrete_function"
+    return _named(owner, "ConcreteFunction")
+
+
+def _resource_variable() -> Any:
+    return _named("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable")
+
+
+def _central_variable() -> Any:
+    return _named("tensorflow.python.distribute.ps_values", "AggregatingVariable")
 
 
 def _base_session() -> Any:

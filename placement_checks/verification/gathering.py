@@ -132,6 +132,8 @@ def request(
         gpus = machine.towers
     built = _load(target, gpus)
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
+    if placement.strategy is not None:
+        gpus = placement.strategy.gpus or gpus
     machine = machine or built.machine or Machine.smallest(_devices(placement), gpus)
     return Request(built, placement, machine)
 

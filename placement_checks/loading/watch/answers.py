@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -21,6 +22,7 @@ class Asked(NamedTuple):
         script: the program.
         gpus: how many GPUs it is told that there are.
         python_path: ``PYTHONPATH`` as the user has it; None where it is not set.
+        path: where modules are looked for beside that, as a test that names a function has it.
         names_gpus: whether ``CUDA_VISIBLE_DEVICES`` is set there.
         journal: the file that notes which of the user's files are set aside.
     """
@@ -28,6 +30,7 @@ class Asked(NamedTuple):
     script: Script
     gpus: int
     python_path: str | None
+    path: Sequence[str]
     names_gpus: bool
     journal: Path
 

@@ -33,6 +33,7 @@ def main() -> None:
     try:
         import_tensorflow()
         _show_gpus(asked)
+        _stand_in_for_gpus(asked)
         from placement_checks.loading.watch.watched import Watched
 
         answer: object = Watched(asked, answers).run()
@@ -55,6 +56,14 @@ def _show_gpus(asked: Asked) -> None:
         os.environ[VISIBLE_GPUS] = ",".join(map(str, range(asked.gpus)))
 
 
+def _stand_in_for_gpus(asked: Asked) -> None:
+    """Let logical CPUs stand in for GPUs, before TensorFlow makes its devices."""
+    from placement_checks.loading.simulated import ask_for_cpus
+
+    if not asked.script.v1:
+        ask_for_cpus(asked.gpus + 1)
+
+
 def _close_stdin() -> None:
     """Let a question on the terminal meet the end of the input."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -69,7 +78,8 @@ def _leave_our_path(asked: Asked) -> None:
     given = [folder for folder in (asked.python_path or "").split(os.pathsep) if folder]
     others = [folder for folder in sys.path if folder not in (_HOME, *given)]
     installed = [_HOME] if _HOME in map(os.path.realpath, site.getsitepackages()) else []
-    sys.path[:] = [*given, *others, *installed]
+    added = [folder for folder in asked.path if folder not in (*given, *others)]
+    sys.path[:] = [*given, *others, *added, *installed]
     os.environ.pop("PYTHONPATH", None)
     if asked.python_path is not None:
         os.environ["PYTHONPATH"] = asked.python_path

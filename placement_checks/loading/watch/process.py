@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -40,7 +41,9 @@ def watched(script: Script, gpus: int) -> RecordedProgram:
         kept: Sequence[Path] = ()
         try:
             python_path, names_gpus = os.environ.get("PYTHONPATH"), VISIBLE_GPUS in os.environ
-            answer = _answer(Asked(script, gpus, python_path, names_gpus, journal), folder)
+            path = sys.path if script.eager else ()
+            asked = Asked(script, gpus, python_path, path, names_gpus, journal)
+            answer = _answer(asked, folder)
         finally:
             kept = put_back(journal)
     if isinstance(answer, PlacementError):

@@ -11,9 +11,9 @@ from tensorflow.core.framework import graph_pb2
 from placement_checks.core.machines import Machine
 from placement_checks.core.placement import StepOps
 from placement_checks.core.program import AppliedGradient, InitialState, Step
+from placement_checks.core.strategies import Strategy
 from placement_checks.loading.building import Built
-from placement_checks.loading.graph_reading import GraphSource, requested
-from placement_checks.loading.initial_state import initial_state
+from placement_checks.loading.graph_reading import GraphSource
 from placement_checks.loading.origins import Recorded
 from placement_checks.loading.watch.servers import RecordedServer
 from placement_checks.util.garbage import gc_paused
@@ -28,6 +28,7 @@ class RecordedProgram:
         collections: names of variables by collection.
         origin: what is known of its ops beside.
         step_ops: what is known of its training step.
+        strategy: the strategy that made it for several replicas; None where none is known to.
         initial: how its variables get their first values.
         applied: the gradients that are applied.
         fed: what its first training step was fed.
@@ -35,6 +36,7 @@ class RecordedProgram:
         inputs: the names of placeholders by the names of arrays, as the program returned them.
         policy: what it does differently on purpose.
         notes: what its report says beside the rules.
+        soft: whether it may be placed softly.
         asked_for_gpus: whether it asked how many GPUs there are.
         server: the server of a cluster that it made; None where it made none.
     """
@@ -43,6 +45,7 @@ class RecordedProgram:
     collections: Mapping[str, Sequence[str]]
     origin: Recorded
     step_ops: StepOps
+    strategy: Strategy | None
     initial: InitialState
     applied: Sequence[AppliedGradient]
     fed: Mapping[str, Any]
@@ -50,6 +53,7 @@ class RecordedProgram:
     inputs: Any
     policy: Mapping[str, Mapping[str, Any]]
     notes: Sequence[str]
+    soft: bool
     asked_for_gpus: bool
     server: RecordedServer | None
 
@@ -57,21 +61,21 @@ class RecordedProgram:
     @gc_paused()
     def of(built: Built, notes: Sequence[str], server: RecordedServer | None) -> RecordedProgram:
         """Record a program that was built in this process."""
-        source = built.source
-        assert source.live is not None
-        placement = requested(source)
+        source, placement = built.source, built.requested
         return RecordedProgram(
             source.graph_def.SerializeToString(),
             source.collections,
             Recorded.of(placement.details, placement.ops),
             source.step_ops,
-            initial_state(source.live, placement.variables),
+            source.strategy,
+            built.initial,
             built.applied,
             built.fed,
             built.turns,
             _names(built.step.inputs),
             built.step.policy,
             notes,
+            placement.soft,
             built.asked_for_gpus,
             server,
         )
@@ -91,7 +95,9 @@ class RecordedProgram:
     def source(self, name: str) -> GraphSource:
         """Its graph, to be placed."""
         graph_def = graph_pb2.GraphDef.FromString(self.graph_def)
-        return GraphSource(name, graph_def, self.collections, self.origin, self.step_ops)
+        return GraphSource(
+            name, graph_def, self.collections, self.origin, self.step_ops, self.strategy
+        )
 
 
 def _names(inputs: Any) -> Any:

@@ -13,11 +13,12 @@ from typing import BinaryIO, NoReturn
 
 from placement_checks.core.errors import InputError, as_error
 from placement_checks.core.program import Program
-from placement_checks.loading.building import Building, Built, build, noting
+from placement_checks.loading.building import Building, Built, build, build_eagerly, noting
 from placement_checks.loading.sessions import Watch
 from placement_checks.loading.source_lines import users_frames
 from placement_checks.loading.targets import resolve
 from placement_checks.loading.tensorflow_1 import Used, as_tensorflow_1
+from placement_checks.loading.traced.eager_code import MeansEager, no_traced_step
 from placement_checks.loading.training_runs import trainable_variables
 from placement_checks.loading.users_code import users_code
 from placement_checks.loading.watch.answers import Asked, end_with
@@ -72,21 +73,26 @@ class Watched:
     def _program(self) -> NoReturn:
         program = Program(self._script.name, lambda: run_as_main(self._script))
         started = programs_started()
-        with noting(program, self._gpus, self._trains) as building:
+        eager = not self._script.v1
+        with noting(program, self._gpus, self._trains, eager=eager) as building:
             self._building = building
             with users_code(self._script.target, _BEFORE, None), _normal_end():
                 with explain_outdated(self._script.target, is_v1=self._script.v1):
                     program.build()
-            if building.watch.steps:  # and optimisers are left that it never runs
+            if building.has_step:  # and optimisers are left that it never runs
                 self._trains(building)
+        if building.calls.means_eager and not building.watch.sessions:
+            raise no_traced_step(self._script.target, building.calls)
         raise _no_step(self._script.target, building.watch, started)
 
     def _function(self) -> RecordedProgram:
         """A function that trains, or builds and returns its step."""
         program = resolve(self._script.target, self._script.args)
         assert isinstance(program, Program)
-        built = build(program, self._gpus, self._trains)
-        return self._recorded(built, [])
+        if not self._script.eager:
+            with contextlib.suppress(MeansEager):
+                return self._recorded(build(program, self._gpus, self._trains), [])
+        return self._recorded(build_eagerly(program, self._gpus, self._trains), [])
 
     def _trains(self, building: Building) -> NoReturn:
         """Answer with the program that is about to train, and end the process."""
@@ -96,7 +102,7 @@ class Watched:
                 raise _forks(self._script.target)
             self._surroundings.close()
             os.chdir(self._folder)
-            answer: object = self._recorded(building.trained(), notes_of(building.watch))
+            answer: object = self._recorded(building.trained(), notes_of(building))
         except BaseException as fault:
             answer = as_error(self._script.target, fault)
         end_with(answer, self._answers)
@@ -115,7 +121,7 @@ class Watched:
 
     def _take_too_long(self) -> None:
         """Answer with the steps that were seen, or with where the program stands."""
-        if self._building is not None and self._building.watch.steps:
+        if self._building is not None and self._building.has_step:
             self._trains(self._building)
         self._answering.acquire()
         end_with(self._too_long(), self._answers)
@@ -169,7 +175,7 @@ def _no_step(target: str, watch: Watch, started: Sequence[str]) -> InputError:
 def _nearest(watch: Watch) -> str:
     """What comes nearest to a training step."""
     if watch.sessions == 0:
-        return "and TensorFlow's functions and strategies are not watched yet"
+        return "and no tf.function was called"
     unrun = [op.name for runs in watch.graphs.values() for op in runs.optimizer_ops()]
     if unrun:
         return f"none of which ran an optimiser's op, such as {min(unrun)}"

@@ -106,7 +106,10 @@ class VariablesOnHost(Rule):
 
     def _with_tower(self, placement: Placement, variable: str) -> Iterator[str]:
         """The GPUs of the tower that a variable is the own of, unless it has its own devices."""
-        if not (self.local and _is_local(placement, variable)):
+        strategy = placement.strategy
+        if strategy is not None and (device := strategy.device_of(variable)) is not None:
+            yield device.short
+        elif not (self.local and _is_local(placement, variable)):
             yield from _gpus_of_its_tower(placement, variable)
 
 

@@ -129,7 +129,7 @@ def test_the_step(program: Callable[[], None], notes: Sequence[str]) -> None:
     told: list[str] = []
 
     def trains(building: Building) -> NoReturn:
-        told.extend(notes_of(building.watch))
+        told.extend(notes_of(building))
         raise Stopped
 
     build(Program.of(program), 2, trains)

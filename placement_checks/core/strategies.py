@@ -1,0 +1,50 @@
+"""What a strategy (`tf.distribute`) has made of a program: replicas, and copies of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from placement_checks.core.devices import Device
+
+
+class Copy(NamedTuple):
+    """A variable that a strategy keeps for one replica.
+
+    Attributes:
+        of: the variable that stands for all copies: that of the first replica.
+        replica: the replica's number.
+        in_sync: whether all copies are meant to be equal; else they are combined when read.
+    """
+
+    of: str
+    replica: int
+    in_sync: bool = True
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The strategy of a program.
+
+    Attributes:
+        name: its class, such as ``MirroredStrategy``.
+        replicas: the device of each replica.
+        copies: the variables that each replica has for itself, the first one's too, by name.
+        outside: variables that were made outside of its scope, by name.
+    """
+
+    name: str
+    replicas: Sequence[Device]
+    copies: Mapping[str, Copy] = field(default_factory=dict, repr=False)
+    outside: Sequence[str] = field(default=(), repr=False)
+
+    def device_of(self, variable: str) -> Device | None:
+        """Where the copy of a replica belongs; None for what replicas share."""
+        copy = self.copies.get(variable)
+        return None if copy is None else self.replicas[copy.replica]
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it has replicas on."""
+        return len({device for device in self.replicas if device.is_gpu})

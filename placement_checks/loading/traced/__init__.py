@@ -1,0 +1,1 @@
+"""Training steps that are traced functions (`tf.function`), as ordinary graphs."""

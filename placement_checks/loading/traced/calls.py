@@ -1,0 +1,193 @@
+"""Watches the traced functions that eager code calls, until one of them trains."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.core.op_types import is_update
+from placement_checks.loading.gradient_notes import GradientNotes
+from placement_checks.loading.own_graphs import is_whole
+from placement_checks.loading.source_lines import users_frames
+from placement_checks.loading.tf_internals import (
+    MAKES_VARIABLES,
+    around_calls,
+    around_strategies,
+    is_default_strategy,
+    patched,
+    traced_functions,
+)
+
+_MOST_STEPS = 20  # made up, while others may still come
+
+
+class WantsEager(BaseException):
+    """Ends a program that is built into a graph, and is meant to be run eagerly."""
+
+
+@dataclass(frozen=True)
+class SeenCall:
+    """A call of a function that trains, which was about to run.
+
+    Attributes:
+        function: the traced function.
+        given: the tensors that it is given.
+        captured: those that it takes besides, such as the handles of variables.
+        called_at: the user's line that called it; ``""`` where only libraries did.
+    """
+
+    function: Any
+    given: Sequence[Any]
+    captured: Sequence[Any]
+    called_at: str
+
+    @property
+    def graph(self) -> Any:
+        """What it was traced into."""
+        return self.function.graph
+
+
+class CallWatch:
+    """What is seen of the traced functions that eager code calls.
+
+    Args:
+        notes: what is noted of the gradients that are taken, by graph.
+        strategies: where those are noted that are made.
+        ended: called when no further step is expected; it does not return.
+
+    Attributes:
+        steps: the distinct functions that train in turn, in the order in which they were called.
+        others: the names of the functions that ran and do not train.
+        eager_gradients: how many gradients were taken outside of functions.
+    """
+
+    def __init__(
+        self,
+        notes: Mapping[Any, GradientNotes],
+        strategies: list[Any],
+        ended: Callable[[], None],
+    ) -> None:
+        self.steps: list[SeenCall] = []
+        self.others: dict[str, None] = {}
+        self.eager_gradients = 0
+        self._notes = notes
+        self._strategies = strategies
+        self._ended = ended
+        self._made_up_steps = 0
+        self._thread = threading.local()
+
+    @property
+    def means_eager(self) -> bool:
+        """Whether the program does what is for eager code."""
+        return bool(self._strategies or self.steps or self.others or self.eager_gradients)
+
+    def call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What calls of traced functions end in, which runs none that trains."""
+
+        # TensorFlow may name its arguments.
+        def called(function: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+            if not tf.executing_eagerly():
+                self._in_graph(function)
+                return original(function, tensor_inputs, captured_inputs)
+            if getattr(self._thread, "calls", False):
+                return original(function, tensor_inputs, captured_inputs)
+            if trains(function.graph, self._notes):
+                self._note(function, tensor_inputs, captured_inputs)
+                return _made_up(function)
+            self.others[function.graph.name] = None
+            self._thread.calls = True  # what it runs in Python belongs to it
+            try:
+                return original(function, tensor_inputs, captured_inputs)
+            finally:
+                self._thread.calls = False
+
+        return called
+
+    def gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``GradientTape.gradient``, of which eager calls are counted."""
+
+        def taken(*args: Any, **kwargs: Any) -> Any:
+            self.eager_gradients += tf.executing_eagerly()
+            return original(*args, **kwargs)
+
+        return taken
+
+    def strategy(self, original: Callable[..., None]) -> Callable[..., None]:
+        """The constructor of strategies, which are noted."""
+
+        def init(strategy: Any, *args: Any, **kwargs: Any) -> None:
+            original(strategy, *args, **kwargs)
+            if not is_default_strategy(strategy):
+                self._strategies.append(strategy)
+
+        return init
+
+    def _in_graph(self, function: Any) -> None:
+        """A call that adds to a graph, where one that trains cannot be taken out again."""
+        if is_whole(tf.compat.v1.get_default_graph()) and trains(function.graph, self._notes):
+            raise WantsEager
+
+    def _note(self, function: Any, given: Sequence[Any], captured: Sequence[Any]) -> None:
+        """Note a step, which may be the last one: programs take their steps in turn."""
+        is_new = all(step.function is not function for step in self.steps)
+        if is_new:
+            # The first call of a function may also make variables; the next ones only train.
+            self.steps = [step for step in self.steps if step.graph.name != MAKES_VARIABLES]
+            frames = users_frames(traceback.extract_stack(), None)
+            called_at = str(frames[-1]) if frames else ""
+            self.steps.append(SeenCall(function, list(given), list(captured), called_at))
+        self._made_up_steps += 1
+        if not is_new or self._made_up_steps > _MOST_STEPS:
+            self._ended()
+
+
+@contextlib.contextmanager
+def watching_calls(watch: CallWatch) -> Iterator[None]:
+    """Watch all calls of traced functions in this block."""
+    with (
+        around_calls(watch.call),
+        around_strategies(watch.strategy),
+        patched(tf.GradientTape, "gradient", watch.gradient),
+    ):
+        yield
+
+
+def trains(graph: Any, notes: Mapping[Any, GradientNotes]) -> bool:
+    """Whether a function takes gradients and changes variables, itself or in those it calls."""
+    graphs = with_called(graph)
+    return any(each in notes and notes[each].has_any for each in graphs) and any(
+        is_update(op.type) for each in graphs for op in each.get_operations()
+    )
+
+
+def with_called(graph: Any) -> Sequence[Any]:
+    """The graph of a function, and those of the functions that it calls."""
+    found: dict[Any, None] = {}
+    waiting = [graph]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found[each] = None
+            waiting += traced_functions(each).values()
+    return list(found)
+
+
+def _made_up(function: Any) -> Any:
+    """Results of the right dtypes and shapes, all zeros; of an unknown dimension 1."""
+    outputs = function.structured_outputs
+    flat = tf.nest.flatten(outputs, expand_composites=True)
+    made = [_zeros(each) if isinstance(each, tf.Tensor) else each for each in flat]
+    return tf.nest.pack_sequence_as(outputs, made, expand_composites=True)
+
+
+def _zeros(tensor: Any) -> Any:
+    shape = [1 if size is None else size for size in tensor.shape.as_list() or ()]
+    if tensor.dtype == tf.string:
+        return tf.fill(shape, "")
+    return tf.zeros(shape, tensor.dtype)

@@ -1,0 +1,97 @@
+"""Programs that are meant to be run eagerly: how they are told, and how their step is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.core.errors import InputError
+from placement_checks.loading.traced.calls import CallWatch, WantsEager
+from placement_checks.util.text import joined, plural
+
+_MOST = 4  # names of functions in a message
+# What TensorFlow says where a graph is built and eager code is expected.
+_EAGER = re.compile(r"eager|SymbolicTensor|\bnumpy\b|symbolic", re.I)
+
+
+class MeansEager(InputError):
+    """What went wrong as a program was built into a graph, which is to be run eagerly."""
+
+    @staticmethod
+    def of(error: InputError) -> MeansEager:
+        """The same error."""
+        return MeansEager(error.object, error.message, error.fix, details=error.details)
+
+
+@contextlib.contextmanager
+def eager_code_told(calls: CallWatch) -> Iterator[None]:
+    """Tell what is wrong in this block for eager code alone.
+
+    Raises:
+        MeansEager: the program is meant to be run eagerly.
+    """
+    try:
+        yield
+    except WantsEager:
+        raise MeansEager(
+            "the program", "trains in a traced function", "call it eagerly, not in a graph"
+        ) from None
+    except InputError as error:
+        if calls.means_eager or _EAGER.search(error.message):
+            raise MeansEager.of(error) from None
+        raise
+
+
+def is_eager_step(returned: Any) -> bool:
+    """Whether a builder returned a step that is a function, to be called."""
+    return isinstance(returned, Mapping) and callable(returned.get("step"))
+
+
+def policy_of(returned: Any) -> Mapping[str, Any]:
+    """What a program does differently on purpose, as its builder returned it."""
+    policy = returned.get("policy") if isinstance(returned, Mapping) else None
+    return policy if isinstance(policy, Mapping) else {}
+
+
+def take_step(returned: Any, calls: CallWatch) -> None:
+    """Call the step that a builder returned, unless one was seen already.
+
+    One that is eager code is traced as a whole.
+    """
+    if not is_eager_step(returned) or calls.steps:
+        return
+    step, given = returned["step"], returned.get("args", ())
+    arguments = given() if callable(given) else given
+    step(*arguments)
+    if not calls.steps:
+        tf.function(step)(*arguments)
+
+
+def no_traced_step(program: str, calls: CallWatch) -> InputError:
+    """The error for eager code that ended, and no function that trains was called."""
+    step = "{'step': train_step, 'args': (x, y)}"
+    if calls.eager_gradients:
+        return InputError(
+            program,
+            f"took gradients outside of any tf.function, {plural(calls.eager_gradients, 'time')}: "
+            "nothing is known of such a step before it runs",
+            f"decorate the step with @tf.function, or return it: {step}",
+        )
+    if calls.others:
+        names = list(calls.others)
+        more = f" and {len(names) - _MOST} others" if len(names) > _MOST else ""
+        return InputError(
+            program,
+            f"ended without a training step: {plural(len(names), 'function')} ran, "
+            f"{joined(names[:_MOST])}{more}, and none takes gradients and changes variables",
+            f"call the function that trains, or return it: {step}",
+        )
+    return InputError(
+        program,
+        "ended without a training step, and called no tf.function",
+        f"call the function that trains, or return it: {step}",
+    )

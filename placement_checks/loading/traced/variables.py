@@ -1,0 +1,161 @@
+"""Notes which variables eager code makes, what each is for, and which device it asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.core.op_types import VARIABLE_HANDLE
+from placement_checks.loading.tf_internals import (
+    ORDERS_COLLECTIVES,
+    around_distributed_variables,
+    around_handles,
+    around_keras_variables,
+    around_variables,
+    eager_device,
+    handle_of,
+    kernels_of,
+    parts_of,
+    variable_of,
+)
+
+_HOST, _FIRST_GPU = "/device:CPU:0", "/device:CPU:1"  # what stands in for it
+
+
+@dataclass
+class NotedVariable:
+    """A resource variable of TensorFlow.
+
+    Attributes:
+        variable: itself.
+        device: where it is, as what stands in for GPUs.
+        stack: the frames in which it was made, the outermost first.
+        of: the variable of a strategy that it is a part of; None for one of its own.
+        replica: which of the parts it is.
+        path: the name that Keras gives it; ``""`` where it is not Keras's.
+    """
+
+    variable: Any
+    device: str
+    stack: Sequence[traceback.FrameSummary]
+    of: Any = None
+    replica: int = 0
+    path: str = ""
+
+    @property
+    def orders_collectives(self) -> bool:
+        """Whether it only orders the sums that a strategy takes on one device."""
+        return any(frame.filename.endswith(ORDERS_COLLECTIVES) for frame in self.stack)
+
+
+class VariableNotes:
+    """The variables that were made, by their handles."""
+
+    def __init__(self) -> None:
+        # The handles are kept, so that their ids stay theirs.
+        self._noted: dict[int, tuple[Any, NotedVariable]] = {}
+        self._devices: dict[int, tuple[Any, str]] = {}
+
+    def of_handle(self, handle: Any) -> NotedVariable | None:
+        """The variable of a handle; None where it was made before."""
+        noted = self._noted.get(id(handle))
+        return noted[1] if noted else None
+
+    def all(self) -> Iterator[NotedVariable]:
+        """The variables, in the order in which they were made."""
+        return (noted for _, noted in self._noted.values())
+
+    def note_handle(self, handle: Any, device: str) -> None:
+        """Note where a handle is; the scope is left when a function's variable is made."""
+        self._devices[id(handle)] = handle, device
+
+    def note(self, variable: Any) -> None:
+        """Note a variable that was just made."""
+        handle = handle_of(variable)
+        if not tf.is_symbolic_tensor(handle) and id(handle) not in self._noted:
+            stack = traceback.StackSummary.extract(traceback.walk_stack(None), lookup_lines=False)
+            _, device = self._devices.get(id(handle), (handle, handle.device))
+            noted = NotedVariable(variable, device, stack[::-1])
+            self._noted[id(handle)] = handle, noted
+
+    def note_parts(self, whole: Any) -> None:
+        """Note what a strategy has made of several variables."""
+        for replica, part in enumerate(parts_of(whole)):
+            if noted := self.of_handle(handle_of(part)):
+                noted.of, noted.replica = whole, replica
+
+    def note_path(self, keras: Any, variable: Any) -> None:
+        """Note which variable of Keras one of TensorFlow is."""
+        for part in parts_of(variable):
+            if noted := self.of_handle(handle_of(part)):
+                noted.path = keras.path
+
+
+@contextlib.contextmanager
+def noting_variables() -> Iterator[VariableNotes]:
+    """Note the variables that are made in this block.
+
+    One that asks for no device is made where a machine with GPUs makes it: on the first GPU, where
+    that has a kernel for its dtype.
+    """
+    notes = VariableNotes()
+
+    def handle(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(shape: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+            if not tf.executing_eagerly():
+                return make(shape, dtype, *args, **kwargs)
+            device = eager_device() or (_FIRST_GPU if _has_gpu_kernel(dtype) else _HOST)
+            with tf.device(device):
+                new = make(shape, dtype, *args, **kwargs)
+            notes.note_handle(new, device)
+            return new
+
+        return made
+
+    def variable(make: Callable[..., None]) -> Callable[..., None]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            make(self, *args, **kwargs)
+            notes.note(self)
+
+        return init
+
+    def distributed(make: Callable[..., None]) -> Callable[..., None]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            make(self, *args, **kwargs)
+            notes.note_parts(self)
+
+        return init
+
+    def keras(initialize: Callable[..., None]) -> Callable[..., None]:
+        def initialized(self: Any, value: Any) -> None:
+            initialize(self, value)
+            notes.note_path(self, variable_of(self))
+
+        return initialized
+
+    with (
+        around_handles(handle),
+        around_variables(variable),
+        around_distributed_variables(distributed),
+        around_keras_variables(keras),
+    ):
+        yield notes
+
+
+@cache
+def _has_gpu_kernel(dtype: Any) -> bool:
+    """Whether GPUs have variables of a dtype."""
+    number = tf.dtypes.as_dtype(dtype).base_dtype.as_datatype_enum
+    return any(
+        number in constraint.allowed_values.list.type
+        for kernel in kernels_of(VARIABLE_HANDLE)
+        if kernel.device_type == "GPU"
+        for constraint in kernel.constraint
+        if constraint.name == "dtype"
+    )
