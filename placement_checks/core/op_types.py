@@ -125,7 +125,8 @@ def holds_state(kind: str) -> bool:
 # --- Input: where examples come from ---
 
 # Those without a default must be fed.
-PLACEHOLDERS_TO_FEED = frozenset({"Placeholder", "PlaceholderV2"})
+PLACEHOLDER = "Placeholder"
+PLACEHOLDERS_TO_FEED = frozenset({PLACEHOLDER, "PlaceholderV2"})
 PLACEHOLDERS = PLACEHOLDERS_TO_FEED | {"PlaceholderWithDefault"}
 # Each run yields the next examples of a pipeline.
 PIPELINE_OUTPUTS = frozenset(
@@ -145,9 +146,9 @@ PIPELINE_OUTPUTS = frozenset(
         *("InfeedDequeue", "InfeedDequeueTuple"),
     ]
 )
-EXAMPLE_SOURCES = PLACEHOLDERS | PIPELINE_OUTPUTS
-# They ask whether there is a next element, and open it.
+# They ask whether an iterator has a next element, and open it.
 HAS_VALUE, OPTIONAL_VALUE = "OptionalHasValue", "OptionalGetValue"
+EXAMPLE_SOURCES = PLACEHOLDERS | PIPELINE_OUTPUTS | {OPTIONAL_VALUE}
 # They yield accumulated gradients: not examples, but computed from them.
 GRADIENT_OUTPUTS = frozenset(
     {"AccumulatorTakeGradient", "SparseAccumulatorTakeGradient", "ResourceAccumulatorTakeGradient"}
@@ -284,7 +285,8 @@ RECEIVES = frozenset({"Recv", "_Recv", "_HostRecv"})
 LOOPS = frozenset({"While", "StatelessWhile"})
 TWO_WAY_BRANCHES = frozenset({"If", "StatelessIf"})
 BRANCHES = TWO_WAY_BRANCHES | {"Case", "StatelessCase"}
-FUNCTION_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+FUNCTION_CALL = "StatefulPartitionedCall"
+FUNCTION_CALLS = frozenset({"PartitionedCall", FUNCTION_CALL})
 CALLS = LOOPS | BRANCHES | FUNCTION_CALLS
 # They may contain a step. Not loops: one iteration is a step, not the loop.
 GROUPS = IDENTITIES | {NO_OP, "If", "Case", "StatefulPartitionedCall"}

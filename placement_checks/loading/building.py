@@ -46,7 +46,7 @@ from placement_checks.loading.traced.eager_code import (
     take_step,
 )
 from placement_checks.loading.traced.noting import TracingNotes, noting_traced
-from placement_checks.loading.traced.reading import read_step
+from placement_checks.loading.traced.reading import read_steps
 from placement_checks.loading.users_code import users_code
 
 # What is noted, and what a program finds, are patches of TensorFlow: of two threads that build,
@@ -66,6 +66,7 @@ class Built(NamedTuple):
         fed: what its first training step was fed; empty where none was seen.
         turns: how many different training steps it takes in turn.
         asked_for_gpus: whether it asked how many GPUs there are.
+        notes: what a report says of its graph.
     """
 
     source: GraphSource
@@ -76,6 +77,7 @@ class Built(NamedTuple):
     fed: Mapping[str, Any]
     turns: int
     asked_for_gpus: bool
+    notes: Sequence[str] = ()
 
 
 class Building:
@@ -117,7 +119,7 @@ class Building:
             assert self.watch.graph is not None
             return self.built(self.watch.graph, self.watch.step)
         name, folder = self._program.name, self._program.folder
-        traced = read_step(self.calls.steps[0], self._tracing, name, folder)
+        traced = read_steps(self.calls.steps, self._tracing, name, folder)
         return Built(
             traced.source,
             replace(requested(traced.source), soft=tf.config.get_soft_device_placement()),
@@ -125,8 +127,9 @@ class Building:
             Step(policy=self.policy),
             traced.applied,
             traced.fed,
-            1,
+            traced.turns,
             bool(self.asked),
+            traced.notes,
         )
 
     def built(self, graph: tf.Graph, step: Step) -> Built:
@@ -302,6 +305,7 @@ def built_program(
         for_gpus=for_gpus,
         fed=built.fed,
         turns=built.turns,
+        notes=built.notes,
     )
 
 

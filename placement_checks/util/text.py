@@ -16,6 +16,15 @@ def joined(things: Iterable[object]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def free_name(name: str, taken: Collection[str]) -> str:
+    """A name, with a number where it is taken."""
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
 def file_size(size: int) -> str:
     """In kB, MB or GB."""
     for unit, of_unit in (("GB", 1e9), ("MB", 1e6)):

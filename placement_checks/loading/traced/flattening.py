@@ -3,11 +3,13 @@
 What is in a body gets the name ``call/op``, takes the device of the call where it has none, and
 waits for what the call waits for, as TensorFlow's runtime has it (core/common_runtime/
 inline_function_utils.cc). Branches and loops stay, but for those around a whole step: of a branch
-that applies gradients the shorter side is taken, of a loop of steps one trip.
+that applies gradients the shorter side is taken, of a loop of steps one trip. Of branches on
+whether an iterator has a next element, the side that takes it.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,7 +18,13 @@ from typing import Any, NamedTuple
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.core.devices import Device
-from placement_checks.core.op_types import FUNCTION_CALLS, LOOPS, NO_OP, TWO_WAY_BRANCHES
+from placement_checks.core.op_types import (
+    FUNCTION_CALLS,
+    LOOPS,
+    NO_OP,
+    OPTIONAL_VALUE,
+    TWO_WAY_BRANCHES,
+)
 from placement_checks.core.placement import producer_of
 from placement_checks.loading.tf_internals import definition_of
 
@@ -88,6 +96,7 @@ class _Flattening:
         self._library = {each.signature.name: each for each in graph_def.library.function}
         self._holds_step = holds_step
         self._placeholders = placeholders
+        self._takes: dict[str, bool] = {}  # whether a function takes an iterator's next element
         self._results: dict[str, tuple[Sequence[Any], Mapping[str, str]]] = {}
         self._nodes: list[Any] = []
         self._prefixes: list[str] = []  # of each node
@@ -95,7 +104,7 @@ class _Flattening:
         self._origins: dict[str, TracedOp] = {}
         self._compiled: list[str] = []
         self._loops: list[str] = []
-        self._short: Mapping[str, str] = {}
+        self._short: dict[str, str] = {}
         self._steps: list[str] = []  # the prefixes of bodies that take and apply gradients
 
     def flat(self) -> FlatGraph:
@@ -142,7 +151,21 @@ class _Flattening:
             steps = [side for side in sides if self._holds_step(side)]
             if steps:
                 return min(steps, key=lambda side: len(self._library[side].node_def)), 1
+            for side in filter(self._takes_element, sides):
+                return side, 1
         return node.op, 0
+
+    def _takes_element(self, function: str) -> bool:
+        """Whether a function opens the next element of an iterator, or calls one that does."""
+        if function not in self._takes:
+            self._takes[function] = False  # itself, should it call itself
+            nodes = self._library[function].node_def if function in self._library else ()
+            self._takes[function] = any(
+                node.op == OPTIONAL_VALUE
+                or any(map(self._takes_element, [attr.func.name for attr in node.attr.values()]))
+                for node in nodes
+            )
+        return self._takes[function]
 
     def _inline(self, call: Any, name: str, first: int) -> None:
         """Put a body in place of a call."""
@@ -226,21 +249,26 @@ class _Flattening:
                 self._bind(node, prefix, names)
 
     def _shorten(self) -> None:
-        """Leave the names of calls out that only lead to the step: one, of all that trains."""
-        innermost = max(self._steps, key=len, default="")
-        if not innermost or not all(map(innermost.startswith, self._steps)):
-            return
+        """Leave out the names of calls that only lead to the call that trains."""
+        steps = defaultdict(list)
+        for prefix in self._steps:
+            steps[prefix.partition("/")[0]].append(prefix)
         names = {node.name for node in self._nodes}
-        short: dict[str, str] = {}
-        for name in names:
-            bare = name.removeprefix(innermost)
-            short[name] = name if bare in names else bare
+        for call, prefixes in steps.items():
+            innermost = max(prefixes, key=len)
+            if all(map(innermost.startswith, prefixes)):
+                outer = f"{call}/" if len(steps) > 1 else ""
+                short = {
+                    name: outer + name.removeprefix(innermost)
+                    for name in names
+                    if name.startswith(innermost)
+                }
+                self._short |= {name: bare for name, bare in short.items() if bare not in names}
         for node in self._nodes:
-            node.name = short[node.name]
-            node.input[:] = [renamed(source, short) for source in node.input]
-            rename_classes(node, short)
-        self._origins = {short[name]: origin for name, origin in self._origins.items()}
-        self._short = short
+            node.name = self._short.get(node.name, node.name)
+            node.input[:] = [renamed(source, self._short) for source in node.input]
+            rename_classes(node, self._short)
+        self._origins = {self._short.get(name, name): op for name, op in self._origins.items()}
 
     def _bind(self, node: Any, prefix: str, names: set[str]) -> None:
         """Name what a node is bound to; what is not in the graph is left out."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +25,6 @@ from placement_checks.loading.simulated import as_requested
 from placement_checks.loading.tf_internals import (
     handle_of,
     parts_of,
-    specs_of_replicas,
-    traced_functions,
     variable_of,
 )
 from placement_checks.loading.traced.calls import SeenCall, trains
@@ -40,61 +38,68 @@ from placement_checks.loading.traced.flattening import (
 from placement_checks.loading.traced.iterators import next_elements
 from placement_checks.loading.traced.noting import TracingNotes
 from placement_checks.loading.traced.origin import TracedGraph
+from placement_checks.loading.traced.outer_graph import Result, outer_graph
 from placement_checks.loading.traced.reductions import (
     of_first_replica,
     tensors_of,
 )
 from placement_checks.loading.traced.strategies import strategy_of
+from placement_checks.loading.traced.turns import in_turn, notes_of
 from placement_checks.loading.traced.variables import NotedVariable
-
-TRAIN_OP = "train_step"
+from placement_checks.util.text import free_name
 
 
 class TracedStep(NamedTuple):
-    """A traced step as an ordinary graph.
+    """The training steps that a program takes in turn, as one ordinary graph.
 
     Attributes:
         source: the graph.
         initial: the values of its variables before the step.
         applied: the gradients that optimisers apply, added up over the replicas.
         fed: what the step was given, by the names of tensors.
-        compiled: the calls that XLA compiles, whose ops are placed here one by one.
-        loops: the loops of steps, of which one trip is judged.
+        turns: how many steps it is made of.
+        notes: what a report says of it.
     """
 
     source: GraphSource
     initial: InitialState
     applied: Sequence[AppliedGradient]
     fed: Mapping[str, Any]
-    compiled: Sequence[str]
-    loops: Sequence[str]
+    turns: int
+    notes: Sequence[str]
 
 
-def read_step(
-    seen: SeenCall, notes: TracingNotes, program: str, folder: Path | None
+def read_steps(
+    seen: Sequence[SeenCall], notes: TracingNotes, program: str, folder: Path | None
 ) -> TracedStep:
-    """The graph of a step, with its devices as on a machine with GPUs.
+    """The graph of the steps of a program, with its devices as on a machine with GPUs.
 
     Args:
-        seen: the call.
-        notes: what was noted of it.
+        seen: the calls. Of two that train the same variables the first is read.
+        notes: what was noted of them.
         program: what it is called in reports.
         folder: where the user's source lines are; None for anywhere but in libraries.
     """
-    return _Reading(seen, notes, program, folder).step()
+    steps = in_turn(seen, notes)
+    return _Reading(steps, notes, program, folder).step(
+        [step.graph.name for step in seen if step not in steps]
+    )
 
 
 class _Reading:
     def __init__(
-        self, seen: SeenCall, notes: TracingNotes, program: str, folder: Path | None
+        self, steps: Sequence[SeenCall], notes: TracingNotes, program: str, folder: Path | None
     ) -> None:
-        self._seen = seen
+        self._steps = steps
         self._notes = notes
         self._program = program
         self._folder = folder
-        self._graphs = {"": seen.graph, **_functions(seen.graph)}
+        self._outer = outer_graph(steps)
+        self._graphs = self._outer.graphs
+        self._arguments = self._outer.arguments
+        self._given = self._outer.given
 
-    def step(self) -> TracedStep:
+    def step(self, left_out: Sequence[str]) -> TracedStep:
         self._put_in_arguments()
         self._add_train_op()
         nodes = [self._graph_def.node, *(f.node_def for f in self._graph_def.library.function)]
@@ -115,8 +120,8 @@ class _Reading:
             self._initial(),
             list(self._applied()),
             self._fed(),
-            self._flat.compiled,
-            self._flat.loops,
+            len(self._steps),
+            list(notes_of(self._steps, left_out, self._flat)),
         )
 
     @cached_property
@@ -130,29 +135,13 @@ class _Reading:
             graph = self._graphs.get(function)
             return [tensor.op.name for tensor in graph.inputs] if graph is not None else ()
 
-        return flatten(self._seen.graph.as_graph_def(), holds_step, placeholders)
+        return flatten(self._outer.graph_def, holds_step, placeholders)
 
     @property
     def _graph_def(self) -> Any:
         return self._flat.graph_def
 
     # What the function is given, and takes besides.
-
-    @cached_property
-    def _arguments(self) -> Mapping[str, Any]:
-        """What the step was given and what it takes besides, by the names of placeholders."""
-        names = [tensor.op.name for tensor in self._seen.graph.inputs]
-        return dict(zip(names, [*self._seen.given, *self._seen.captured], strict=True))
-
-    @cached_property
-    def _given(self) -> Sequence[str]:
-        """The placeholders of what the step was given, but for variables and iterators."""
-        names = [tensor.op.name for tensor in self._seen.graph.inputs]
-        return [
-            name
-            for name, value in zip(names, self._seen.given, strict=False)
-            if value.dtype not in (tf.resource, tf.variant)
-        ]
 
     @cached_property
     def _names(self) -> Mapping[str, str]:
@@ -173,10 +162,10 @@ class _Reading:
         for noted in self._notes.variables.all():
             if id(noted) in placeholders:
                 owner = id(noted if noted.of is None else noted.of)
-                base = _free(_name(noted), {name for name in bases if bases[name] != owner})
+                base = free_name(_name(noted), {name for name in bases if bases[name] != owner})
                 bases[base] = owner
                 full = f"{base}/replica_{noted.replica}" if noted.replica else base
-                names[placeholders[id(noted)]] = name = _free(full, taken)
+                names[placeholders[id(noted)]] = name = free_name(full, taken)
                 taken.add(name)
         return names
 
@@ -206,27 +195,34 @@ class _Reading:
             node.input[:] = [renamed(source, self._names) for source in node.input]
             rename_classes(node, self._names)
 
+    @cached_property
+    def _train_op(self) -> str:
+        return free_name("train_step", {node.name for node in self._graph_def.node})
+
     def _add_train_op(self) -> None:
-        """Add an op that waits for all that the function does."""
-        waits = [self._flat.op(op.name) for op in self._seen.graph.control_outputs]
-        waits += [producer_of(tensor) for tensor in self._outputs]
+        """Add an op that waits for all that the steps do."""
+        waits = [self._flat.op(call) for call in self._outer.calls]
+        waits += [producer_of(output) for _, output in self._results]
         self._graph_def.node.add(
-            name=TRAIN_OP,
+            name=self._train_op,
             op=NO_OP,
             input=sorted({f"^{self._names.get(name, name)}" for name in waits}),
         )
 
     @cached_property
-    def _outputs(self) -> Sequence[str]:
-        """What the function returns, as tensors of the flat graph."""
-        return [self._flat.tensor(tensor.name) for tensor in self._seen.graph.outputs]
+    def _results(self) -> Sequence[Result]:
+        """What the steps return, as tensors of the flat graph."""
+        return [
+            Result(tensor, renamed(self._flat.tensor(output), self._names))
+            for tensor, output in self._outer.results
+        ]
 
     # What was noted, in the names of the flat graph.
 
     @cached_property
     def _origins(self) -> Mapping[str, TracedOp]:
-        origins = self._flat.origins.items()
-        return {self._names.get(name, name): origin for name, origin in origins}
+        origins = {**self._flat.origins, **self._outer.origins}
+        return {self._names.get(name, name): origin for name, origin in origins.items()}
 
     @cached_property
     def _flat_names(self) -> Mapping[tuple[int, str], Sequence[str]]:
@@ -294,9 +290,9 @@ class _Reading:
                 objectives += [f"{flat}:{output}" for flat in self._ops(graph, [name])]
             backward.update(self._ops(graph, (op.name for op in notes.live_ops(graph))))
         return StepOps(
-            train_op=(TRAIN_OP,),
+            train_op=(self._train_op,),
             losses=tuple(self._losses(objectives)),
-            inputs=self._inputs,
+            inputs=self._outer.inputs,
             objectives=tuple(objectives),
             taken=taken,
             backward=frozenset(backward),
@@ -305,7 +301,7 @@ class _Reading:
     def _losses(self, objectives: Sequence[str]) -> Iterator[str]:
         """The numbers that the function returns and that are made of its objectives."""
         made = self._made_of(set(map(producer_of, objectives)))
-        for tensor, output in zip(self._seen.graph.outputs, self._outputs, strict=True):
+        for tensor, output in self._results:
             is_number = tensor.dtype.is_floating and tensor.shape.rank == 0
             if is_number and producer_of(output) in made:
                 yield output if ":" in output else f"{output}:0"
@@ -318,17 +314,6 @@ class _Reading:
             if not made.isdisjoint(inputs):
                 made.add(node.name)
         return made
-
-    @cached_property
-    def _inputs(self) -> Sequence[Sequence[str]]:
-        """The placeholders of each replica; none where replicas share them, or read iterators."""
-        replicas = _replicas(self._seen.function)
-        names = [tensor.op.name for tensor in self._seen.graph.inputs]
-        groups: defaultdict[int, list[str]] = defaultdict(list)
-        for name, replica in zip(names, replicas, strict=False):
-            if replica is not None and name in self._given:
-                groups[replica].append(f"{name}:0")
-        return [groups[replica] for replica in sorted(groups)]
 
     def _applied(self) -> Iterator[AppliedGradient]:
         """What the optimisers were given, after it was added up; that of the first replica."""
@@ -376,31 +361,10 @@ class _Reading:
         return {**given, **next_elements(self._graph_def, self._arguments)}
 
 
-def _functions(graph: Any) -> Mapping[str, Any]:
-    """The graphs of all functions that one calls, by name."""
-    found: dict[str, Any] = {}
-    waiting = [graph]
-    while waiting:
-        for name, body in traced_functions(waiting.pop()).items():
-            if name not in found:
-                found[name] = body
-                waiting.append(body)
-    return found
-
-
 def _name(noted: NotedVariable) -> str:
     """What a variable is called, without the number of a copy."""
     named = noted.variable if noted.of is None else noted.of
     return noted.path or str(named.name).partition(":")[0]
-
-
-def _free(name: str, taken: Collection[str]) -> str:
-    """A name, with a number where it is taken."""
-    free, number = name, 0
-    while free in taken:
-        number += 1
-        free = f"{name}_{number}"
-    return free
 
 
 def _make_variable(node: Any, name: str, noted: NotedVariable) -> None:
@@ -417,15 +381,3 @@ def _make_constant(node: Any, value: Any) -> None:
     node.attr.clear()
     node.attr["dtype"].type = value.dtype.as_datatype_enum
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-
-
-def _replicas(function: Any) -> Sequence[int | None]:
-    """The replica that each argument is for; None for all."""
-    found: list[int | None] = []
-    for leaf in tf.nest.flatten(function.structured_input_signature):
-        of_replicas = specs_of_replicas(leaf)
-        for replica, spec in enumerate(of_replicas or [leaf]):
-            parts = tf.nest.flatten(spec, expand_composites=True)
-            if any(isinstance(part, tf.TypeSpec) for part in parts):
-                found += [replica if of_replicas else None] * len(parts)
-    return found

@@ -11,26 +11,14 @@ from placement_checks.loading.building import Building
 from placement_checks.loading.sessions import Watch
 from placement_checks.loading.source_lines import shown
 from placement_checks.loading.tensorflow_1 import Used
-from placement_checks.loading.traced.calls import CallWatch
 from placement_checks.util.text import joined, plural
 
 _MOST = 3  # names in a note
 
 
 def notes_of(building: Building) -> Sequence[str]:
-    """What a report says of the step that was watched."""
-    return of_sessions(building.watch) if building.watch.steps else of_calls(building.calls)
-
-
-def of_calls(calls: CallWatch) -> Sequence[str]:
-    """What a report says of a step that is a traced function."""
-    step = calls.steps[0]
-    at = f", called at {step.called_at}" if step.called_at else ""
-    notes = [f"watched until its first training step, {step.graph.name}{at}"]
-    if len(calls.steps) > 1:
-        others = joined(each.graph.name for each in calls.steps[1:])
-        notes.append(f"{others} trains too, and is not judged")
-    return notes
+    """What a report says of the step of a session that was watched; of none, nothing."""
+    return of_sessions(building.watch) if building.watch.steps else []
 
 
 def of_sessions(watch: Watch) -> Sequence[str]:

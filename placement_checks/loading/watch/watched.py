@@ -108,7 +108,7 @@ class Watched:
         end_with(answer, self._answers)
 
     def _recorded(self, built: Built, seen: Iterable[str]) -> RecordedProgram:
-        notes = list(seen)
+        notes = [*seen, *built.notes]
         if self._version_1 is not None:
             notes += version_1_notes(self._version_1, built.source.graph_def.node)
         server = self._servers[-1] if self._servers else None
