@@ -34,10 +34,13 @@ def _is_scalar(placement: Placement, op: str) -> bool:
 def cached_inputs(placement: Placement) -> frozenset[str]:
     """The variables that are neither saved nor trained and no scalars: they hold examples.
 
-    The dataset in memory, or the batches that were read ahead.
+    The dataset in memory, or the batches that were read ahead. Of what a strategy keeps for each
+    replica the first copy is collected.
     """
     collected = placement.collected
     saved = collected.get(TRAINABLE, frozenset()) | collected.get(GLOBAL, frozenset())
+    if saved and placement.strategy is not None:
+        saved |= placement.strategy.copies.keys()
     return frozenset(
         variable.name
         for variable in placement.variables

@@ -20,6 +20,7 @@ from placement_checks.core.variables import Variable, Variables
 from placement_checks.loading.details import GraphDetails
 from placement_checks.loading.function_bodies import check_calls, nested_ops
 from placement_checks.loading.gradient_notes import GradientNotes
+from placement_checks.loading.graph_strategy import strategy_of_graph
 from placement_checks.loading.origins import BodyOp, LiveGraph, Origin
 from placement_checks.util.garbage import gc_paused
 
@@ -82,7 +83,8 @@ def from_live_graph(
         backward=gradients.ops(graph_def) if gradients else None,
     )
     origin = LiveGraph(graph, [node.name for node in graph_def.node], folder)
-    return GraphSource(program, graph_def, collections, origin, step_ops)
+    strategy = strategy_of_graph(graph)
+    return GraphSource(program, graph_def, collections, origin, step_ops, strategy)
 
 
 def _collected(graph: tf.Graph, key: str) -> tuple[str, ...]:

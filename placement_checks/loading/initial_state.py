@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable
 
 import tensorflow as tf
 
 from placement_checks.core.program import InitialState
 from placement_checks.core.variables import Variable
 from placement_checks.loading.graph_reading import name_of
+from placement_checks.loading.graph_strategy import copies
 
 tf1 = tf.compat.v1
 
@@ -56,9 +56,3 @@ def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
         if others and entry.synchronization is tf.VariableSynchronization.ON_READ:
             unsynchronised.update(others)
     return mirrors, frozenset(unsynchronised)
-
-
-def copies(variable: Any) -> Sequence[Any]:
-    """The variables that one is made of: under ``MirroredStrategy`` one for each replica."""
-    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
-    return tuple(variable.values) if is_distributed else (variable,)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from graphs import op, placement
 
 from placement_checks.analysis.examples import cached_inputs, from_examples
 from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.devices import Device
 from placement_checks.core.placement import GLOBAL, TRAINABLE
+from placement_checks.core.strategies import Copy, Strategy
 
 
 @pytest.mark.parametrize(
@@ -76,3 +79,19 @@ def test_a_variable_that_is_neither_trained_nor_saved_holds_examples(
     assert cached_inputs(graph) == frozenset(cached)
     examples = from_examples(graph, analyse(graph).flow)
     assert [graph.by_number[op].name for op in range(4) if examples[op]] == cached
+
+
+def test_the_copy_of_a_replica_holds_no_examples() -> None:
+    names = ["w", "w/replica_1", "images"]
+    graph = placement(
+        *(op(name, "VarHandleOp") for name in names),
+        shapes=dict.fromkeys(names, (2,)),
+        collections={TRAINABLE: ["w"], GLOBAL: ["w"]},
+    )
+    copies = {"w": Copy("w", 0), "w/replica_1": Copy("w", 1)}
+    gpus = [Device.parse(f"/gpu:{index}") for index in range(2)]
+
+    mirrored = replace(graph, strategy=Strategy("MirroredStrategy", gpus, copies))
+
+    assert cached_inputs(graph) == {"w/replica_1", "images"}
+    assert cached_inputs(mirrored) == {"images"}
