@@ -9,6 +9,7 @@ from placement_checks.analysis.folded_variables import folded_by
 from placement_checks.core.baseline.difference import Change
 from placement_checks.core.baseline.values import Baseline, FoldedScope, HeldVariable
 from placement_checks.util.text import joined
+from placement_checks.verification.baselines.changes import Changes
 
 
 def scopes_of(old: Baseline, new: Sequence[HeldVariable]) -> Mapping[str, str]:
@@ -41,16 +42,11 @@ def scopes_of(old: Baseline, new: Sequence[HeldVariable]) -> Mapping[str, str]:
     return found
 
 
-def compared(
-    old: Baseline, new: Sequence[HeldVariable], scopes: Mapping[str, str]
-) -> tuple[list[Change], list[Change], list[Change], list[str]]:
-    """What has moved, is new and is gone, and notes, of the variables told by scope."""
+def compared(old: Baseline, new: Sequence[HeldVariable], scopes: Mapping[str, str]) -> Changes:
+    """What differs between the variables told by scope."""
     members = [variable for variable in new if variable.name in scopes]
     _, now = folded_by(members, scopes.get)
-    moved: list[Change] = []
-    new_there: list[Change] = []
-    gone: list[Change] = []
-    notes: list[str] = []
+    found = Changes()
     listed = {each.name for each in old.variables}
     by_scope: dict[str, list[HeldVariable]] = defaultdict(list)
     for variable in members:
@@ -66,18 +62,18 @@ def compared(
         before, after = sum(each.count for each in was), len(mine)
         if before != after:
             change = Change("variable", what, _where(was), _spread(mine), note=f"were {before}")
-            (new_there if after > before else gone).append(change)
+            (found.new_there if after > before else found.gone).append(change)
         elif len(was) == 1:
             elsewhere = list(_elsewhere(was[0], mine))
-            moved += elsewhere
+            found.moved += elsewhere
             if not elsewhere and not _told(was) <= told:
-                notes.append(f"{what} have other forms, or another order")
+                found.notes.append(f"{what} have other forms, or another order")
         elif Counter(_amounts(was)) != Counter((v.place, v.slots) for v in mine):
-            moved.append(Change("variable", what, _where(was), _spread(mine)))
+            found.moved.append(Change("variable", what, _where(was), _spread(mine)))
         elif not _told(was) <= told:
             note = "dealt in another order, or others"
-            moved.append(Change("variable", what, _where(was), _spread(mine), note=note))
-    return moved, new_there, gone, notes
+            found.moved.append(Change("variable", what, _where(was), _spread(mine), note=note))
+    return found
 
 
 def _told(groups: Iterable[FoldedScope]) -> set[tuple[str, str, tuple[str, ...], str]]:

@@ -33,12 +33,12 @@ def baseline(held: list[HeldVariable]) -> Baseline:
 
 def differences(old: list[HeldVariable], new: list[HeldVariable]) -> list[str]:
     was = baseline(old)
-    moved, new_there, gone, notes = compared(was, new, scopes_of(was, new))
+    found = compared(was, new, scopes_of(was, new))
     return [
-        *(f"{each.what}: {each.old} -> {each.new} {each.note}".rstrip() for each in moved),
-        *(f"new {each.what} {each.note}" for each in new_there),
-        *(f"gone {each.what} {each.note}" for each in gone),
-        *notes,
+        *(f"{each.what}: {each.old} -> {each.new} {each.note}".rstrip() for each in found.moved),
+        *(f"new {each.what} {each.note}" for each in found.new_there),
+        *(f"gone {each.what} {each.note}" for each in found.gone),
+        *found.notes,
     ]
 
 
