@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from graphs import op
+from towers import host, program, variable
 
 from placement_checks import Placement
 from placement_checks.core.baseline.difference import Difference
@@ -15,6 +16,16 @@ from placement_checks.core.placement import StepOps
 from placement_checks.core.variables import Variables
 from placement_checks.report.baseline import render_text
 from placement_checks.verification.baselines.comparing import compare, written
+
+TWO = program(variables=["w", "v"])
+WITH_SLOTS = program(
+    *(variable(f"{name}/m") for name in ("w", "v")),
+    *(
+        host(f"update/{name}", "ResourceApplyMomentum", name, f"{name}/m", "rate", f"mean/{name}")
+        for name in ("w", "v")
+    ),
+    variables=["w", "v"],
+)
 
 
 def moved(graph: Placement, **places: str) -> Placement:

@@ -11,16 +11,11 @@ from placement_checks.cli.output import tell
 from placement_checks.core.baseline.values import Baseline
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.results import Report
-from placement_checks.report.baseline import (
-    headline,
-    page_changes,
-    render_json,
-    render_pages_json,
-    render_text,
-)
+from placement_checks.report.baseline import headline, render_json, render_text
 from placement_checks.verification.baselines import files
 from placement_checks.verification.baselines.broken_rules import with_rules
 from placement_checks.verification.baselines.comparing import compare, written
+from placement_checks.verification.baselines.pages import compare_pages
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.targets import gather
 
@@ -127,16 +122,14 @@ def compared(
         evidence = gather(new, settings)
         difference = compare(was, evidence.placement, old)
         difference = with_rules(difference, evidence, [settings.policy])
-        render = render_json if output_format == "json" else render_text
-        return render(difference), bool(difference)
-    before, after = (
-        written(gather(target, settings).placement) if page is None else page
-        for target, page in ((old, was), (new, now))
-    )
-    lines = page_changes(before, after, old, new)
-    if output_format == "json":
-        return render_pages_json(old, new, lines), bool(lines)
-    return "\n".join(lines) or f"{old} and {new} say the same.", bool(lines)
+    else:
+        before, after = (
+            written(gather(target, settings).placement) if page is None else page
+            for target, page in ((old, was), (new, now))
+        )
+        difference = compare_pages(before, after, old, new)
+    render = render_json if output_format == "json" else render_text
+    return render(difference), bool(difference)
 
 
 def _lines(reports: Iterable[Report], output_format: str) -> Iterator[str]:

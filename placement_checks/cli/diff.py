@@ -53,9 +53,8 @@ def command(
 ) -> int:
     """Compare two placements: of programs, graphs, logs or baselines.
 
-    Ops are compared by their names, unless OLD is a baseline: then NEW may have renamed them.
-    Where NEW is one, the page of OLD is compared with it, line by line. With --format html, one
-    page with a picture of NEW, in which what has moved is lit.
+    Ops are compared by their names, unless either is a baseline: then names may have changed.
+    With --format html, one page with a picture of NEW, in which what has moved is lit.
 
     The exit status is 0 where every op is on the same device in both, 1 where they differ, and 2
     where anything failed, or where no difference is found and one of them is a log that could not
@@ -65,11 +64,13 @@ def command(
     settings = call.defaulting_to(configuration.load(Path.cwd()).settings)
     pages = [files.read_target(target) for target in (old, new)]
     check_targets(target for target, page in zip((old, new), pages, strict=True) if page is None)
-    if any(pages) and output_format == "html":
-        raise UsageError(
-            "--format html", "draws ops, and a baseline has none", "compare two programs or logs"
-        )
     if any(pages):
+        if output_format == "html":
+            raise UsageError(
+                old if pages[0] else new,
+                "is a baseline, which lists no ops that --format html could draw",
+                "compare two programs or logs, or leave the format out",
+            )
         with stdout_for_report(), shown():
             text, differs = baselines.compared(old, new, pages, settings, output_format)
         click.echo(text)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from placement_checks.analysis.transfers import copies_text
 from placement_checks.core.baseline.difference import Change, Crossing, Difference
-from placement_checks.core.baseline.text import render
-from placement_checks.core.baseline.values import Baseline, Copies
+from placement_checks.core.baseline.values import Copies
 from placement_checks.report.baseline_document import difference_document
 from placement_checks.report.json import versions, written
 from placement_checks.util.printable import printable
@@ -32,11 +29,12 @@ def first_line(difference: Difference) -> str | None:
 
 def headline(difference: Difference) -> str:
     """How much differs, in a line."""
-    same = plural(difference.same, "op")
-    if not difference:
-        return f"nothing has moved: {same} where {difference.old} says"
     moved, new, gone = map(len, (difference.moved, difference.new_there, difference.gone))
-    return f"{moved:,} moved, {new:,} new, {gone:,} gone; {same} where {difference.old} says"
+    counts = f"{moved:,} moved, {new:,} new, {gone:,} gone" if difference else "nothing has moved"
+    if difference.same is None:
+        return f"{counts} from {difference.old} to {difference.new}"
+    same = f"{plural(difference.same, 'op')} where {difference.old} says"
+    return f"{counts}; {same}" if difference else f"{counts}: {same}"
 
 
 def _text(difference: Difference, most: int) -> Iterator[str]:
@@ -91,18 +89,3 @@ def _amount(copies: Copies) -> str:
 def render_json(difference: Difference) -> str:
     """One JSON document, its form fixed by ``"schema": 1``."""
     return written({"schema": SCHEMA, "versions": versions(), **difference_document(difference)})
-
-
-def page_changes(old: Baseline, new: Baseline, old_name: str, new_name: str) -> list[str]:
-    """The lines in which two pages differ, as ``diff -u`` has them; versions do not count."""
-    before, after = (
-        render(replace(each, versions=new.versions)).split("\n") for each in (old, new)
-    )
-    return list(difflib.unified_diff(before, after, old_name, new_name, lineterm=""))
-
-
-def render_pages_json(old: str, new: str, lines: Sequence[str]) -> str:
-    """One JSON document of what `page_changes` gives."""
-    return written(
-        {"schema": SCHEMA, "versions": versions(), "old": old, "new": new, "lines": list(lines)}
-    )

@@ -81,9 +81,24 @@ def test_a_log_and_the_program_that_it_is_of(run: Run, fixtures: Path, tmp_path:
 
 
 def test_a_log_of_nothing_is_no_placement(run: Run, logs: None, tmp_path: Path) -> None:
-    (tmp_path / "none.log").write_text("")
+    (tmp_path / "none.log").write_text("\n")
 
     ran = run("diff", "old.log", "none.log")
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.startswith("placement-checks: none.log: has no placements; the log is empty")
+
+
+@pytest.mark.parametrize("other", ["old.log", "none.txt"])
+def test_an_empty_file_may_have_been_either(
+    run: Run, logs: None, tmp_path: Path, other: str
+) -> None:
+    (tmp_path / "none.txt").write_text("")
+
+    ran = run("diff", "none.txt", other)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        "placement-checks: none.txt: is empty: neither a baseline nor a placement log; write it "
+        "anew: pytest --placement-update; or keep the log again: python train.py > log 2>&1\n"
+    )

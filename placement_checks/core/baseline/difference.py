@@ -1,4 +1,4 @@
-"""How a placement differs from a baseline."""
+"""How a placement, or another baseline, differs from a baseline."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ class Difference:
 
     Attributes:
         old: what the baseline is called.
-        new: the program that was compared with it.
-        same: how many ops are where the baseline says.
+        new: the program that was compared with it, or the other baseline.
+        same: how many ops are where the baseline says; None where two baselines are compared,
+            which do not say it.
         moved: what is elsewhere: variables, slots, towers, then ops by part.
         new_there: what the baseline does not have.
         gone: what only the baseline has.
@@ -62,7 +63,7 @@ class Difference:
 
     old: str
     new: str
-    same: int
+    same: int | None
     moved: Sequence[Change] = ()
     new_there: Sequence[Change] = ()
     gone: Sequence[Change] = ()

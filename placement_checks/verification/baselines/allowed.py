@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -18,7 +18,7 @@ from placement_checks.core.baseline.values import (
 )
 
 # With one tower, what is its own and what is shared are the same.
-_SAME_WITH_ONE_TOWER: Final[Mapping[str, tuple[str, ...]]] = {
+SAME_WITH_ONE_TOWER: Final[Mapping[str, tuple[str, ...]]] = {
     "input": ("shared input",),
     "shared input": ("input",),
     "forward": ("shared forward",),
@@ -31,6 +31,28 @@ _SAME_WITH_ONE_TOWER: Final[Mapping[str, tuple[str, ...]]] = {
     "update": ("average",),
     "other": ("average",),
 }
+
+
+def excepted(
+    exceptions: Mapping[Address, Mapping[str, int]],
+    part: str,
+    tower: int,
+    what: Sequence[tuple[str | None, str | None]],
+) -> Mapping[str, int] | None:
+    """What the line says that tells of some ops; None if there is none.
+
+    Args:
+        exceptions: the lines.
+        part: of the ops.
+        tower: theirs, of which a line tells rather than one of all towers.
+        what: the layers and types of which it may tell; the first is taken.
+    """
+    for whose in (tower, NO_TOWER):
+        for layer, kind in what:
+            places = exceptions.get(Address(part, whose, layer, kind))
+            if places is not None:
+                return places
+    return None
 
 
 @dataclass(frozen=True)
@@ -89,7 +111,7 @@ class Allowed:
         found = self._of_part(group.part, group)
         if not self._one_tower_more_or_less:
             return found
-        others = [self._of_part(part, group) for part in _SAME_WITH_ONE_TOWER.get(group.part, ())]
+        others = [self._of_part(part, group) for part in SAME_WITH_ONE_TOWER.get(group.part, ())]
         return {place: ANY_NUMBER for places in (found, *others) for place in places}
 
     @cached_property
@@ -114,12 +136,8 @@ class Allowed:
             name = self.spread.name_of(group.layer)
             layer = self.variables.get(name, name)
             what = [(layer, group.type), (layer, None), *what]
-        for whose in (tower, NO_TOWER):
-            for layer_or_all, kind in what:
-                places = self.old.exceptions.get(Address(part, whose, layer_or_all, kind))
-                if places is not None:
-                    return places
-        return self._defaults.get(part, {})
+        places = excepted(self.old.exceptions, part, tower, what)
+        return self._defaults.get(part, {}) if places is None else places
 
     def _too_many(
         self, group: Group, sites: Mapping[Site, int], allowed: Mapping[str, int]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from placement_checks.core.baseline.parsing import is_baseline, parse
+from placement_checks.core.baseline.parsing import REWRITE, is_baseline, parse
 from placement_checks.core.baseline.text import render
 from placement_checks.core.baseline.values import Baseline
 from placement_checks.core.errors import InputError, PlacementError, UsageError
@@ -68,16 +68,23 @@ def read_target(target: str) -> Baseline | None:
     """The baseline that a target of a command names; None if it names something else.
 
     Raises:
-        InputError: it is a baseline, and cannot be read.
+        InputError: it is a baseline, and cannot be read, or an empty file.
     """
     file = Path(target)
     try:
+        if not file.is_file():
+            return None
         with open(file, encoding="utf-8", errors="replace") as opened:
-            if not file.is_file() or not is_baseline(opened.read(_BEGINNING)):
-                return None
+            beginning = opened.read(_BEGINNING)
     except (OSError, ValueError):
         return None
-    return read(file)
+    if not beginning:
+        raise InputError(
+            target,
+            "is empty: neither a baseline nor a placement log",
+            f"{REWRITE}; or keep the log again: python train.py > log 2>&1",
+        )
+    return read(file) if is_baseline(beginning) else None
 
 
 def is_current(file: Path, baseline: Baseline) -> bool:

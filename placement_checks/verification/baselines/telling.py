@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -17,13 +17,16 @@ from placement_checks.core.placement import Op
 from placement_checks.util.text import plural
 from placement_checks.verification.baselines.allowed import Misplaced
 
-_OWN: Final = "its tower's device"
+OWN: Final = "its tower's device"
 _MOST_NAMED: Final = 2  # ops
 _MOST_LAYERS: Final = 4
 
 
-class _Way(NamedTuple):
-    """What misplaced ops have in common that are told together."""
+class Way(NamedTuple):
+    """What ops that are elsewhere have in common that are told together.
+
+    If they are new, ``old`` is where the rest is.
+    """
 
     part: str
     old: str
@@ -51,12 +54,12 @@ class Telling:
         if not misplaced:
             return [], []
         self._ops = self._found(misplaced)
-        ways: dict[_Way, list[Misplaced]] = defaultdict(list)
+        ways: dict[Way, list[Misplaced]] = defaultdict(list)
         for each in misplaced:
             ways[self._way(each)].append(each)
         moved: list[Change] = []
         new_there: list[Change] = []
-        done: set[_Way] = set()
+        done: set[Way] = set()
         for way in sorted(ways, key=lambda way: (PARTS.index(way.part), way)):
             if way in done:
                 continue
@@ -77,26 +80,22 @@ class Telling:
         ops = self.spread.ops_of(wanted)  # type: ignore[arg-type]
         return {each: ops[each.group, each.site] for each in misplaced}
 
-    def _way(self, each: Misplaced) -> _Way:
+    def _way(self, each: Misplaced) -> Way:
         group = each.group
         is_new = not each.allowed or not self.is_known(each)
-        if group.type not in GLUE and group.type not in self._types_of.get(group.part, ()):
-            is_new = is_new or group.part in self._types_of
+        if group.type not in GLUE and group.type not in self._types.get(group.part, ()):
+            is_new = is_new or group.part in self._types
         old = " or ".join(sorted({self._said(place, each) for place in each.allowed}))
-        return _Way(group.part, old, self._own(each.site.place, each), is_new)
+        return Way(group.part, old, self._own(each.site.place, each), is_new)
 
     @cached_property
-    def _types_of(self) -> Mapping[str, set[str]]:
-        """The types of ops that each part of the baseline has."""
-        types: dict[str, set[str]] = defaultdict(set)
-        for (part, _), counts in self.old.types.items():
-            types[part] |= counts.keys()
-        return types
+    def _types(self) -> Mapping[str, set[str]]:
+        return types_by_part(self.old)
 
     def _said(self, place: str, each: Misplaced) -> str:
         """A place that the baseline allows, as this placement has it."""
         if place == TOWER:
-            return _OWN
+            return OWN
         if place == VARIABLE and each.group.layer != NONE:
             device = self.spread.placement.by_number[each.group.layer].assigned
             return f"with its variable on {place_of(device)}"
@@ -104,19 +103,20 @@ class Telling:
 
     def _own(self, place: str, each: Misplaced) -> str:
         tower = each.group.tower
-        return _OWN if tower != NONE and self.spread.towers[tower] == place else place
+        return OWN if tower != NONE and self.spread.towers[tower] == place else place
 
-    def _change(self, way: _Way, members: Sequence[Misplaced], what: Sequence[str]) -> Change:
+    def _change(self, way: Way, members: Sequence[Misplaced], what: Sequence[str]) -> Change:
         towers = sorted({each.group.tower for each in members} - {NONE})
         old, new = way.old, way.new
         if len(towers) == 1:
             device = self.spread.towers[towers[0]]
-            old, new = old.replace(_OWN, device), new.replace(_OWN, device)
+            old, new = old.replace(OWN, device), new.replace(OWN, device)
         ops = [op for each in members for op in self._ops[each]]
         number = sum(each.number for each in members)
         words = [" and ".join(what)]
         words += [f" of tower {ranges(towers)}"] if towers else []
-        words += [self._layers(members)] if number < 0.9 * self._all(what, towers) else []
+        if number < 0.9 * self._all(what, towers):
+            words.append(layers_told(self.spread.name_of(each.group.layer) for each in members))
         notes = [f"{plural(number, 'op')}: {_named(ops)}"]
         if number < len(ops):
             notes.insert(0, f"{number} of these {len(ops)}")
@@ -144,14 +144,23 @@ class Telling:
             if group.part in parts and group.tower in wanted
         )
 
-    def _layers(self, members: Sequence[Misplaced]) -> str:
-        names = Counter(self.spread.name_of(each.group.layer) for each in members)
-        scopes = sorted({name.rpartition("/")[0] or name for name in names} - {""})
-        if not scopes:
-            return ""
-        more = ", ..." if len(scopes) > _MOST_LAYERS else ""
-        noun = "layer" if len(scopes) == 1 else "layers"
-        return f", {noun} {', '.join(scopes[:_MOST_LAYERS])}{more}"
+
+def types_by_part(page: Baseline) -> Mapping[str, set[str]]:
+    """The types of ops that each part of a baseline has, of those that are counted."""
+    types: dict[str, set[str]] = defaultdict(set)
+    for (part, _), counts in page.types.items():
+        types[part] |= counts.keys()
+    return types
+
+
+def layers_told(layers: Iterable[str]) -> str:
+    """The scopes of layers as they follow a part: ``, layer conv1``."""
+    scopes = sorted({name.rpartition("/")[0] or name for name in layers} - {""})
+    if not scopes:
+        return ""
+    more = ", ..." if len(scopes) > _MOST_LAYERS else ""
+    noun = "layer" if len(scopes) == 1 else "layers"
+    return f", {noun} {', '.join(scopes[:_MOST_LAYERS])}{more}"
 
 
 def _named(ops: Sequence[Op]) -> str:

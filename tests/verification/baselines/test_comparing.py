@@ -6,9 +6,9 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from baselines import difference, moved, renamed, report
+from baselines import TWO, WITH_SLOTS, difference, moved, renamed, report
 from graphs import placement
-from towers import gradient, host, on, program, variable
+from towers import gradient, host, on, program
 
 from placement_checks import Machine, Placement
 from placement_checks.core.errors import InputError
@@ -16,16 +16,6 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import NO_OP
 from placement_checks.core.variables import Variables
 from placement_checks.verification.baselines.comparing import compare, written
-
-TWO = program(variables=["w", "v"])
-WITH_SLOTS = program(
-    *(variable(f"{name}/m") for name in ("w", "v")),
-    *(
-        host(f"update/{name}", "ResourceApplyMomentum", name, f"{name}/m", "rate", f"mean/{name}")
-        for name in ("w", "v")
-    ),
-    variables=["w", "v"],
-)
 
 
 @pytest.mark.parametrize("graph", [TWO, WITH_SLOTS, program(gpus=[0]), program(gpus=range(12))])
