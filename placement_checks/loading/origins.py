@@ -64,24 +64,17 @@ class LiveGraph(Origin):
         self.graph = graph
         self._names = names
         self._folder = folder
-        self._frames: dict[tuple[Any, str], Sequence[Frame]] = {}
-        self._last: tuple[Any, str] | None = None
-        self._last_frames: Sequence[Frame] = ()
+        self._stacks = _Stacks()
 
     def frames(self, op: str, body: BodyOp | None) -> Sequence[Frame]:
         live = self._op(op, body)
         if live is None:
             return ()
-        # Many ops are made by one call of the user's, most of them one after the other; to look a
-        # stack up takes seven times as long as to compare it.
-        built = (live.traceback, current_folder())
-        if built != self._last:
-            self._last = built
-            frames = self._frames.get(built)
-            if frames is None:
-                frames = self._frames[built] = users_frames(live.traceback, self._folder)
-            self._last_frames = frames
-        return self._last_frames
+        folder = current_folder()
+        known = self._stacks.known(live.traceback, folder)
+        if known.frames is None:
+            known.frames = users_frames(known.stack, self._folder)
+        return known.frames
 
     def device_line(self, op: str, body: BodyOp | None) -> Frame | None:
         live = self._op(op, body)
@@ -111,6 +104,54 @@ class LiveGraph(Origin):
     def _ops(self) -> dict[str, tf.Operation]:
         """All at once is faster than one by one; a GraphDef has the order of its graph."""
         return dict(zip(self._names, self.graph.get_operations(), strict=False))
+
+
+@dataclass(eq=False)
+class _Stack:
+    """Where ops were built.
+
+    Attributes:
+        stack: TensorFlow's.
+        here: the folder that lines are told relative to.
+        frames: the user's of it; None until they are looked for.
+        next: the other stack that was asked for after it.
+    """
+
+    stack: Any
+    here: str
+    frames: Sequence[Frame] | None = None
+    next: _Stack | None = None
+
+    def is_of(self, stack: Any, here: str) -> bool:
+        return bool(self.stack == stack) and self.here == here
+
+
+class _Stacks:
+    """The stacks of the ops that were asked for, each once.
+
+    To look a stack up takes six times as long as to compare it with another. Towers, layers and
+    their gradients are built in loops, so what has followed the last one often follows again.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, str], _Stack] = {}
+        self._last: _Stack | None = None
+
+    def known(self, stack: Any, here: str) -> _Stack:
+        """The one that is equal to a stack."""
+        last = self._last
+        if last is not None:
+            for likely in (last.next, last):
+                if likely is not None and likely.is_of(stack, here):
+                    self._last = likely
+                    return likely
+        found = self._known.get((stack, here))
+        if found is None:
+            found = self._known[stack, here] = _Stack(stack, here)
+        if last is not None:
+            last.next = found
+        self._last = found
+        return found
 
 
 class GraphFile(Origin):

@@ -57,6 +57,36 @@ def test_the_frames_lead_inwards_and_where_is_the_last(folder: Path) -> None:
     ]
 
 
+LOOPS = """
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def build():
+    losses = []
+    for tower in range(3):
+        x = tf1.placeholder(tf.float32, [None, 4])
+        for layer in range(3):
+            x = tf.nn.relu(x)
+            if layer:
+                x = x + 1
+        losses.append(tf.reduce_mean(x))
+    tf1.gradients(losses, tf1.placeholder(tf.float32))
+"""
+
+
+def test_each_op_of_loops_in_loops_has_its_own_line(folder: Path) -> None:
+    (folder / "train.py").write_text(LOOPS)
+    placement = place("train.py:build").placement
+    lines = {"Relu": 12, "AddV2": 14, "Mean": 15}
+
+    for names in (list(placement.ops), sorted(placement.ops), list(placement.ops)[::-1]):
+        asked = [placement.ops[name] for name in names]
+        found = {(op.type, placement.where(op.name)) for op in asked if op.type in lines}
+        assert found == {(kind, f"train.py:{line}") for kind, line in lines.items()}
+
+
 def test_frames_of_keras_and_tensorflow_are_passed_over(folder: Path) -> None:
     evidence = place("train.py:build")
     kernel = next(variable.name for variable in evidence.variables if "kernel" in variable.name)
