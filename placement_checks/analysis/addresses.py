@@ -12,6 +12,7 @@ from typing import Literal
 
 from placement_checks.analysis.layers import NONE, layers_of
 from placement_checks.analysis.served import LossesByTower, losses_of, only, served
+from placement_checks.analysis.slots import Slots
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.op_types import (
     INITIALISATION_TESTS,
@@ -80,34 +81,10 @@ class Addresses:
 
     @cached_property
     def slot_of(self) -> Mapping[str, str]:
-        """The variable that each slot is kept for, by names.
-
-        Its update takes both, or its name goes on where that of the variable ends.
-        """
-        names, passed_on = self._flow.names, self._found.passed_on
-        found: dict[str, str] = {}
-        for name, updates in self._updates.by_variable.items():
-            for update in updates:
-                for value in update.values:
-                    if passed_on[value] == value:
-                        found.setdefault(names[value], name)
-        plain = {variable.name for variable in self._placement.variables} - found.keys()
-        for name in sorted(plain):
-            scopes = name.split("/")
-            owners = ("/".join(scopes[:end]) for end in range(len(scopes) - 1, 0, -1))
-            owner = next((owner for owner in owners if owner in plain), None)
-            if owner is not None:
-                found[name] = owner
-        return {name: self._kept_for(name, found) for name in found}
-
-    @staticmethod
-    def _kept_for(name: str, slots: Mapping[str, str]) -> str:
-        """The variable at the end, as a slot's moving average is kept for the variable too."""
-        seen = {name}
-        while (owner := slots.get(name)) is not None and owner not in seen:
-            seen.add(owner)
-            name = owner
-        return name
+        """The variable that each slot is kept for, by names."""
+        variables = self._placement.variables
+        slots = Slots(variables, self._flow, self._found, self._behind_losses)
+        return slots.of(self._updates.by_variable)
 
     @cached_property
     def _ends_in(self) -> Mapping[int, int]:

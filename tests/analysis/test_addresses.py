@@ -243,28 +243,6 @@ def test_a_split_model_is_one_tower() -> None:
     assert addresses(graph).slot_of == {"a/m": "a", "b/m": "b"}
 
 
-def test_slots_by_name_and_their_averages() -> None:
-    """A variable whose name only begins alike is none."""
-    graph = program(
-        *map(variable, ("w/Momentum", "w/Momentum/Average", "w2", "step/x/y")),
-    )
-
-    assert addresses(graph).slot_of == {
-        "w/Momentum": "w", "w/Momentum/Average": "w", "step/x/y": "step",
-    }  # fmt: skip
-
-
-def test_two_variables_that_each_update_takes_with_the_other_end() -> None:
-    graph = program(
-        variable("v"),
-        host("update/w", "ResourceApplyMomentum", "w", "v", "rate", "mean/w"),
-        host("update/v", "ResourceApplyMomentum", "v", "w", "rate", "mean/w"),
-        host("train", "NoOp", "^update/w", "^update/v"),
-    )
-
-    assert addresses(graph).slot_of.keys() == {"v", "w"}
-
-
 def test_a_constant_goes_with_who_takes_it_and_with_none_where_several_do() -> None:
     graph = program(
         host("axis", "Const"),
