@@ -66,6 +66,12 @@ def test_gpus_stand_side_by_side_with_a_row_a_layer(opened: Opened) -> None:
     assert "KEPT" in page.locator("h1").inner_text()
 
 
+def test_a_model_in_a_scope_of_its_own_has_a_row_a_layer_too(opened: Opened) -> None:
+    page = opened(data_of(program(variables=["model/conv/w", "model/fc/w"])))
+
+    assert texts(page, "#lanes [role=rowheader]") == ["▸inputs", "▸conv 16 B", "▸fc 16 B"]
+
+
 def test_the_host_has_the_variables_and_what_it_computes(opened: Opened) -> None:
     page = opened(data_of(sound()))
 
@@ -80,6 +86,27 @@ def test_arrows_have_their_bytes(opened: Opened) -> None:
 
     assert texts(page, ".kind") == ["▼ parameters", "▲ gradients"]
     assert texts(page, ".amount") == ["8.0 kB"] * 4
+
+
+def test_sizes_that_are_not_known_are_said_to_be_so(opened: Opened) -> None:
+    page = opened(data_of(sound(outputs={})))
+
+    assert texts(page, ".amount") == ["?"] * 4
+    assert "A step copies 8 tensors of unknown size between devices." in page.inner_text("body")
+    assert "? of unknown size" in texts(page, "#legend > span")
+
+
+def test_long_sizes_of_the_last_gpu_stay_inside(opened: Opened) -> None:
+    long = {gradient(i, "conv/w"): (None, 123_000_000) for i in range(8)}
+
+    page = opened(data_of(sound(gpus=range(8), outputs=SIZES | long)), width=900)
+
+    amounts = page.locator(".amount").all()
+    most = page.locator("#arrows").bounding_box()
+    assert texts(page, ".amount")[-1] == "4.0 kB + 492 MB/row"
+    assert most["width"] > 500
+    for box in (each.bounding_box() for each in amounts):
+        assert box["x"] + box["width"] <= most["x"] + most["width"] + 1
 
 
 def test_a_tower_that_is_left_out_is_missed(opened: Opened) -> None:

@@ -15,7 +15,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.report.picture.phases import PHASES, Phase
 from placement_checks.report.picture.places import NOWHERE
 from placement_checks.report.picture.rows import Rows
-from placement_checks.report.picture.scopes import scopes
+from placement_checks.report.picture.scopes import inside_common, scopes
 
 _DEEPEST = 3  # scopes of names, where the data flow is not known
 _FEW = 2  # ops
@@ -111,7 +111,8 @@ def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, 
     }
     read = [name for name in names if number[name] in computing and name not in found.slot_of]
     read.sort(key=lambda name: found.depth.get(number[name], 0))
-    layers = {name: rows.of(scope_of[name]) for name in read}
+    inside = inside_common({name: scope_of[name] for name in read})
+    layers = {name: rows.of(inside[name]) for name in read}
     slots = {name: layers[owner] for name, owner in found.slot_of.items() if owner in layers}
     return slots | layers
 

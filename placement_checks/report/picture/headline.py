@@ -67,6 +67,17 @@ def _worst(report: Report) -> str:
     return (say and say(worst.findings)) or _first_finding(worst)
 
 
+def _refused(findings: Sequence[Finding]) -> str | None:
+    """The placer's words are long, and stand beside the picture."""
+    if len(findings) == 1:
+        return None
+    first = findings[0]
+    return (
+        f"{len(findings)} ops cannot be placed, and no step runs: the first is {first.object} "
+        f"({first.op})"
+    )
+
+
 def _idle(findings: Sequence[Finding]) -> str:
     names = [finding.object for finding in findings]
     if len(names) > _FEW:
@@ -95,6 +106,7 @@ def _on_wrong_device(findings: Sequence[Finding]) -> str | None:
 
 
 _SENTENCES: dict[str, Callable[[Sequence[Finding]], str | None]] = {
+    "placeable": _refused,
     "no-idle-device": _idle,
     "every-tower-counts": _not_counting,
     "variables-on-host": _on_wrong_device,

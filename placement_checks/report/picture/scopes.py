@@ -27,6 +27,18 @@ def scopes(placement: Placement) -> Mapping[str, Scope]:
     return found
 
 
+def inside_common(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
+    """The same scopes without those that all variables are in, as a whole model often is in one.
+
+    A variable that is in no other scope is a layer by itself.
+    """
+    scopes_of = list(scope_of.values())
+    depth = 0
+    while len({scope[: depth + 1] for scope in scopes_of}) == 1 < max(map(len, scopes_of)) - depth:
+        depth += 1
+    return {name: scope[depth:] or (name.rpartition("/")[2],) for name, scope in scope_of.items()}
+
+
 def _by_tower(placement: Placement) -> Iterator[Sequence[str]]:
     """Variables that stand for one another, one of each tower, in the order of the towers."""
     lies = layout(placement)

@@ -6,7 +6,7 @@ import pytest
 from towers import on, program, variable
 
 from placement_checks import Placement
-from placement_checks.report.picture.scopes import scopes
+from placement_checks.report.picture.scopes import Scope, inside_common, scopes
 
 
 def with_names(*names: str, towers: Mapping[str, int] | None = None) -> Placement:
@@ -70,3 +70,38 @@ def test_numbered_names_of_towers_are_called_by_the_first() -> None:
     found = scopes(with_names(*towers, towers=towers))
 
     assert set(found.values()) >= {("dense",)}
+
+
+@pytest.mark.parametrize(
+    ("scope_of", "found"),
+    [
+        pytest.param({}, {}, id="no variables"),
+        pytest.param(
+            {"net/fc1/w": ("net", "fc1"), "net/fc2/w": ("net", "fc2")},
+            {"net/fc1/w": ("fc1",), "net/fc2/w": ("fc2",)},
+            id="a model in a scope",
+        ),
+        pytest.param(
+            {"m/net/fc1/w": ("m", "net", "fc1"), "m/net/emb": ("m", "net")},
+            {"m/net/fc1/w": ("fc1",), "m/net/emb": ("emb",)},
+            id="a variable beside its layers",
+        ),
+        pytest.param(
+            {"fc/w": ("fc",), "fc/b": ("fc",)}, {"fc/w": ("fc",), "fc/b": ("fc",)}, id="one layer"
+        ),
+        pytest.param(
+            {"net/fc/w": ("net", "fc"), "net/fc/b": ("net", "fc")},
+            {"net/fc/w": ("fc",), "net/fc/b": ("fc",)},
+            id="one layer in a scope",
+        ),
+        pytest.param(
+            {"a/b/w": ("a", "b"), "c/b/w": ("c", "b")},
+            {"a/b/w": ("a", "b"), "c/b/w": ("c", "b")},
+            id="nothing in common",
+        ),
+    ],
+)
+def test_the_scope_of_a_whole_model_is_no_layer(
+    scope_of: Mapping[str, Scope], found: Mapping[str, Scope]
+) -> None:
+    assert inside_common(scope_of) == found

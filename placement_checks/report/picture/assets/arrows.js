@@ -77,7 +77,17 @@ class Arrows {
 
   thickness(bytes) { return Math.max(1.5, THICKEST * Math.sqrt(Math.min(bytes / this.most, 2))); }
 
-  draw() { this.shown.forEach((bundle, at) => this.drawBundle(bundle, at)); }
+  draw() {
+    this.shown.forEach((bundle, at) => this.drawBundle(bundle, at));
+    this.keepInside();
+  }
+
+  /** Labels of the last lane end where the picture does. */
+  keepInside() {
+    const most = this.area.clientWidth;
+    const found = [...this.labels.querySelectorAll(".amount")].map(label => [label, most - label.offsetWidth / 2]);
+    for (const [label, left] of found) if (parseFloat(label.style.left) > left) label.style.left = `${left}px`;
+  }
 
   drawBundle(bundle, at) {
     const y = this.anyBus ? TOP + at * BUS_STEP + BUS_STEP / 2 : 14 + at * STEP + STEP / 2;

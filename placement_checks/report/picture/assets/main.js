@@ -47,7 +47,8 @@ function copiedText({copies}) {
   if (!copies.length) return "";
   const sum = {bytes: 0, unknown: 0, aRow: 0, copies: []};
   for (const copy of copies) addCopy(sum, copy);
-  return `A step copies ${amountText(sum)} between devices.`;
+  const amount = sum.unknown === copies.length && !sum.aRow ? `${counted(copies.length, "tensor")} of unknown size` : amountText(sum);
+  return `A step copies ${amount} between devices.`;
 }
 
 /** Everything that hangs on what is open, lit or folded. */
@@ -130,6 +131,7 @@ function drawLegend() {
       drawn("path", `wire ${name}`, {d: "M0 5H26", "stroke-width": 4}), drawn("path", `tip ${name}`, {d: "M24 0L34 5L24 10z"}));
     items.push(element("span", "", null, arrow, ` ${name}`));
   }
+  if (byId("arrows").textContent.includes("?")) items.push(element("span", "", null, element("b", "", "?"), " of unknown size"));
   const small = arrows.small.flatMap(each => each.copies);
   if (small.length) {
     items.push(element("span", "", `not drawn: ${counted(small.length, "small copy", "small copies")}, ${bytesText(small.reduce((sum, each) => sum + each.bytes, 0))}`));
