@@ -17,6 +17,7 @@ class Goal(NamedTuple):
 
 
 PLACING = "place and judge / build, {:,} ops"
+BASELINE = "baseline written and compared / build, {:,} ops"
 START = "placer's process, started"
 PEAK = "placer's process, peak at 1.04 M ops"
 HELD = "placer's process, after 1.04 M ops"
@@ -32,6 +33,7 @@ CLUSTER = "placing 64 workers of 8 GPUs"
 _PARAMETERS = 4.2e-3  # billions
 GOALS: Mapping[str, Goal] = {
     **{PLACING.format(ops): Goal(0.1) for ops in (1_000, 10_000, 78_000)},
+    **{BASELINE.format(ops): Goal(0.05) for ops in (1_000, 10_000, 78_000)},
     START: Goal(0.7, "CPU s"),
     PEAK: Goal(6, "GB"),
     HELD: Goal(1, "GB"),

@@ -1,4 +1,4 @@
-"""What placing and judging a tower graph cost, against building it in Python.
+"""What placing, judging and a baseline of a tower graph cost, against building it in Python.
 
 Those figures are ratios of runs side by side. What the placer's process takes, for a small graph
 and for a million ops, is that of graphs in files, placed by a process that does nothing else.
@@ -25,7 +25,11 @@ from benchmarks.processes import WITH_BYTECODE
 from benchmarks.turns import timed
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from placement_checks import Program, Report, place, verify
+from placement_checks import Placement, Program, Report, place, verify
+from placement_checks.core.baseline.difference import Difference
+from placement_checks.core.baseline.parsing import parse
+from placement_checks.core.baseline.text import render
+from placement_checks.verification.baselines.comparing import compare, written
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 
@@ -78,6 +82,11 @@ def placed_and_judged(graph: tf.Graph) -> Report:
     return verify(place(graph))
 
 
+def kept_as_baseline(placement: Placement) -> Difference:
+    """A baseline is written, read and compared with, of a placement that nobody has analysed."""
+    return compare(parse(render(written(placement)), "page.txt"), placement)
+
+
 @pytest.fixture(scope="module")
 def _started() -> None:
     place(built(towers(1)))  # the placer process starts, which is reported apart
@@ -91,14 +100,17 @@ def test_placing_and_judging_against_building(
     if ops > 10_000 and benchmark.disabled:
         pytest.skip("building 75,000 ops takes a minute: --benchmark-only")
     build = towers(ops)
-    ratios, rules = [], []
+    ratios, rules, baselines = [], [], []
 
     def check() -> Report:
         building, graph = timed(lambda: built(build))
         checking, report = timed(partial(placed_and_judged, graph))
         judging, _ = timed(partial(verify, replace(report.evidence.placement)))
+        comparing, found = timed(partial(kept_as_baseline, replace(report.evidence.placement)))
+        assert not found
         ratios.append(checking / building)
         rules.append(judging / building)
+        baselines.append(comparing / building)
         return report
 
     report = benchmark.pedantic(check, rounds=PAIRS[ops])
@@ -108,6 +120,7 @@ def test_placing_and_judging_against_building(
     assert 0.9 < placed / COUNTED[ops] < 1.1
     assert statistics.median(ratios) < 0.5
     record(figures.PLACING.format(COUNTED[ops]), ratios)
+    record(figures.BASELINE.format(COUNTED[ops]), baselines)
     benchmark.extra_info |= {
         "ops": placed,
         "judge / build": [round(ratio, 3) for ratio in rules],
