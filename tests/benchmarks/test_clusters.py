@@ -26,6 +26,8 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 tf1 = tf.compat.v1
 GPUS = 8
 LAYERS = 2
+SMALL = (2, 4)  # workers and servers
+CLUSTERS = [SMALL, (8, 4), (64, 1), (64, 4), (64, 16), (256, 4)]
 
 
 def towers(workers: int, servers: int) -> Callable[..., object]:
@@ -81,15 +83,15 @@ def of_placer() -> int:
     return int(psutil.Process(phantom.pid).memory_info().rss)
 
 
-@pytest.mark.parametrize(("workers", "servers"), [(8, 4), (64, 1), (64, 4), (64, 16), (256, 4)])
+@pytest.mark.parametrize(("workers", "servers"), CLUSTERS)
 def test_placing_a_cluster(
     benchmark: BenchmarkFixture, record: Record, workers: int, servers: int
 ) -> None:
-    if benchmark.disabled and (workers, servers) != (8, 4):
+    if benchmark.disabled and (workers, servers) != SMALL:
         pytest.skip("large graphs take a minute to build: --benchmark-only")
     graph = built(workers, servers)
     machine = Machine.parse(f"ps*{servers}; worker*{workers}: gpu*{GPUS}")
-    place(built(8, 4))  # the placer process starts, which is reported apart
+    place(built(*SMALL))  # the placer process starts, which is reported apart
     before = of_placer()
     placing: list[float] = []
     judging: list[float] = []

@@ -60,6 +60,11 @@ def piped(examples: Rows, rows: int) -> tuple[Any, list[Any]]:
 def test_feeding(
     benchmark: BenchmarkFixture, mnist: ModuleType, examples: Rows, rows: int
 ) -> None:
+    rounds, steps = TURNS[rows]
+    if benchmark.disabled:
+        if rows > min(TURNS):
+            pytest.skip("more rows take the more time: --benchmark-only")
+        rounds = 4
     with tf.Graph().as_default() as graph, running_on(TOWERS, devices="simulated") as config:
         tf1.set_random_seed(0)
         step = mnist.build_towers(TOWERS)
@@ -87,7 +92,6 @@ def test_feeding(
             "make_callable": lambda: call(*next(batches)),
             "tf.data": lambda: unfed.run(step["train_op"].name),
         }
-        rounds, steps = TURNS[rows]
         in_turn(benchmark, ways, rounds=rounds, steps=steps)
         reached = {
             "fed": fed.run(losses, dict(zip(feeds, next(batches), strict=True))),

@@ -53,9 +53,7 @@ def pytest_placement_report(report, config):
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> Iterator[pytest.Pytester]:
     pytester.makepyfile(test_it=TESTS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTEST_ADDOPTS", raising=False)
-        yield pytester
+    return pytester
 
 
 def run(suite: pytest.Pytester, *options: str) -> pytest.RunResult:
