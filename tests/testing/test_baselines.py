@@ -40,7 +40,10 @@ def test_other(placement_baseline):
 FILES = ["other.build.gpu-2.txt", "towers.build.gpu-2.txt"]
 
 
-@pytest.fixture(params=[("-p", "no:xdist"), ("-n", "0"), ("-n", "2")], ids=" ".join)
+IN_THIS_PROCESS = [("-p", "no:xdist"), ("-n", "0")]
+
+
+@pytest.fixture(params=[*IN_THIS_PROCESS, ("-n", "2")], ids=" ".join)
 def xdist(request: pytest.FixtureRequest) -> tuple[str, ...]:
     options: tuple[str, ...] = request.param
     return options
@@ -59,7 +62,7 @@ class Project:
         for name, text in files.items():
             (self._pytester.path / f"{name}.py").write_text(text)
         always = (*self._options, "-p", "no:cacheprovider", "-p", "no:randomly")
-        if "-n" in self._options and "0" not in self._options:
+        if "2" in self._options:
             return self._pytester.runpytest_subprocess(*always, *options)
         return self._pytester.runpytest_inprocess(*always, *options)
 
@@ -82,6 +85,7 @@ def alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project
     return Project(pytester, ("-p", "no:xdist"))
 
 
+@pytest.mark.parametrize("xdist", IN_THIS_PROCESS, ids=" ".join, indirect=True)
 def test_from_missing_to_written_to_moved(project: Project) -> None:
     missing = project.run(test_it=TESTS)
     missing.assert_outcomes(failed=2)
@@ -125,7 +129,9 @@ def test_from_missing_to_written_to_moved(project: Project) -> None:
 
 
 def test_unused_ones_are_told_and_removed_after_a_whole_run(project: Project) -> None:
-    project.run("--placement-update", test_it=TESTS)
+    wrote = project.run("--placement-update", test_it=TESTS)
+    wrote.assert_outcomes(passed=2)
+    wrote.stdout.fnmatch_lines([f"wrote placements/{name}" for name in FILES])
     stale = project.folder / "stale.gpu-2.txt"
     stale.write_text((project.folder / FILES[0]).read_text())
     (project.folder / "notes.txt").write_text("not a baseline\n")

@@ -118,13 +118,16 @@ def test_a_defective_program_fails_and_names_variable_and_line(project: pytest.P
     )
 
 
-def test_what_the_workers_of_xdist_find_comes_together(project: pytest.Pytester) -> None:
+def test_what_a_worker_of_xdist_places_is_told_by_the_process_that_started_it(
+    project: pytest.Pytester,
+) -> None:
+    """That of several workers comes together in tests which place nothing."""
     write(project, SOUND)
     project.makepyfile(
         defective=DEFECTIVE, test_defective=TESTS.replace("from train", "from defective")
     )
 
-    result = project.runpytest_subprocess("-n", "2", "--junit-xml=report.xml")
+    result = project.runpytest_subprocess("-n", "1", "--junit-xml=report.xml")
 
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines_random(

@@ -37,7 +37,7 @@ def test_sees_only_its_own(placement_log):
 
 @pytest.mark.parametrize(
     "options",
-    [(), ("-s",), ("--capture=sys",), ("--capture=tee-sys",), ("-n", "2")],
+    [(), ("-s",), ("--capture=sys",), ("--capture=tee-sys",), ("-n", "1")],
     ids=lambda options: " ".join(options) or "the default",
 )
 def test_every_way_of_capturing(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
