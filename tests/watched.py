@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,22 @@ def watched(
     build: Callable[..., Any], batch: Batch, rows: int = 16, gpus: int = 2, **fed: Any
 ) -> BuiltProgram:
     """A program that was fed ``rows``, cut for its towers, and what else is given by names."""
+    built, inputs = _without_inputs(build, gpus)
+    arrays = {name: np.asarray(array) for name, array in batch(_rng(), rows).items()}
+    parts = np.array_split(np.arange(rows), len(inputs))
+    of_inputs = {
+        tensor: arrays[key][part] if arrays[key].ndim else arrays[key]
+        for mapping, part in zip(inputs, parts, strict=True)
+        for key, tensor in mapping.items()
+    }
+    return replace(built, fed={**of_inputs, **fed})
+
+
+@lru_cache(8)
+def _without_inputs(
+    build: Callable[..., Any], gpus: int
+) -> tuple[BuiltProgram, list[Mapping[str, str]]]:
+    """A program that lists no inputs, and those that it had, by the names of their tensors."""
     inputs: list[Mapping[str, str]] = []
 
     @wraps(build)
@@ -43,15 +59,7 @@ def watched(
         ]
         return step
 
-    built = load(Program(build.__name__, without_inputs), gpus)
-    arrays = {name: np.asarray(array) for name, array in batch(_rng(), rows).items()}
-    parts = np.array_split(np.arange(rows), len(inputs))
-    of_inputs = {
-        tensor: arrays[key][part] if arrays[key].ndim else arrays[key]
-        for mapping, part in zip(inputs, parts, strict=True)
-        for key, tensor in mapping.items()
-    }
-    return replace(built, fed={**of_inputs, **fed})
+    return load(Program(build.__name__, without_inputs), gpus), inputs
 
 
 def _rng() -> np.random.Generator:

@@ -28,7 +28,6 @@ def options(name: str, *parts: str) -> list[str]:
 @pytest.mark.parametrize(
     ("towers", "single", "gpus"),
     [
-        ("build_towers", "build_single", 2),
         ("build_towers_ref", "build_single_ref", 4),
         ("build_towers_float64", "build_single_float64", 3),
     ],

@@ -353,7 +353,7 @@ def test_records_torn_at_the_border_of_parts_are_put_together(
     whole = read_logs(torn)
     monkeypatch.setattr(sources, "SHORTEST_PART", 500)
 
-    parts = read_logs(torn, processes=40)
+    parts = read_logs(torn, processes=16)
 
     assert (parts.counts, parts.records, parts.torn) == (whole.counts, whole.records, 0)
 

@@ -99,6 +99,9 @@ def alone(**kwargs: Any) -> Build:
     return single
 
 
+SEVERAL, ALONE = several(), alone()
+
+
 def verdicts(
     program: Build | None = None,
     reference: Build | None = None,
@@ -110,8 +113,8 @@ def verdicts(
 ) -> tuple[Verdict, Verdict]:
     """What is said of the gradients and of the weights."""
     evidence = judged(
-        watched(program or several(), batch, rows[0], gpus),
-        watched(reference or alone(), batch, rows[1], 1),
+        watched(program or SEVERAL, batch, rows[0], gpus),
+        watched(reference or ALONE, batch, rows[1], 1),
         **conditions,
     )
     gradients, weights = verify(evidence, only=["gradients-equal", "weights-equal"]).verdicts
@@ -145,6 +148,7 @@ SUM = several(average=tf.add_n)
 LAST = several(average=lambda of_towers: of_towers[-1])
 
 
+@pytest.mark.one_version
 @pytest.mark.parametrize("rows", [(16, 16), (16, 8), (16, 32), (16, 2)])
 @pytest.mark.parametrize(
     ("build", "text"),
@@ -159,6 +163,7 @@ def test_mistakes_are_found_whatever_the_reference_was_fed(
     assert text in messages(build, rows=rows)
 
 
+@pytest.mark.one_version
 @pytest.mark.parametrize("loss", [hidden, with_dropout, normalised])
 @pytest.mark.parametrize("rows", [(16, 16), (16, 8), (16, 32)])
 @pytest.mark.parametrize("shared", [False, True])
@@ -167,9 +172,10 @@ def test_the_reference_is_compared_on_the_rows_that_it_takes(
 ) -> None:
     """Also where it takes as many as it was built for, and no other number."""
     of_tower = rows[0] if shared else rows[0] // 2
+    program = several(loss=loss, rows=of_tower, shared=shared)
     for number in (None, rows[1]):
         gradients, weights = verdicts(
-            several(loss=loss, rows=of_tower, shared=shared),
+            program,
             alone(loss=loss, rows=number),
             rows=rows,
         )
