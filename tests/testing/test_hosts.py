@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytestmark = pytest.mark.one_version
+
 _TESTS = """
 import os
 import pytest
