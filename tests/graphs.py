@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from placement_checks import Device, Machine, Op, Placement, Variable
@@ -30,6 +30,7 @@ class HandWrittenDetails(Details):
     attributes_of: Mapping[str, Mapping[str, Any]]
     values: Mapping[str, Any]
     device_lines: Mapping[str, str]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def frames(self, op: str) -> tuple[Frame, ...]:
         return tuple(map(_frame, self.lines.get(op, "").split()))
@@ -39,7 +40,9 @@ class HandWrittenDetails(Details):
         return _frame(line)._replace(function=function) if line else None
 
     def outputs(self, op: str) -> tuple[Tensor, ...]:
-        return (Tensor("float32", self.shapes[op]),) if op in self.shapes else ()
+        if op not in self.shapes and op not in self.dtypes:
+            return ()
+        return (Tensor(self.dtypes.get(op, "float32"), self.shapes.get(op)),)
 
     def attributes(self, op: str) -> Mapping[str, Any]:
         return self.attributes_of.get(op, {})
@@ -65,13 +68,14 @@ def placement(
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
     values: Mapping[str, Any] | None = None,
     device_lines: Mapping[str, str] | None = None,
+    dtypes: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Placement:
     """A placement of `ops`; `lines` has the user's lines of an op, as in "main.py:9 net.py:3".
 
-    `outputs` has the shape of the one float32 output of an op, `values` the value of a constant,
-    `device_lines` the line that decided what an op asks for: of a scope, as in "main.py:9", or of
-    a device function, as in "main.py:9 in chosen".
+    `outputs` has the shape of the one output of an op, float32 unless `dtypes` has its dtype,
+    `values` the value of a constant, `device_lines` the line that decided what an op asks for: of
+    a scope, as in "main.py:9", or of a device function, as in "main.py:9 in chosen".
     """
 
     fields = {"program": "train.py:build", "placer": "phantom", **more}
@@ -87,7 +91,12 @@ def placement(
         variables=Variables(variables),
         machine=Machine.parse(machine) if machine else None,
         details=HandWrittenDetails(
-            lines or {}, outputs or {}, attributes or {}, values or {}, device_lines or {}
+            lines or {},
+            outputs or {},
+            attributes or {},
+            values or {},
+            device_lines or {},
+            dtypes or {},
         ),
         **fields,
     )

@@ -26,6 +26,7 @@ _FILES: Final = (
     "devices.gradients_colocated",
     "devices.averaging_on_host",
     "towers.every_tower_counts",
+    "towers.replicas_in_sync",
     "towers.one_update",
     "towers.loss_of_all_towers",
     "towers.randomness_apart",

@@ -381,6 +381,38 @@ def assert_every_tower_counts(
     check_rule(evidence, "every-tower-counts", allow=allow)
 
 
+def assert_replicas_in_sync(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `replicas-in-sync`.
+
+    All copies of a variable that a strategy keeps take the same update.
+
+    MirroredStrategy gives each replica a copy of every variable. The copies stay equal as long as
+    each takes what all replicas have computed together. What a replica assigns to its own copy
+    lets them drift apart, without an error: so does assign_sub of its own gradient, in a variable
+    that is made without `aggregation`.
+
+    Judged by data flow: the updates of all copies must be made of the same examples. Copies that
+    are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so may
+    what only collects the gradients of each replica until they are added up. Towers that are
+    placed by hand are judged by variables-shared.
+
+    BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
+    made with synchronized=True.
+
+    `allow` lists variables, or patterns such as */moving_mean, whose copies may differ.
+
+    Parameters and their defaults:
+      replicas-in-sync.allow = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "replicas-in-sync", allow=allow)
+
+
 def assert_one_update(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from placement_checks import Program, place, verify
+from placement_checks import Program, place, verify, watch
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report
 from placement_checks.rules import examples
@@ -37,9 +37,18 @@ def judged(rule: str, sign: str) -> Report:
 
 def gathered(build: Callable[..., Any], *, runs: bool) -> Evidence:
     """What is known of a builder, which for one GPU is its own reference."""
+    if is_eager(build):
+        with watch(2, eager=True) as code:
+            build(2)
+        return place(code, gpus=2)
     program = Program.of(build)
     evidence = place(program, gpus=2 if program.takes_num_gpus else 1)
     return with_numbers(evidence, program) if runs else evidence
+
+
+def is_eager(build: Callable[..., Any]) -> bool:
+    """Whether it makes a strategy, and trains."""
+    return "distribute" in build.__code__.co_names
 
 
 def builder(rule: str, sign: str) -> Callable[..., Any]:

@@ -1,0 +1,110 @@
+"""Replicas: the copies that a strategy keeps of a variable, and which of them drift apart."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.op_types import EXAMPLE_SOURCES
+from placement_checks.core.placement import Placement
+
+HANDLE = "resource"  # the dtype
+Groups = Sequence[Sequence[str]]
+_NOT_UPDATED = -1
+
+
+class Replicas:
+    """The copies of the variables of a strategy; `Placement.cached` keeps it.
+
+    Copies that are meant to be equal stay so as long as all of them take the same. They drift if
+    their updates are made of different examples, or of what drifts itself. What is made of no
+    examples is taken to be the same for all, and so is each reading of copies that are equal.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._analysis = analyse(placement)
+
+    @cached_property
+    def copies(self) -> Mapping[str, Sequence[str]]:
+        """The copies of each variable that are meant to be equal, in the order of replicas."""
+        groups: dict[str, dict[int, str]] = defaultdict(dict)
+        strategy = self._placement.strategy
+        for name, copy in strategy.copies.items() if strategy is not None else ():
+            if copy.in_sync:
+                groups[copy.of][copy.replica] = name
+        return {
+            of: [name for _, name in sorted(copies.items())]
+            for of, copies in groups.items()
+            if len(copies) > 1
+        }
+
+    @cached_property
+    def drifting(self) -> Mapping[str, Groups]:
+        """The variables whose copies drift, each with its copies: those that stay equal together.
+
+        Not what only collects the gradients of each replica until they are added up.
+        """
+        found: Mapping[str, Groups] = {}
+        new = self._taking_different(found)
+        while len(new) > len(found):
+            found, new = new, self._taking_different(new)
+        return {name: groups for name, groups in found.items() if not self._collects(name, found)}
+
+    def _taking_different(self, drifting: Collection[str]) -> Mapping[str, Groups]:
+        """The variables whose copies take different examples, or what is known to drift."""
+        taken = self._taken([*self._sources(), *(c for v in drifting for c in self.copies[v])])
+        found = {}
+        for name, copies in self.copies.items():
+            groups: dict[int, list[str]] = defaultdict(list)
+            for copy in copies:
+                groups[taken.get(copy, _NOT_UPDATED)].append(copy)
+            if len(groups) > 1:
+                found[name] = list(groups.values())
+        return found
+
+    def _sources(self) -> Iterator[str]:
+        """The ops whose values may differ from one replica to another."""
+        flow, strategy = self._analysis.flow, self._placement.strategy
+        for op in flow.having(EXAMPLE_SOURCES.__contains__):
+            if not self._is_handle(flow.names[op]):
+                yield flow.names[op]
+        if strategy is not None:
+            yield from (name for name, copy in strategy.copies.items() if not copy.in_sync)
+
+    def _is_handle(self, placeholder: str) -> bool:
+        """Whether it stands for an iterator, or for what orders sums, and for no examples."""
+        outputs = self._placement.details.outputs(placeholder)
+        return bool(outputs) and all(output.dtype == HANDLE for output in outputs)
+
+    def _taken(self, sources: Sequence[str]) -> Mapping[str, int]:
+        """Of which sources the updates of each variable are made, a bit each."""
+        flow = self._analysis.flow
+        own = [0] * len(flow.names)
+        for bit, name in enumerate(sources):
+            own[flow.number[name]] = 1 << bit
+        masks = flow.masks(own)
+        taken: dict[str, int] = {}
+        for variable, updates in self._analysis.updates.by_variable.items():
+            taken[variable] = 0
+            for update in updates:
+                for value in update.values:
+                    taken[variable] |= masks[value]
+        return taken
+
+    def _collects(self, variable: str, drifting: Collection[str]) -> bool:
+        """Whether what its copies hold is only taken, from all of them, by what does not drift."""
+        copies = self.copies[variable]
+        reads = self._analysis.reads_by_gpu
+        if any(reads.in_loss(op) for copy in copies for op in reads.readers[copy]):
+            return False
+        takers = {name for name, mask in self._taken(copies).items() if mask} - set(copies)
+        drifting_copies = {copy for name in drifting for copy in self.copies[name]}
+        return bool(takers) and takers.isdisjoint(drifting_copies)
+
+
+def replicas(placement: Placement) -> Replicas:
+    """The replicas of a placement, found once."""
+    return placement.cached(Replicas)

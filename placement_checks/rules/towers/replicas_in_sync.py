@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.replicas import Groups, replicas
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import OneTower
+from placement_checks.core.placement import Placement
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.strategies import Strategy
+from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.needs import Need
+from placement_checks.util.text import joined, plural
+
+# What Keras calls the averages of its batch normalisation.
+_BATCH_NORM = re.compile(r"moving_(mean|variance)(_\d+)?$")
+
+
+@dataclass(frozen=True)
+class ReplicasInSync(Rule):
+    """All copies of a variable that a strategy keeps take the same update.
+
+    MirroredStrategy gives each replica a copy of every variable. The copies stay equal as long as
+    each takes what all replicas have computed together. What a replica assigns to its own copy
+    lets them drift apart, without an error: so does assign_sub of its own gradient, in a variable
+    that is made without `aggregation`.
+
+    Judged by data flow: the updates of all copies must be made of the same examples. Copies that
+    are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so may
+    what only collects the gradients of each replica until they are added up. Towers that are
+    placed by hand are judged by variables-shared.
+
+    BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
+    made with synchronized=True.
+
+    `allow` lists variables, or patterns such as */moving_mean, whose copies may differ.
+    """
+
+    name = "replicas-in-sync"
+    kind = "requested"
+    requires = frozenset({Need.REQUESTED, Need.VARIABLES})
+
+    allow: tuple[str, ...] = ()
+
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
+        strategy = placement.strategy
+        if strategy is None:
+            return self.not_checked("no strategy keeps copies of the variables")
+        if len(strategy.replicas) == 1:
+            return self.without(OneTower(f"there is one replica, on {strategy.replicas[0].short}"))
+        copies = replicas(placement).copies
+        if not copies:
+            return self.not_checked(f"{strategy.name} keeps no copies of the variables")
+        findings = [
+            _finding(placement, strategy, variable, groups)
+            for variable, groups in replicas(placement).drifting.items()
+            if not is_among(variable, self.allow)
+        ]
+        return self.verdict(findings, f"copies of {plural(len(copies), 'variable')}")
+
+
+def _finding(placement: Placement, strategy: Strategy, variable: str, groups: Groups) -> Finding:
+    analysis = analyse(placement)
+    updates = analysis.updates.by_variable
+    left_out = [copy for group in groups for copy in group if copy not in updates]
+    updated = [copy for group in groups for copy in group if copy in updates]
+    if left_out:
+        found = f"an update of the copy on {_devices(strategy, updated)} alone"
+        message = f"the step updates the copy of {variable} on {_devices(strategy, updated)}, and "
+        message += f"not that on {_devices(strategy, left_out)}"
+    elif all(len(group) == 1 for group in groups):
+        found = "an update of each copy by what its own replica has computed"
+        message = f"each replica updates its copy of {variable} by what it has computed itself"
+    else:
+        apart = min(groups, key=len)
+        found = f"another update of the copy on {_devices(strategy, apart)}"
+        message = f"the copy of {variable} on {_devices(strategy, apart)} is updated by other "
+        message += "examples than the others"
+    is_trained = variable in gradient_flow(placement).trained
+    return Finding(
+        object=variable,
+        op=placement.ops[variable].type,
+        evidence="requested",
+        expected="the same update of all copies",
+        found=found,
+        ops=tuple(analysis.flow.names[updates[copy][0].op] for copy in updated[:1]),
+        path=tuple(
+            f"{copy} <- {step}"
+            for copy in updated
+            for step in steps(placement, [updates[copy][0].op])
+        ),
+        message=message,
+        consequence="the copies drift apart: each replica trains a model of its own, and that of "
+        "the first is saved"
+        if is_trained
+        else "the copies drift apart, and that of the first replica is saved",
+        fix=_fix(variable, is_trained=is_trained),
+    )
+
+
+def _devices(strategy: Strategy, copies: Sequence[str]) -> str:
+    return joined(device.short for copy in copies if (device := strategy.device_of(copy)))
+
+
+def _fix(variable: str, *, is_trained: bool) -> str:
+    if _BATCH_NORM.search(variable):
+        return _SYNCHRONISED
+    return _ADD_UP if is_trained else _AGGREGATE
+
+
+_ADD_UP = (
+    "add up the gradients of all replicas first, as optimizer.apply_gradients does, or "
+    "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
+)
+_AGGREGATE = (
+    "make it with aggregation=tf.VariableAggregation.MEAN or SUM; if each replica is meant to "
+    "have its own, with synchronization=tf.VariableSynchronization.ON_READ"
+)
+_SYNCHRONISED = (
+    "BatchNormalization(synchronized=True); Keras 3 does not bring the averages of replicas "
+    "together otherwise. If that is meant: --set replicas-in-sync.allow=*/moving_*"
+)

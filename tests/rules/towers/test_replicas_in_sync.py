@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from graphs import placement
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
+from towers import gradient, host, objects_of, on, program, variable
+
+from placement_checks import Device, Op, Placement, Verdict
+from placement_checks.core.strategies import Copy, Strategy
+from placement_checks.rules.towers.replicas_in_sync import ReplicasInSync
+
+_ADD, _ASSIGN = "AssignAddVariableOp", "AssignVariableOp"
+
+
+def strategy(*more: str, count: int = 2, in_sync: bool = True, own: str = "w") -> Strategy:
+    """A copy of each variable on every GPU, named as `program` names the copies of w."""
+    copies = {
+        f"v{i}/{name}": Copy(f"v0/{name}", i, in_sync or name != own)
+        for name in ("w", *more)
+        for i in range(count)
+    }
+    gpus = [Device.parse(f"/gpu:{i}") for i in range(count)]
+    return Strategy("MirroredStrategy", gpus, copies)
+
+
+def replicas(*changes: Op, more: tuple[str, ...] = (), count: int = 2, **given: Any) -> Placement:
+    """Mirrored towers of a strategy, that keeps copies of w and of some more variables."""
+    own = [variable(f"v{i}/{name}", at=f"GPU:{i}") for name in more for i in range(count)]
+    fields = {"strategy": strategy(*more, count=count), **given}
+    return program(*own, *changes, mirrored=True, gpus=range(count), **fields)
+
+
+def assigned(name: str, *values: str, by: str = _ASSIGN) -> list[Op]:
+    """Updates of the copies of a variable, the first by the first value, and so on."""
+    return [on(i, f"set/v{i}/{name}", by, f"v{i}/{name}", value) for i, value in enumerate(values)]
+
+
+def stepping(*names: str, count: int = 2) -> Op:
+    """The train op, which runs the updates of the copies of w and of others."""
+    updates = [f"^update/v{i}/w" for i in range(count)]
+    return host(
+        "train", "NoOp", *updates, *(f"^set/v{i}/{n}" for n in names for i in range(count))
+    )
+
+
+def found(graph: Placement, **parameters: Any) -> list[str]:
+    return objects_of(ReplicasInSync(**parameters), graph)
+
+
+def own_gradients(count: int = 2) -> list[Op]:
+    return [
+        on(i, f"update/v{i}/w", "ResourceApplyGradientDescent", f"v{i}/w", "rate", gradient(i))
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_copies_that_take_the_same_sum_are_kept(count: int, snapshot: SnapshotAssertion) -> None:
+    verdict = ReplicasInSync().judge(replicas(count=count))
+
+    assert verdict.state == "kept"
+    assert messages(verdict) == snapshot
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_copies_that_take_their_own_gradients_drift(count: int) -> None:
+    assert found(replicas(*own_gradients(count), count=count)) == ["v0/w"]
+
+
+def test_the_update_of_a_copy_is_named_with_its_line(snapshot: SnapshotAssertion) -> None:
+    graph = replicas(*own_gradients(), lines={"update/v0/w": "train.py:9"})
+    verdict = ReplicasInSync().judge(graph)
+
+    assert verdict.findings[0].where == "train.py:9"
+    assert messages(verdict) == snapshot
+
+
+def test_a_copy_that_is_left_out_drifts(snapshot: SnapshotAssertion) -> None:
+    assert (
+        messages(
+            ReplicasInSync().judge(replicas(host("train", "NoOp", "^update/v0/w", "^step/add")))
+        )
+        == snapshot
+    )
+
+
+def test_a_copy_among_several_that_takes_other_gradients_drifts(
+    snapshot: SnapshotAssertion,
+) -> None:
+    changed = on(2, "update/v2/w", "ResourceApplyGradientDescent", "v2/w", "rate", gradient(2))
+
+    assert messages(ReplicasInSync().judge(replicas(changed, count=3))) == snapshot
+
+
+def test_copies_that_each_adds_its_own_examples_to_drift(snapshot: SnapshotAssertion) -> None:
+    graph = replicas(*assigned("mean", "tower_0/x", "tower_1/x"), stepping("mean"), more=("mean",))
+
+    assert found(graph) == ["v0/mean"]
+    assert messages(ReplicasInSync().judge(graph)) == snapshot
+
+
+def test_averages_of_batch_normalisation_have_a_way_out(snapshot: SnapshotAssertion) -> None:
+    graph = replicas(
+        *assigned("bn/moving_mean", "tower_0/x", "tower_1/x"),
+        stepping("bn/moving_mean"),
+        more=("bn/moving_mean",),
+    )
+
+    assert messages(ReplicasInSync().judge(graph)) == snapshot
+    assert found(graph, allow=("*/moving_*",)) == []
+
+
+@pytest.mark.parametrize("value", ["step/one", "tower_0/x"])
+def test_what_all_copies_take_alike_keeps_them_equal(value: str) -> None:
+    graph = replicas(*assigned("c", value, value, by=_ADD), stepping("c"), more=("c",))
+
+    assert found(graph) == []
+
+
+def test_copies_that_keep_their_own_value_are_equal_while_each_is_read() -> None:
+    reads = [on(i, f"read/{i}", "ReadVariableOp", f"v{i}/c") for i in (0, 1)]
+    graph = replicas(*reads, *assigned("c", "read/0", "read/1"), stepping("c"), more=("c",))
+
+    assert found(graph) == []
+
+
+def test_what_takes_a_drifting_variable_drifts_too() -> None:
+    reads = [on(i, f"read/{i}", "ReadVariableOp", f"v{i}/m") for i in (0, 1)]
+    graph = replicas(
+        *reads,
+        *assigned("m", gradient(0), gradient(1)),
+        *assigned("c", "read/0", "read/1", by=_ADD),
+        stepping("m", "c"),
+        more=("m", "c"),
+    )
+
+    assert found(graph) == ["v0/m", "v0/c"]
+
+
+def test_copies_that_are_combined_when_they_are_read_may_differ() -> None:
+    graph = replicas(
+        *assigned("n", "tower_0/x", "tower_1/x", by=_ADD),
+        stepping("n"),
+        more=("n",),
+        strategy=strategy("n", in_sync=False, own="n"),
+    )
+
+    assert found(graph) == []
+
+
+def test_what_is_made_of_a_replicas_own_count_drifts() -> None:
+    reads = [on(i, f"read/{i}", "ReadVariableOp", f"v{i}/n") for i in (0, 1)]
+    graph = replicas(
+        *reads,
+        *assigned("c", "read/0", "read/1"),
+        stepping("c"),
+        more=("n", "c"),
+        strategy=strategy("n", "c", in_sync=False, own="n"),
+    )
+
+    assert found(graph) == ["v0/c"]
+
+
+@pytest.mark.parametrize("sums_up", [True, False])
+def test_what_collects_gradients_until_they_are_added_up_may_differ(sums_up: bool) -> None:
+    reads = [on(i, f"read/{i}", "ReadVariableOp", f"v{i}/g") for i in (0, 1)]
+    total = host("total", "AddN", "read/0", "read/1")
+    taken = ("total", "total") if sums_up else ("read/0", "read/1")
+    graph = replicas(
+        *reads,
+        total,
+        *assigned("g", gradient(0), gradient(1), by=_ADD),
+        *assigned("c", *taken, by=_ADD),
+        stepping("g", "c"),
+        more=("g", "c"),
+    )
+
+    assert found(graph) == ([] if sums_up else ["v0/g", "v0/c"])
+
+
+def test_what_a_loss_reads_collects_nothing() -> None:
+    reads = [on(i, f"read/{i}", "ReadVariableOp", f"v{i}/mean") for i in (0, 1)]
+    shifted = [
+        on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/x", f"tower_{i}/w/read", f"read/{i}")
+        for i in (0, 1)
+    ]
+    graph = replicas(
+        *reads,
+        *shifted,
+        *assigned("mean", "tower_0/x", "tower_1/x"),
+        stepping("mean"),
+        more=("mean",),
+    )
+
+    assert found(graph) == ["v0/mean"]
+
+
+def test_what_orders_the_sums_of_a_replica_is_no_example() -> None:
+    tokens = [on(i, f"token_{i}", "Placeholder") for i in (0, 1)]
+    sums = [
+        on(i, f"mean/{i}", "CollectiveReduceV2", gradient(i), "step/one", f"token_{i}")
+        for i in (0, 1)
+    ]
+    updates = [
+        on(i, f"update/v{i}/w", "ResourceApplyGradientDescent", f"v{i}/w", "rate", f"mean/{i}")
+        for i in (0, 1)
+    ]
+    graph = replicas(
+        *tokens, *sums, *updates, dtypes={"token_0": "resource", "token_1": "resource"}
+    )
+
+    assert found(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"strategy": None}, "no strategy keeps copies of the variables"),
+        ({"strategy": strategy(count=1)}, "there is one replica, on /device:GPU:0"),
+        (
+            {"strategy": Strategy("CentralStorageStrategy", strategy().replicas)},
+            "CentralStorageStrategy keeps no copies of the variables",
+        ),
+    ],
+)
+def test_not_checked_without_copies(given: dict[str, Any], reason: str) -> None:
+    verdict = ReplicasInSync().judge(replicas(**given))
+
+    assert verdict == Verdict("replicas-in-sync", "not-checked", None, reason)
+
+
+def test_one_replica_is_one_tower() -> None:
+    assert ReplicasInSync().judge(replicas(strategy=strategy(count=1))).one_tower
+
+
+def test_a_graph_without_variables_is_not_checked() -> None:
+    verdict = ReplicasInSync().judge(placement(host("a", "NoOp"), strategy=strategy()))
+
+    assert verdict.reason == "the graph has no variables"
