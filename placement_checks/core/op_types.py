@@ -183,7 +183,8 @@ def is_dataset(kind: str) -> bool:
 # --- What passes its first input on unchanged ---
 
 # IdentityN passes several values on, each as its own output.
-IDENTITIES = frozenset({"Identity", "IdentityN"})
+IDENTITY = "Identity"
+IDENTITIES = frozenset({IDENTITY, "IdentityN"})
 # Control flow v1: into a loop, and to one of two outputs.
 ENTERS = frozenset({"Enter", "RefEnter"})
 SWITCHES = frozenset({"Switch", "RefSwitch"})
@@ -217,6 +218,7 @@ SCALES = PRODUCTS | DIVISIONS
 # They normalise by the mean and variance of the rows.
 BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 SUM, MEAN, NEGATION, STACK = "Sum", "Mean", "Neg", "Pack"
+ADD_N, JOIN, DIVISION = "AddN", "ConcatV2", "RealDiv"
 # tf.global_norm adds these up: half the sum of squares.
 SUM_OF_SQUARES = "L2Loss"
 # They take a part of a tensor: the index of that input; the other inputs say which part.
@@ -299,6 +301,10 @@ COLLECTIVES = frozenset(
         *("CollectiveAllToAllV2", "CollectiveAllToAllV3"),
     ]
 )
+# Of these, two that reduce, and one that joins rows; the last two are given the number of devices,
+# the group and the instance as inputs.
+NCCL_REDUCE, COLLECTIVE_REDUCE = "NcclAllReduce", "CollectiveReduceV2"
+COLLECTIVE_GATHER = "CollectiveGatherV2"
 # They bring values of several devices together, or spread one, on none of them alone.
 AMONG_DEVICES = COLLECTIVES | {
     *("NcclReduce", "_NcclReduceRecv", "_NcclReduceSend"),

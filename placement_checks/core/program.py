@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -287,6 +287,11 @@ class InitialState:
     tables: Sequence[str] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
     unsynchronised: frozenset[str] = frozenset()
+
+    @property
+    def compared(self) -> Set[str]:
+        """The variables that get first values, but for local ones, such as a metric's."""
+        return self.initializers.keys() | self.values.keys()
 
 
 @final

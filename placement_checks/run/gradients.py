@@ -7,7 +7,7 @@ built. An update is never taken for a gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -40,6 +40,7 @@ def gradient_tensors_of(
     placement: Placement,
     graph: tf.Graph,
     applied: Sequence[AppliedGradient],
+    mirrors: Collection[str] = (),
 ) -> GradientTensors:
     """The gradients that one step of a program applies.
 
@@ -47,6 +48,7 @@ def gradient_tensors_of(
         placement: what the program asks for.
         graph: its graph, or a copy.
         applied: what the program declares, and what its optimisers were called with.
+        mirrors: the copies that a strategy keeps, which receive what their first does.
     """
     found = GradientTensors()
     analysis = analyse(placement)
@@ -67,7 +69,7 @@ def gradient_tensors_of(
                 found.unread[variable] = "it is applied inside a branch, loop or function"
             if given.optimizer:
                 found.optimizers.add(given.optimizer)
-        elif variable in gradient_flow(placement).trained:
+        elif variable in gradient_flow(placement).trained and variable not in mirrors:
             found.unread[variable] = (
                 f"{names[-1]} ({placement.ops[names[-1]].type}) changes it by an update; return "
                 "{'gradients': [(gradient, variable), …]}"

@@ -74,7 +74,7 @@ class PairedSessions:
     def begin(self, case: Case | None) -> None:
         """Give the variables of both programs the same values."""
         self.reference.begin({})
-        first = self.reference.program.built.initial.initializers
+        first = self.reference.program.built.initial.compared
         values = {name: value for name, value in self.reference.values().items() if name in first}
         if case and case.start:
             self.start = case.first(values)

@@ -60,7 +60,12 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
     training = program.placement.step
     ops = program.placement.ops
     for name in ancestors(program, [*gradient_tensors(program), *training.train_op], fed):
-        if ops[name].type in PLACEHOLDERS_TO_FEED:
+        if ops[name].type in PLACEHOLDERS_TO_FEED and _is_read(program, name):
+            if _is_resource(program, name):
+                raise CannotRun(
+                    f"{program.name} takes '{name}', such as a lookup table, from outside of its "
+                    "step, and that is not there when the step is run alone"
+                )
             raise CannotRun(
                 f"nothing feeds the placeholder '{name}' of {program.name}{_at(program, name)}; "
                 "list it in the inputs that its builder returns, and give its value in the batch "
@@ -72,6 +77,17 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
                 f"{_at(program, name)}, so that both programs cannot be given the same; make it a "
                 "placeholder_with_default, and list that in its inputs"
             )
+
+
+def _is_read(program: RunnableProgram, op: str) -> bool:
+    """Whether something takes what an op yields, in the graph that runs."""
+    outputs = program.graph.get_operation_by_name(op).outputs
+    return any(output.consumers() for output in outputs)
+
+
+def _is_resource(program: RunnableProgram, op: str) -> bool:
+    outputs = program.placement.details.outputs(op)
+    return any(output.dtype == "resource" for output in outputs)
 
 
 def _at(program: RunnableProgram, op: str) -> str:

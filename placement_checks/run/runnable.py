@@ -20,6 +20,7 @@ from placement_checks.loading.graph_def import keep_constants_whole
 from placement_checks.loading.simulated import to_simulated
 from placement_checks.loading.steps import components
 from placement_checks.run.channels_last import channels_last
+from placement_checks.run.collectives import sums_for_collectives
 from placement_checks.run.devices import session_config, uses_simulated
 from placement_checks.run.gradients import GradientTensors, gradient_tensors_of
 from placement_checks.util.text import plural
@@ -71,7 +72,7 @@ class RunnableProgram:
     def variables(self) -> Mapping[str, str]:
         """The variables that are initialised, by name, with their dtypes."""
         initial = self.built.initial
-        initialised = initial.initializers.keys() | initial.local_initializers.keys()
+        initialised = initial.compared | initial.local_initializers.keys()
         return {
             variable.name: variable.dtype
             for variable in self.built.requested.variables
@@ -122,7 +123,9 @@ def runnable(
         config=session_config(most_gpus, devices),
         inputs=inputs,
         shared=shared,
-        gradient_tensors=gradient_tensors_of(placement, graph, built.applied),
+        gradient_tensors=gradient_tensors_of(
+            placement, graph, built.applied, built.initial.mirrors
+        ),
     )
 
 
@@ -202,6 +205,7 @@ def _on_devices(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Grap
             if node.op in RANDOM_SEEDED and not (node.attr["seed"].i or node.attr["seed2"].i):
                 node.attr["seed2"].i = number + 1  # so that the next run starts alike
     if simulated:
+        sums_for_collectives(copied, built.name)
         channels_last(copied)
     if whole:
         keep_constants_whole(copied)

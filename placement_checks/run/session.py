@@ -161,16 +161,15 @@ class ProgramSession:
         What is made of other variables, such as a copy, is made of the values that are given; the
         copies that a strategy keeps start equal.
         """
+        initial = self.program.built.initial
         values = self._with_copies(values)
-        for kind in (
-            self.program.built.initial.initializers,
-            self.program.built.initial.local_initializers,
-        ):
+        self.load({name: values.get(name, value) for name, value in initial.values.items()})
+        for kind in (initial.initializers, initial.local_initializers):
             self.run(list(kind.values()))
             self.load({name: value for name, value in values.items() if name in kind})
             if values:
                 self.run([op for name, op in kind.items() if name not in values])
-        self.run(list(self.program.built.initial.tables))
+        self.run(list(initial.tables))
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
         """The values of all variables, by name; they stay as they are."""

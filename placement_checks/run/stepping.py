@@ -153,11 +153,11 @@ class _Beside:
 
 def _numbers(session: ProgramSession, values: Values) -> Values:
     """The variables that are numbers; local ones, such as a metric's, are not compared."""
-    initializers = session.program.built.initial.initializers
+    names = session.program.built.initial.compared
     return {
         name: value
         for name, value in values.items()
-        if name in initializers and np.asarray(value).dtype.kind not in "OSU"
+        if name in names and np.asarray(value).dtype.kind not in "OSU"
     }
 
 

@@ -15,7 +15,7 @@ from placement_checks.util.text import joined, plural
 
 _MOST = 4  # names of functions in a message
 # What TensorFlow says where a graph is built and eager code is expected.
-_EAGER = re.compile(r"eager|SymbolicTensor|\bnumpy\b|symbolic", re.I)
+_EAGER = re.compile(r"eager|SymbolicTensor|\bnumpy\b|symbolic|NotImplementedError", re.I)
 
 
 class MeansEager(InputError):

@@ -27,8 +27,16 @@ class Reductions:
         return tensor
 
     def note(self, given: Any, made: Any) -> None:
-        """Note the values of one replica, or of all, and what was made of them."""
-        for before, after in zip(_tensors(given), _tensors(made), strict=False):
+        """Note some values of one replica, or of all, and what was made of each."""
+        for value, result in zip(given, made, strict=False):
+            results = _of_replicas(result)
+            for replica, part in enumerate(_of_replicas(value)):
+                # One for all replicas, where variables are in one place.
+                after = results[replica if len(results) > 1 else 0]
+                self._note_part(part, after)
+
+    def _note_part(self, given: Any, made: Any) -> None:
+        for before, after in zip(tensors_of(given), tensors_of(made), strict=False):
             if before is not after:
                 self._graphs.append(before.graph)
                 self._results.setdefault(_key(before), after)
@@ -76,16 +84,13 @@ def tensors_of(value: Any) -> Sequence[Any]:
 
 def of_first_replica(value: Any) -> Any:
     """What a value is in the first replica."""
+    return _of_replicas(value)[0]
+
+
+def _of_replicas(value: Any) -> Sequence[Any]:
+    """What a value is in each replica; one for all where it is the same for them."""
     is_distributed = isinstance(value, tf.distribute.DistributedValues)
-    return value.values[0] if is_distributed else value
-
-
-def _tensors(values: Any) -> Iterator[Any]:
-    """The tensors of some values, those of each replica that has them."""
-    for value in values:
-        parts = value.values if isinstance(value, tf.distribute.DistributedValues) else [value]
-        for part in parts:
-            yield from tensors_of(part)
+    return value.values if is_distributed else (value,)
 
 
 def _key(tensor: Any) -> tuple[int, str]:

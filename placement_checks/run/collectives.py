@@ -1,0 +1,138 @@
+"""Sums in place of collectives, which CPU devices that stand in for GPUs cannot all run.
+
+In a session a collective waits for the other devices of its group, without end where one of them
+does not come, and what NCCL adds up has no kernel on CPUs. A sum, which each device then takes,
+yields the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import CannotRun
+from placement_checks.core.op_types import (
+    ADD_N,
+    COLLECTIVE_GATHER,
+    COLLECTIVE_REDUCE,
+    COLLECTIVES,
+    CONST,
+    DIVISION,
+    IDENTITY,
+    JOIN,
+    NCCL_REDUCE,
+    PASSES_VALUE,
+)
+from placement_checks.core.placement import producer_of
+from placement_checks.util.text import plural
+
+_ADDS = {NCCL_REDUCE: ("reduction", b"sum"), COLLECTIVE_REDUCE: ("merge_op", b"Add")}
+_MEAN = b"Div"
+
+
+def sums_for_collectives(graph_def: Any, program: str) -> None:
+    """Put one sum in the place of collectives that run together, and let each pass it on.
+
+    Args:
+        graph_def: it is changed.
+        program: what it is called in reports.
+
+    Raises:
+        CannotRun: it has some that cannot be told apart, or that do something else.
+    """
+    for function in graph_def.library.function:
+        for node in function.node_def:
+            if node.op in COLLECTIVES:
+                raise _cannot(program, node, "stands in a branch, loop or function")
+    groups: defaultdict[tuple[object, ...], list[Any]] = defaultdict(list)
+    members = [node for node in graph_def.node if node.op in COLLECTIVES]
+    by_name = {node.name: node for node in graph_def.node} if members else {}
+    for node in members:
+        groups[_group(node, by_name, program)].append(node)
+    for (size, *_), nodes in groups.items():
+        if len(nodes) != size:
+            times = plural(len(nodes), "time")
+            raise _cannot(program, nodes[0], f"waits for {size} devices, and is there {times}")
+        graph_def.node.extend(_together(nodes))
+
+
+def _group(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object, ...]:
+    """On how many devices a collective runs, and what tells it from others.
+
+    Raises:
+        CannotRun: that is not known, or it does something else than to add or to join.
+    """
+    if node.op in _ADDS:
+        attribute, adds = _ADDS[node.op]
+        if node.attr[attribute].s != adds:
+            raise _cannot(program, node, f"takes {node.attr[attribute].s.decode()!r}, and no sum")
+    if node.op == NCCL_REDUCE:
+        return node.attr["num_devices"].i, node.attr["shared_name"].s
+    if node.op not in (COLLECTIVE_REDUCE, COLLECTIVE_GATHER):
+        raise _cannot(program, node, "is of a kind that nothing stands in for")
+    size, *keys = (_number(source, by_name) for source in node.input[1:4])
+    if size is None or None in keys:
+        raise _cannot(program, node, "has a key that is only known when it runs")
+    return size, node.op, *keys
+
+
+def _number(source: str, by_name: Mapping[str, Any]) -> int | None:
+    """The value of a constant, also behind ops that pass it on; None for anything else."""
+    node = by_name[producer_of(source)]
+    while node.op in PASSES_VALUE:
+        node = by_name[producer_of(node.input[0])]
+    return int(tf.make_ndarray(node.attr["value"].tensor)) if node.op == CONST else None
+
+
+def _together(nodes: list[Any]) -> Iterator[Any]:
+    """The ops that yield what some collectives do, which then pass it on.
+
+    They are on the device of the first. What is joined is in the order of devices
+    (core/common_runtime/collective_param_resolver_local.cc).
+    """
+    nodes.sort(key=lambda node: Device.parse(node.device))
+    dtype = nodes[0].attr["T"].type
+    last = _op(nodes[0], ADD_N, dtype, [node.input[0] for node in nodes])
+    if nodes[0].op == COLLECTIVE_GATHER:
+        yield (axis := _constant(nodes[0], "axis", np.int32(0)))
+        last.op = JOIN
+        last.input.append(axis.name)
+        last.attr["Tidx"].type = axis.attr["dtype"].type
+    last.attr["N"].i = len(nodes)
+    yield last
+    if nodes[0].attr["final_op"].s == _MEAN:
+        number = np.array(len(nodes), tf.dtypes.as_dtype(dtype).as_numpy_dtype)
+        yield (divisor := _constant(nodes[0], "number", number))
+        yield (last := _op(nodes[0], DIVISION, dtype, [last.name, divisor.name]))
+    for node in nodes:
+        # What the keys wait for, an op that takes them need not wait for itself.
+        keys = [] if node.op == NCCL_REDUCE else [producer_of(key) for key in node.input[1:4]]
+        waits = [source for source in node.input if source.startswith("^")]
+        waits += [f"^{key}" for key in keys]
+        node.op = IDENTITY
+        node.attr.clear()
+        node.attr["T"].type = dtype
+        node.input[:] = [last.name, *dict.fromkeys(waits)]
+
+
+def _op(beside: Any, kind: str, dtype: int, inputs: Sequence[str]) -> Any:
+    made = NodeDef(name=f"{beside.name}/{kind}", op=kind, device=beside.device, input=inputs)
+    made.attr["T"].type = dtype
+    return made
+
+
+def _constant(beside: Any, name: str, value: Any) -> Any:
+    made = NodeDef(name=f"{beside.name}/{name}", op=CONST, device=beside.device)
+    made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    made.attr["dtype"].type = made.attr["value"].tensor.dtype
+    return made
+
+
+def _cannot(program: str, node: Any, why: str) -> CannotRun:
+    return CannotRun(f"{program} cannot run on CPU devices: {node.name} ({node.op}) {why}")

@@ -1,0 +1,151 @@
+"""Collectives become sums that a session runs on CPU devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from placement_checks.core.errors import CannotRun
+from placement_checks.run.collectives import sums_for_collectives
+
+tf1 = tf.compat.v1
+GROUP = 7
+
+
+def reduced(value: Any, gpu: int, size: int = 2, instance: int = 1, **attributes: Any) -> Any:
+    with tf.device(f"/cpu:{gpu}"):
+        made = tf.raw_ops.CollectiveReduceV2(
+            input=value,
+            group_size=size,
+            group_key=tf.identity(GROUP),
+            instance_key=instance,
+            ordering_token=[],
+            **{"merge_op": "Add", "final_op": "Id", **attributes},
+        )
+        return tf.identity(made)
+
+
+def gathered(value: Any, gpu: int) -> Any:
+    with tf.device(f"/cpu:{gpu}"):
+        return tf.raw_ops.CollectiveGatherV2(
+            input=value, group_size=2, group_key=GROUP, instance_key=1, ordering_token=[]
+        )
+
+
+def by_nccl(value: Any, gpu: int, name: str = "c", **attributes: Any) -> Any:
+    with tf.device(f"/cpu:{gpu}"):
+        return tf.raw_ops.NcclAllReduce(
+            input=value,
+            **{"reduction": "sum", "num_devices": 2, "shared_name": name, **attributes},
+        )
+
+
+def ran(graph: tf.Graph, tensors: list[Any]) -> Any:
+    """The values of some tensors, with sums for collectives."""
+    graph_def = graph.as_graph_def()
+    sums_for_collectives(graph_def, "program")
+    with tf.Graph().as_default() as copied:
+        tf.graph_util.import_graph_def(graph_def, name="")
+        config = tf1.ConfigProto(device_count={"CPU": 4})
+        with tf1.Session(graph=copied, config=config) as session:
+            return session.run([tensor.name for tensor in tensors])
+
+
+def refusal(*tensors: Any) -> str:
+    with pytest.raises(CannotRun) as refused:
+        sums_for_collectives(tensors[0].graph.as_graph_def(), "train")
+    return str(refused.value)
+
+
+@pytest.fixture
+def graph() -> Any:
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def test_each_device_has_the_sum_of_its_group_and_instance(graph: tf.Graph) -> None:
+    values = {
+        (gpu, instance): 10.0 ** (gpu + 2 * instance) for gpu in (1, 2) for instance in (0, 1)
+    }
+    results = {
+        key: reduced(tf.constant([value]), key[0], instance=key[1])
+        for key, value in values.items()
+    }
+
+    found = dict(zip(results, ran(graph, list(results.values())), strict=True))
+
+    assert found[1, 0] == found[2, 0] == [10.0 + 100.0]
+    assert found[1, 1] == found[2, 1] == [1000.0 + 10000.0]
+
+
+def test_the_mean_is_divided_by_the_number_of_devices(graph: tf.Graph) -> None:
+    results = [
+        reduced(tf.constant([value]), gpu, 3, final_op="Div")
+        for gpu, value in enumerate((1.0, 2.0, 6.0), start=1)
+    ]
+
+    assert ran(graph, results) == [[3.0]] * 3
+
+
+def test_rows_are_joined_in_the_order_of_devices(graph: tf.Graph) -> None:
+    last = gathered(tf.constant([[3], [4]]), 2)
+    first = gathered(tf.constant([[1], [2]]), 1)
+
+    for found in ran(graph, [last, first]):
+        np.testing.assert_array_equal(found, [[1], [2], [3], [4]])
+
+
+def test_what_nccl_adds_up_is_told_apart_by_name(graph: tf.Graph) -> None:
+    results = [
+        by_nccl(tf.constant([value]), gpu, name)
+        for name, gpu, value in (("a", 1, 1.0), ("b", 1, 5.0), ("a", 2, 2.0), ("b", 2, 6.0))
+    ]
+
+    assert ran(graph, results) == [[3.0], [11.0], [3.0], [11.0]]
+
+
+def test_it_still_waits_for_what_a_collective_waits_for(graph: tf.Graph) -> None:
+    switch, value = tf1.placeholder(tf.bool, [], "switch"), tf.constant([1.0])
+    with tf.control_dependencies([tf.debugging.assert_equal(switch, True)]):
+        results = [reduced(value, gpu) for gpu in (1, 2)]
+    graph_def = graph.as_graph_def()
+
+    sums_for_collectives(graph_def, "program")
+
+    nodes = {node.name: node for node in graph_def.node}
+    for result in results:
+        passes_on = nodes[result.op.inputs[0].op.name]
+        assert any(source.startswith("^") for source in passes_on.input)
+
+
+def test_refuses_what_it_cannot_stand_in_for(graph: tf.Graph) -> None:
+    assert refusal(reduced(tf.constant([1.0]), 1)) == (
+        "train cannot run on CPU devices: CollectiveReduceV2 (CollectiveReduceV2) waits for 2 "
+        "devices, and is there 1 time"
+    )
+
+
+def test_refuses_other_reductions_than_sums(graph: tf.Graph) -> None:
+    assert "takes 'Max', and no sum" in refusal(reduced(tf.constant([1.0]), 1, merge_op="Max"))
+
+
+def test_refuses_another_kind_of_nccl(graph: tf.Graph) -> None:
+    assert "takes 'min', and no sum" in refusal(by_nccl(tf.constant([1.0]), 1, reduction="min"))
+
+
+def test_refuses_keys_that_are_made_as_it_runs(graph: tf.Graph) -> None:
+    key = tf1.placeholder(tf.int32, [], "key")
+
+    assert "a key that is only known when it runs" in refusal(
+        reduced(tf.constant([1.0]), 1, instance=key)
+    )
+
+
+def test_refuses_what_is_in_a_branch(graph: tf.Graph) -> None:
+    value = tf.constant([1.0])
+    chosen = tf.cond(value[0] > 0, lambda: gathered(value, 1), lambda: value)
+
+    assert "stands in a branch, loop or function" in refusal(chosen)
