@@ -31,6 +31,7 @@ from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.gpu_count import Asked, answering_gpus
 from placement_checks.loading.gradient_notes import record_gradients
 from placement_checks.loading.graph_reading import GraphSource, from_live_graph, requested
+from placement_checks.loading.held_logs import logs_held
 from placement_checks.loading.initial_state import initial_state
 from placement_checks.loading.own_graphs import built_graph, record_graphs
 from placement_checks.loading.sessions import Stopped, Watch, watching
@@ -43,6 +44,8 @@ from placement_checks.loading.traced.eager_code import (
     is_eager_step,
     no_traced_step,
     policy_of,
+    refusals_told,
+    seems_eager,
     take_step,
 )
 from placement_checks.loading.traced.noting import TracingNotes, noting_traced
@@ -84,6 +87,7 @@ class Building:
     """What is noted while a program builds.
 
     Attributes:
+        program: what builds; eager code is noted before it is known, as its module is imported.
         watch: what its sessions run.
         calls: which traced functions it calls.
         asked: by which calls it has asked how many GPUs there are.
@@ -97,17 +101,22 @@ class Building:
         asked: Asked,
         tracing: TracingNotes,
     ) -> None:
+        self.program = program
         self.watch = Watch(tracing.gradients, lambda: trains(self))
         self.calls = CallWatch(tracing.gradients, tracing.strategies, lambda: trains(self))
         self.asked = asked
         self.policy: Mapping[str, Any] = {}
-        self._program = program
+        self._trains = trains
         self._tracing = tracing
 
     @property
     def has_step(self) -> bool:
         """Whether a training step was seen."""
         return bool(self.watch.steps or self.calls.steps)
+
+    def train(self) -> None:
+        """End it as its first training step would."""
+        self._trains(self)
 
     def trained(self) -> Built:
         """What was built when the first training step came.
@@ -118,7 +127,7 @@ class Building:
         if self.watch.steps:
             assert self.watch.graph is not None
             return self.built(self.watch.graph, self.watch.step)
-        name, folder = self._program.name, self._program.folder
+        name, folder = self.program.name, self.program.folder
         traced = read_steps(self.calls.steps, self._tracing, name, folder)
         return Built(
             traced.source,
@@ -138,7 +147,7 @@ class Building:
         Raises:
             InputError: what it says of its step is wrong, or the graph is larger than 2 GB.
         """
-        name, folder = self._program.name, self._program.folder
+        name, folder = self.program.name, self.program.folder
         source = from_live_graph(graph, name, folder, self._tracing.gradients.get(graph))
         source.step_ops = step_ops(step, source)
         placement = replace(requested(source), soft=step.soft)
@@ -200,8 +209,18 @@ def build(program: Program, num_gpus: int, trains: Callable[[Building], None] = 
         InputError: the builder raised, built nothing, or returned what does not describe a step;
             or its graph is larger than 2 GB.
     """
+    with logs_held(unless=MeansEager) as log:
+
+        def ends(building: Building) -> None:
+            log()
+            trains(building)
+
+        return _build(program, num_gpus, ends)
+
+
+def _build(program: Program, num_gpus: int, trains: Callable[[Building], None]) -> Built:
     arguments = program.arguments(num_gpus)
-    graph, step = None, Step()
+    graph, step, returned = None, Step(), None
     with in_new_graph(program, num_gpus, trains) as (building, graph_of):
         with (
             contextlib.suppress(Stopped),
@@ -223,6 +242,8 @@ def build(program: Program, num_gpus: int, trains: Callable[[Building], None] = 
             "that trains",
         )
         raise MeansEager.of(built_nothing) if building.calls.means_eager else built_nothing
+    if returned is None and seems_eager(graph, building.calls):
+        raise MeansEager(program.name, "took no training step", "return it, or call it")
     return building.built(graph, step)
 
 
@@ -236,36 +257,41 @@ def noting_eager_code(
     """
     with (
         _one_at_a_time,
-        _undisturbed(program),
+        _undisturbed(),
         noting(program, gpus, trains, eager=True) as building,
     ):
         yield building
 
 
-def build_eagerly(
-    program: Program, num_gpus: int, trains: Callable[[Building], None] = stop
-) -> Built:
+def build_eagerly(building: Building, num_gpus: int) -> Built:
     """Run eager code for so many GPUs until its first training step, a traced function.
 
-    Logical CPUs must stand in for the GPUs already. The arguments are those of `build`.
+    Args:
+        building: what is noted of it since before its module was imported.
+        num_gpus: the number of GPUs.
 
     Raises:
         InputError: it raised, or no function that trains was called.
     """
+    program = building.program
     arguments = program.arguments(num_gpus)
-    with noting_eager_code(program, num_gpus, trains) as building:
-        failed: InputError | None = None
-        try:
-            with contextlib.suppress(Stopped), users_code(program.name, "it", program.folder):
-                returned = program.build(**arguments)
-                building.policy = policy_of(returned)
-                take_step(returned, building.calls)
-        except InputError as error:
-            failed = error
-        if building.has_step:  # whatever failed later
-            with contextlib.suppress(Stopped):
-                trains(building)
-            return building.trained()
+    parse_flags(program)
+    failed: InputError | None = None
+    try:
+        with (
+            contextlib.suppress(Stopped),
+            refusals_told(program.name),
+            users_code(program.name, "it", program.folder),
+        ):
+            returned = program.build(**arguments)
+            building.policy = policy_of(returned)
+            take_step(returned, building.calls)
+    except InputError as error:
+        failed = error
+    if building.has_step:  # whatever failed later
+        with contextlib.suppress(Stopped):
+            building.train()
+        return building.trained()
     raise failed or no_traced_step(program.name, building.calls)
 
 
@@ -279,9 +305,10 @@ def in_new_graph(
         The notes, and what tells the graph that was built, from what a builder returned.
     """
     default = tf.Graph()
+    parse_flags(program)
     with (
         _one_at_a_time,
-        _undisturbed(program),
+        _undisturbed(),
         default.as_default(),
         record_graphs() as made,
         noting(program, gpus, trains) as building,
@@ -310,7 +337,7 @@ def built_program(
 
 
 @contextlib.contextmanager
-def _undisturbed(program: Program) -> Iterator[None]:
+def _undisturbed() -> Iterator[None]:
     """Restore what a builder may change for the whole process.
 
     That is soft placement, the behaviour of TensorFlow 2, and Keras's counters of names.
@@ -324,10 +351,6 @@ def _undisturbed(program: Program) -> Iterator[None]:
     kept = dict(names) if names is not None else {}
     if names is not None:
         names.clear()
-    if "absl.flags" in sys.modules:
-        flags = sys.modules["absl.flags"].FLAGS
-        if not flags.is_parsed():
-            flags([*sys.argv[:1], *program.argv])
     try:
         yield
     finally:
@@ -337,3 +360,11 @@ def _undisturbed(program: Program) -> Iterator[None]:
         behaviour.restore()
         # Always: starting the eager runtime inside a graph turns it off, and the getter says on.
         tf.config.set_soft_device_placement(soft)
+
+
+def parse_flags(program: Program) -> None:
+    """Give flags of absl their values, as ``app.run`` would."""
+    if "absl.flags" in sys.modules:
+        flags = sys.modules["absl.flags"].FLAGS
+        if not flags.is_parsed():
+            flags([*sys.argv[:1], *program.argv])

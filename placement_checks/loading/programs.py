@@ -127,17 +127,19 @@ class _Builds:
         return self._by_gpus[gpus]
 
     def _build(self, gpus: int) -> BuiltProgram:
-        if isinstance(self._program, Script):
-            return self._watched(self._program, gpus)
         if self._eager is not None:
             return self._watched(self._eager, gpus)
         try:
+            if isinstance(self._program, Script):
+                return self._watched(self._program, gpus)
             built = build(self._program, gpus)
         except MeansEager as error:
-            self._eager = script_of_function(self._program, error)
-            return self._watched(self._eager, gpus)
-        self._asks |= built.asked_for_gpus
-        return built_program(self._program, gpus, built, self._for_gpus)
+            reason = error
+        else:
+            self._asks |= built.asked_for_gpus
+            return built_program(self._program, gpus, built, self._for_gpus)
+        self._eager = _run_eagerly(self._program, reason)
+        return self._watched(self._eager, gpus)
 
     def _watched(self, script: Script, gpus: int) -> BuiltProgram:
         recorded = watched(script, gpus)
@@ -173,6 +175,17 @@ class _Builds:
         if same and isinstance(self._program, Script):
             return _is_the_same(self._program, gpus)
         return built
+
+
+def _run_eagerly(program: Program | Script, error: MeansEager) -> Script:
+    """A function as a program that is run eagerly.
+
+    Raises:
+        InputError: no other process can load it.
+    """
+    if isinstance(program, Script):
+        return replace(program, eager=True)
+    return script_of_function(program, error)
 
 
 def _is_the_same(script: Script, gpus: int) -> Missing:

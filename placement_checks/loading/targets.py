@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -85,22 +86,34 @@ def script_of_function(program: Program, error: InputError) -> Script:
     Raises:
         InputError: no other process can load it.
     """
-    if program.name != getattr(program.build, "__qualname__", ""):
+    if program.function is not None:  # a target names it
         return Script(program.name, tuple(program.argv), eager=True)
-    function = inspect.unwrap(program.build)
-    name, module = function.__qualname__, function.__module__
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if "<" in name or (module == "__main__" and file is None):
+    where = _importable(inspect.unwrap(program.build))
+    if where is None:
         raise InputError(
             program.name,
-            f"{error.message}; as eager code it is run in a process of its own, which cannot load "
-            "a function that is inside another",
-            "define it at the top level of its file, or write 'with watch(eager=True):' around "
-            "the code",
+            f"{error.message}; as eager code it is run in a process of its own, which can load "
+            "only a function at the top level of a file",
+            "write 'with watch(eager=True):' around the code, or name the function as a target: "
+            "'train.py:main(depth=50)'",
             details=error.details,
         )
-    where = str(file) if module == "__main__" else module
-    return Script(f"{where}:{name}", eager=True)
+    return Script(where, eager=True)
+
+
+def _importable(function: Any) -> str | None:
+    """The target that names a function in any process; None where none does."""
+    name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "")
+    loaded = sys.modules.get(module)
+    if "<" in name or loaded is None or inspect.ismethod(function):
+        return None
+    file = getattr(loaded, "__file__", None)
+    if inspect.unwrap(operator.attrgetter(name)(loaded)) is not function:
+        return None
+    spec = getattr(loaded, "__spec__", None)
+    if spec is not None and importlib.util.find_spec(module) is not None:
+        return f"{module}:{name}"
+    return None if file is None else f"{file}:{name}"
 
 
 @contextlib.contextmanager

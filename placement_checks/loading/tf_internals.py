@@ -364,6 +364,10 @@ def options_buffer(options: Any) -> Iterator[Any]:
         _attribute(module, "TF_DeleteBuffer")(buffer)
 
 
+# What stands between `tf.device` in a program and what `around_eager_devices` patches.
+SCOPES_THROUGH = frozenset({"tensorflow.python.eager.context", "tensorflow.python.framework.ops"})
+
+
 # How many GPUs there are.
 
 # What stands between a program and the functions below, where the program asks by `tf.config`,

@@ -10,12 +10,18 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Program, Step, WatchedCode
-from placement_checks.loading.building import Built, built_program, in_new_graph, noting_eager_code
+from placement_checks.loading.building import (
+    Built,
+    built_program,
+    in_new_graph,
+    noting_eager_code,
+    parse_flags,
+)
 from placement_checks.loading.sessions import Stopped
 from placement_checks.loading.simulated import ask_for_cpus
 from placement_checks.loading.source_lines import users_frames
 from placement_checks.loading.traced.calls import WantsEager
-from placement_checks.loading.traced.eager_code import no_traced_step
+from placement_checks.loading.traced.eager_code import no_traced_step, refusals_told
 
 
 @contextlib.contextmanager
@@ -68,8 +74,9 @@ def _watching_eagerly(program: Program, gpus: int) -> Iterator[list[Built]]:
     """Watch what this block traces."""
     found: list[Built] = []
     ask_for_cpus(gpus + 1)
+    parse_flags(program)
     with noting_eager_code(program, gpus) as building:
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(Stopped), refusals_told(program.name):
             yield found
         if not building.has_step:
             raise no_traced_step(program.name, building.calls)

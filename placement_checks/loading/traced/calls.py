@@ -23,6 +23,7 @@ from placement_checks.loading.tf_internals import (
     patched,
     traced_functions,
 )
+from placement_checks.loading.traced.named_devices import refuse_stand_ins
 
 _MOST_STEPS = 20  # made up, while others may still come
 
@@ -65,6 +66,8 @@ class CallWatch:
         steps: the distinct functions that train in turn, in the order in which they were called.
         others: the names of the functions that ran and do not train.
         eager_gradients: how many gradients were taken outside of functions.
+        in_graph: whether what eager code does was done in a graph: a function called, or a tape
+            asked for gradients.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class CallWatch:
         self.steps: list[SeenCall] = []
         self.others: dict[str, None] = {}
         self.eager_gradients = 0
+        self.in_graph = False
         self._notes = notes
         self._strategies = strategies
         self._ended = ended
@@ -113,7 +117,10 @@ class CallWatch:
         """``GradientTape.gradient``, of which eager calls are counted."""
 
         def taken(*args: Any, **kwargs: Any) -> Any:
-            self.eager_gradients += tf.executing_eagerly()
+            if tf.executing_eagerly():
+                self.eager_gradients += 1
+            else:
+                self.in_graph |= is_whole(tf.compat.v1.get_default_graph())
             return original(*args, **kwargs)
 
         return taken
@@ -124,14 +131,17 @@ class CallWatch:
         def init(strategy: Any, *args: Any, **kwargs: Any) -> None:
             original(strategy, *args, **kwargs)
             if not is_default_strategy(strategy):
+                refuse_stand_ins(strategy)
                 self._strategies.append(strategy)
 
         return init
 
     def _in_graph(self, function: Any) -> None:
         """A call that adds to a graph, where one that trains cannot be taken out again."""
-        if is_whole(tf.compat.v1.get_default_graph()) and trains(function.graph, self._notes):
-            raise WantsEager
+        if is_whole(tf.compat.v1.get_default_graph()):
+            self.in_graph = True
+            if trains(function.graph, self._notes):
+                raise WantsEager
 
     def _note(self, function: Any, given: Sequence[Any], captured: Sequence[Any]) -> None:
         """Note a step, which may be the last one: programs take their steps in turn."""
@@ -187,7 +197,8 @@ def _made_up(function: Any) -> Any:
 
 
 def _zeros(tensor: Any) -> Any:
-    shape = [1 if size is None else size for size in tensor.shape.as_list() or ()]
+    sizes = tensor.shape.as_list() if tensor.shape.rank is not None else ()
+    shape = [1 if size is None else size for size in sizes]
     if tensor.dtype == tf.string:
         return tf.fill(shape, "")
     return tf.zeros(shape, tensor.dtype)

@@ -10,12 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.errors import InputError
+from placement_checks.core.op_types import EXAMPLE_SOURCES
 from placement_checks.loading.traced.calls import CallWatch, WantsEager
+from placement_checks.loading.traced.named_devices import Refused
 from placement_checks.util.text import joined, plural
 
 _MOST = 4  # names of functions in a message
-# What TensorFlow says where a graph is built and eager code is expected.
-_EAGER = re.compile(r"eager|SymbolicTensor|\bnumpy\b|symbolic|NotImplementedError", re.I)
+# What TensorFlow says where a graph is built and eager code is expected; the last says nothing.
+_EAGER = re.compile(r"eager|SymbolicTensor|\bnumpy\b|symbolic|raised NotImplementedError$", re.I)
 
 
 class MeansEager(InputError):
@@ -46,9 +48,38 @@ def eager_code_told(calls: CallWatch) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def refusals_told(program: str) -> Iterator[None]:
+    """Tell of eager code in this block that cannot be watched.
+
+    Raises:
+        InputError: it calls its step in a graph, or names what stands in for GPUs.
+    """
+    try:
+        yield
+    except Refused as refused:
+        raise InputError(program, refused.message, refused.fix) from None
+    except WantsEager:
+        raise InputError(
+            program,
+            "calls the tf.function that trains within a tf.Graph, as one op of it",
+            "call it eagerly, outside of the graph",
+        ) from None
+
+
 def is_eager_step(returned: Any) -> bool:
     """Whether a builder returned a step that is a function, to be called."""
     return isinstance(returned, Mapping) and callable(returned.get("step"))
+
+
+def seems_eager(graph: tf.Graph, calls: CallWatch) -> bool:
+    """Whether a graph is what eager code leaves in one: nothing is fed, and no gradient known.
+
+    Args:
+        graph: what a builder has built that returned nothing.
+        calls: what was seen of its functions and tapes.
+    """
+    return calls.in_graph and not any(op.type in EXAMPLE_SOURCES for op in graph.get_operations())
 
 
 def policy_of(returned: Any) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from placement_checks.loading.own_graphs import is_whole
 from placement_checks.loading.simulated import simulated_scope
 from placement_checks.loading.tf_internals import around_eager_devices, patched
 from placement_checks.loading.traced.forward_ops import ForwardOps, noting_forward_ops
+from placement_checks.loading.traced.named_devices import refuse_stand_in
 from placement_checks.loading.traced.reductions import Reductions, noting_reductions
 from placement_checks.loading.traced.variables import VariableNotes, noting_variables
 
@@ -47,7 +48,7 @@ def noting_traced(*, eager: bool) -> Iterator[tuple[VariableNotes, Reductions, F
         yield VariableNotes(), Reductions(), ForwardOps()
         return
     with (
-        around_eager_devices(simulated_scope),
+        around_eager_devices(_simulated),
         patched(tf.Graph, "device", _simulated_in_functions),
         noting_variables() as variables,
         noting_reductions() as reductions,
@@ -56,9 +57,20 @@ def noting_traced(*, eager: bool) -> Iterator[tuple[VariableNotes, Reductions, F
         yield variables, reductions, forward
 
 
+def _simulated(scope: Callable[..., Any]) -> Callable[..., Any]:
+    """``tf.device``, led to what stands in for GPUs, which the program must not name itself."""
+    simulated = simulated_scope(scope)
+
+    def device(self: Any, name: Any) -> Any:
+        refuse_stand_in(name)
+        return simulated(self, name)
+
+    return device
+
+
 def _simulated_in_functions(scope: Callable[..., Any]) -> Callable[..., Any]:
     """``tf.device`` of graphs, led to what stands in for GPUs where eager code traces."""
-    simulated = simulated_scope(scope)
+    simulated = _simulated(scope)
 
     def device(graph: tf.Graph, name: Any) -> Any:
         traces = not is_whole(graph) and tf.compat.v1.executing_eagerly_outside_functions()

@@ -25,6 +25,7 @@ from placement_checks.loading.tf_internals import (
     variable_of,
 )
 
+_OF_GPUS = {"GPU", "DEFAULT"}  # the device types of kernels; the latter is for all but CPUs
 _HOST, _FIRST_GPU = "/device:CPU:0", "/device:CPU:1"  # what stands in for it
 
 
@@ -155,7 +156,7 @@ def _has_gpu_kernel(dtype: Any) -> bool:
     return any(
         number in constraint.allowed_values.list.type
         for kernel in kernels_of(VARIABLE_HANDLE)
-        if kernel.device_type == "GPU"
+        if kernel.device_type in _OF_GPUS
         for constraint in kernel.constraint
         if constraint.name == "dtype"
     )

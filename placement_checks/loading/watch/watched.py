@@ -13,12 +13,19 @@ from typing import BinaryIO, NoReturn
 
 from placement_checks.core.errors import InputError, as_error
 from placement_checks.core.program import Program
-from placement_checks.loading.building import Building, Built, build, build_eagerly, noting
+from placement_checks.loading.building import (
+    Building,
+    Built,
+    build,
+    build_eagerly,
+    noting,
+    noting_eager_code,
+)
 from placement_checks.loading.sessions import Watch
 from placement_checks.loading.source_lines import users_frames
 from placement_checks.loading.targets import resolve
 from placement_checks.loading.tensorflow_1 import Used, as_tensorflow_1
-from placement_checks.loading.traced.eager_code import MeansEager, no_traced_step
+from placement_checks.loading.traced.eager_code import no_traced_step, refusals_told
 from placement_checks.loading.training_runs import trainable_variables
 from placement_checks.loading.users_code import users_code
 from placement_checks.loading.watch.answers import Asked, end_with
@@ -76,7 +83,11 @@ class Watched:
         eager = not self._script.v1
         with noting(program, self._gpus, self._trains, eager=eager) as building:
             self._building = building
-            with users_code(self._script.target, _BEFORE, None), _normal_end():
+            with (
+                refusals_told(self._script.target),
+                users_code(self._script.target, _BEFORE, None),
+                _normal_end(),
+            ):
                 with explain_outdated(self._script.target, is_v1=self._script.v1):
                     program.build()
             if building.has_step:  # and optimisers are left that it never runs
@@ -87,12 +98,17 @@ class Watched:
 
     def _function(self) -> RecordedProgram:
         """A function that trains, or builds and returns its step."""
+        if not self._script.eager:
+            return self._recorded(build(self._resolved(), self._gpus, self._trains), [])
+        unknown = Program(self._script.name, lambda: None)
+        with noting_eager_code(unknown, self._gpus, self._trains) as building:
+            building.program = self._resolved()  # its module may make variables and strategies
+            return self._recorded(build_eagerly(building, self._gpus), [])
+
+    def _resolved(self) -> Program:
         program = resolve(self._script.target, self._script.args)
         assert isinstance(program, Program)
-        if not self._script.eager:
-            with contextlib.suppress(MeansEager):
-                return self._recorded(build(program, self._gpus, self._trains), [])
-        return self._recorded(build_eagerly(program, self._gpus, self._trains), [])
+        return program
 
     def _trains(self, building: Building) -> NoReturn:
         """Answer with the program that is about to train, and end the process."""
