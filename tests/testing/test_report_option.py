@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def pytest_placement_report(report, config):
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester) -> Iterator[pytest.Pytester]:
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(test_it=TESTS)
     return pytester
 

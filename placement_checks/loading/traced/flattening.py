@@ -10,7 +10,7 @@ whether an iterator has a next element, the side that takes it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -113,13 +113,23 @@ class _Flattening:
         self._shorten()
         flat = type(self._graph_def)()
         flat.versions.CopyFrom(self._graph_def.versions)
-        flat.library.CopyFrom(self._graph_def.library)
+        flat.library.function.extend(self._called_by(self._nodes))
         flat.node.extend(_in_order(self._nodes))
         stands_for = {
             source: renamed(_resolved(self._stands_for, source), self._short)
             for source in self._stands_for
         }
         return FlatGraph(flat, self._origins, self._compiled, self._loops, stands_for)
+
+    def _called_by(self, nodes: Iterable[Any]) -> Iterator[Any]:
+        """The functions that some nodes call, are given, or are: those that stay functions."""
+        waiting, seen = list(nodes), set()
+        while waiting:
+            for name in _functions_of(waiting.pop()):
+                if name in self._library and name not in seen:
+                    seen.add(name)
+                    yield self._library[name]
+                    waiting += self._library[name].node_def
 
     def _expand(self, function: str, prefix: str, body: Any, device: str, wait: str) -> None:
         """Add the nodes of a body, all of which wait for the op ``wait``."""
@@ -161,8 +171,7 @@ class _Flattening:
             self._takes[function] = False  # itself, should it call itself
             nodes = self._library[function].node_def if function in self._library else ()
             self._takes[function] = any(
-                node.op == OPTIONAL_VALUE
-                or any(map(self._takes_element, [attr.func.name for attr in node.attr.values()]))
+                node.op == OPTIONAL_VALUE or any(map(self._takes_element, _functions_of(node)))
                 for node in nodes
             )
         return self._takes[function]
@@ -289,6 +298,14 @@ class _Flattening:
                 return found if found in names else ""
             around = prefix[:-1].rpartition("/")[0]
             prefix = f"{around}/" if around else ""
+
+
+def _functions_of(node: Any) -> Iterator[str]:
+    """The names of the functions that a node may call."""
+    yield node.op
+    for attribute in node.attr.values():
+        for function in (attribute.func, *attribute.list.func):
+            yield function.name
 
 
 def renamed(source: str, names: Mapping[str, str]) -> str:
