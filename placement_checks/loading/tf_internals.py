@@ -316,6 +316,27 @@ def is_default_strategy(strategy: Any) -> bool:
     return isinstance(strategy, tuple(_attribute(library, kind) for kind in kinds))
 
 
+@contextlib.contextmanager
+def around_eager_ops(fast: Around, slow: Around) -> Iterator[None]:
+    """Patch what runs an eager op.
+
+    The fast way is given a context, the op's type and name, its inputs, and behind them pairs of
+    an attribute and its value; the slow one the type as bytes, the number of results, the inputs,
+    the pairs as a tuple, and others.
+    """
+    with (
+        patched(_module("tensorflow.python.pywrap_tfe"), "TFE_Py_FastPathExecute", fast),
+        patched(_module("tensorflow.python.eager.execute"), "execute", slow),
+    ):
+        yield
+
+
+def failed_eager_op() -> tuple[type[Exception], ...]:
+    """What is raised where an eager op fails."""
+    kind = _named("tensorflow.python.eager.core", "_NotOkStatusException")
+    return (kind, _named("tensorflow.python.framework.errors", "OpError"))
+
+
 # Here TensorFlow makes the variables that order the sums of a strategy on each device.
 ORDERS_COLLECTIVES = "distribute/cross_device_utils.py"
 

@@ -23,6 +23,7 @@ from placement_checks.loading.tf_internals import (
     patched,
     traced_functions,
 )
+from placement_checks.loading.traced.made_up import zeros_like
 from placement_checks.loading.traced.named_devices import refuse_stand_ins
 
 _MOST_STEPS = 20  # made up, while others may still come
@@ -103,7 +104,7 @@ class CallWatch:
                 return original(function, tensor_inputs, captured_inputs)
             if trains(function.graph, self._notes):
                 self._note(function, tensor_inputs, captured_inputs)
-                return _made_up(function)
+                return zeros_like(function.structured_outputs)
             self.others[function.graph.name] = None
             self._thread.calls = True  # what it runs in Python belongs to it
             try:
@@ -186,19 +187,3 @@ def with_called(graph: Any) -> Sequence[Any]:
             found[each] = None
             waiting += traced_functions(each).values()
     return list(found)
-
-
-def _made_up(function: Any) -> Any:
-    """Results of the right dtypes and shapes, all zeros; of an unknown dimension 1."""
-    outputs = function.structured_outputs
-    flat = tf.nest.flatten(outputs, expand_composites=True)
-    made = [_zeros(each) if isinstance(each, tf.Tensor) else each for each in flat]
-    return tf.nest.pack_sequence_as(outputs, made, expand_composites=True)
-
-
-def _zeros(tensor: Any) -> Any:
-    sizes = tensor.shape.as_list() if tensor.shape.rank is not None else ()
-    shape = [1 if size is None else size for size in sizes]
-    if tensor.dtype == tf.string:
-        return tf.fill(shape, "")
-    return tf.zeros(shape, tensor.dtype)

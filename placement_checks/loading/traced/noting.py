@@ -15,6 +15,7 @@ from placement_checks.loading.own_graphs import is_whole
 from placement_checks.loading.simulated import simulated_scope
 from placement_checks.loading.tf_internals import around_eager_devices, patched
 from placement_checks.loading.traced.forward_ops import ForwardOps, noting_forward_ops
+from placement_checks.loading.traced.gpu_only_ops import gpu_only_ops_made_up
 from placement_checks.loading.traced.named_devices import refuse_stand_in
 from placement_checks.loading.traced.reductions import Reductions, noting_reductions
 from placement_checks.loading.traced.variables import VariableNotes, noting_variables
@@ -49,6 +50,7 @@ def noting_traced(*, eager: bool) -> Iterator[tuple[VariableNotes, Reductions, F
         return
     with (
         around_eager_devices(_simulated),
+        gpu_only_ops_made_up(),
         patched(tf.Graph, "device", _simulated_in_functions),
         noting_variables() as variables,
         noting_reductions() as reductions,

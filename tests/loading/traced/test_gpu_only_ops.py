@@ -1,0 +1,64 @@
+"""Eager ops that have no kernel for the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from placement_checks.loading.traced.gpu_only_ops import gpu_only_ops_made_up
+
+
+def test_channels_first() -> None:
+    images, weights = tf.ones([2, 3, 8, 8]), tf.ones([3, 3, 3, 4])
+
+    with gpu_only_ops_made_up():
+        convolved = tf.nn.conv2d(images, weights, 1, "SAME", data_format="NCHW")
+        pooled = tf.nn.max_pool2d(convolved, 2, 2, "VALID", data_format="NCHW")
+        added = tf.nn.bias_add(pooled, tf.ones([4]), data_format="NCHW")
+
+    assert convolved.numpy().tolist() == tf.zeros([2, 4, 8, 8]).numpy().tolist()
+    assert (pooled.shape, pooled.dtype) == ((2, 4, 4, 4), tf.float32)
+    assert added.shape == (2, 4, 4, 4)
+
+
+def test_an_op_that_is_given_lists() -> None:
+    images, weights = tf.ones([2, 3, 8, 8]), tf.ones([3, 3, 4, 3])
+
+    with gpu_only_ops_made_up():
+        grown = tf.nn.conv2d_transpose(
+            images, weights, [2, 4, 16, 16], 2, "SAME", data_format="NCHW"
+        )
+
+    assert (grown.shape, grown.dtype) == ((2, 4, 16, 16), tf.float32)
+
+
+def test_several_results() -> None:
+    images, scale = tf.ones([2, 3, 8, 8]), tf.ones([3])
+
+    with gpu_only_ops_made_up():
+        normalised, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+            images, scale, scale, data_format="NCHW"
+        )
+
+    assert normalised.shape == (2, 3, 8, 8)
+    assert mean.shape == variance.shape == (3,)
+
+
+def test_what_the_cpu_can_run_is_run() -> None:
+    with gpu_only_ops_made_up():
+        convolved = tf.nn.conv2d(tf.ones([1, 2, 2, 1]), tf.ones([1, 1, 1, 1]), 1, "SAME")
+
+    assert convolved[0, 0, 0, 0] == 1
+
+
+def test_a_mistake_stays_one() -> None:
+    with gpu_only_ops_made_up(), pytest.raises(tf.errors.InvalidArgumentError):
+        tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
+
+
+def test_it_ends_with_the_block() -> None:
+    with gpu_only_ops_made_up():
+        pass
+
+    with pytest.raises((tf.errors.UnimplementedError, tf.errors.InvalidArgumentError)):
+        tf.nn.conv2d(tf.ones([1, 1, 2, 2]), tf.ones([1, 1, 1, 1]), 1, "SAME", data_format="NCHW")
