@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Run
+from commands import Ran, Run
 
 TOWERS = """
 import tensorflow as tf
@@ -105,6 +105,38 @@ def test_a_baseline_is_written_kept_by_a_refactor_and_names_what_has_moved(run: 
     refused = run(*VERIFY, "--gpus", "4")
     assert refused.status == 2
     assert "is the baseline of another machine, gpu*2; this placement is of gpu*4" in refused.err
+
+
+SCRIPT = (
+    TOWERS
+    + """
+tf1.disable_eager_execution()
+step = build(int(__import__("sys").argv[1]))
+with tf1.Session() as session:
+    session.run(tf1.global_variables_initializer())
+    xs = [op.outputs[0] for op in session.graph.get_operations() if op.type == "Placeholder"]
+    session.run(step["train_op"], {{x: [[1, 2, 3, 4]] for x in xs}})
+"""
+)
+
+
+def test_a_whole_program_has_a_baseline_too(run: Run) -> None:
+    def verify(scope: str, on: str, *options: str) -> Ran:
+        Path("whole.py").write_text(SCRIPT.format(scope=scope, tower="tower", on=on))
+        return run("verify", "whole.py", *OPTIONS, *options, "--", "{gpus}")
+
+    wrote = verify("fc", "{i}", "--update")
+    assert last_line(wrote.err).endswith("wrote placements/whole.gpus.gpu-2.txt")
+
+    kept = verify("net/dense", "{i}")
+    assert kept.status == 0
+    assert "whole.py {gpus}: nothing has moved: " in kept.out
+    assert "  1 variable renamed: fc/weights is net/dense/weights\n" in kept.out
+
+    broken = verify("fc", "0")
+    assert broken.status == 1
+    assert "  forward and backward of tower 1, layer fc: /gpu:1 -> /gpu:0  (5 ops: " in broken.out
+    assert "; whole.py:" in broken.out
 
 
 PAGE = """\

@@ -19,14 +19,20 @@ from placement_checks.util.files import replace_file
 
 SUFFIX: Final = ".txt"
 
-_SPLIT = re.compile(r"(?P<path>[^:(]*\.py|[\w.]+)(?::(?P<function>.*))?", re.DOTALL)
+_SPLIT = re.compile(
+    r"(?P<path>[^:(]*?\.py|[\w.]+)(?::(?P<function>.*)| [^A-Za-z0-9]*(?P<arguments>.*))?",
+    re.DOTALL,
+)
 _OTHERS = re.compile(r"[^A-Za-z0-9_.]+")
 _BEGINNING = 1_000  # characters
 _LONGEST = 100  # of a part of a name; file systems allow 255
 
 
 def file_name(program: str, machine: str) -> str:
-    """``mnist.build_towers.gpu-2.txt`` for ``fixtures/mnist.py:build_towers`` on ``gpu*2``."""
+    """``mnist.build_towers.gpu-2.txt`` for ``fixtures/mnist.py:build_towers`` on ``gpu*2``.
+
+    A whole program has its arguments in the place of the function.
+    """
     match = _SPLIT.fullmatch(program)
     if match is None:
         name = program
@@ -34,8 +40,8 @@ def file_name(program: str, machine: str) -> str:
         name = Path(match["path"]).stem
     else:
         name = match["path"].rpartition(".")[2]
-    function = f".{match['function']}" if match is not None and match["function"] else ""
-    return f"{_plain(name + function)}.{_plain(machine)}{SUFFIX}"
+    inside = match and (match["function"] or match["arguments"])
+    return f"{_plain(f'{name}.{inside}' if inside else name)}.{_plain(machine)}{SUFFIX}"
 
 
 def _plain(text: str) -> str:

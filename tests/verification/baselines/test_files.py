@@ -24,6 +24,10 @@ BASELINE = written(program())
         ("fixtures.mnist:build_towers", "gpu*2", "mnist.build_towers.gpu-2.txt"),
         ("/a b/c.py:build", "gpu*2", "c.build.gpu-2.txt"),
         ("train.py", "ps*2; worker*8: gpu*4", "train.ps-2-worker-8-gpu-4.txt"),
+        ("train.py --gpus {gpus}", "gpu*2", "train.gpus-gpus.gpu-2.txt"),
+        ("a b/train.py x.py:y", "gpu*2", "train.x.py-y.gpu-2.txt"),
+        ("package.train --gpus 2", "gpu*2", "train.gpus-2.gpu-2.txt"),
+        ("whole.py {gpus}", "gpu*2", "whole.gpus.gpu-2.txt"),
         ("build", "gpu*1", "build.gpu-1.txt"),
         ("t.py:build(depth=50, n={gpus})", "gpu*2", "t.build-depth-50-n-gpus.gpu-2.txt"),
         (
