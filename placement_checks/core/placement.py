@@ -268,9 +268,13 @@ class Placement:
 
     def with_assigned(self, ops: Mapping[str, Op]) -> Placement:
         """The same requests, with assigned devices; what is `cached` of them is kept."""
-        placed = replace(self, ops=ops, assigned=True)
-        vars(placed)["_cache"] = self._cache
-        return placed
+        return self.knowing(ops=ops, assigned=True)
+
+    def knowing(self, **known: Any) -> Placement:
+        """The same requests, of which more is known; what is `cached` of them is kept."""
+        other = replace(self, **known)
+        vars(other)["_cache"] = self._cache
+        return other
 
     def cached(self, make: Callable[[Placement], _T]) -> _T:
         """``make(self)``, computed once: what several rules want to know of what is requested.

@@ -44,7 +44,7 @@ def placing(
             answer cannot be right.
         PlacerError: the placer process died or hung.
     """
-    placement = replace(placement, machine=machine)
+    placement = placement.knowing(machine=machine)
     here = machine.is_local and 0 < len(machine.gpus) <= len(local_gpus())
     if devices == "real" and not here:
         missing = Missing(f"this machine lacks the requested devices ({machine})")
@@ -89,7 +89,7 @@ def _placed(asking: Asking, answer: Callable[[], list[str]], kind: Placer) -> Pl
     except PlacerUnavailable as reason:
         return replace(placement, assigned=Missing(str(reason)))
     placed = _assigned(placement, asking.graph_def, devices)
-    return replace(placed, refusals=tuple(refusals), placer=kind)
+    return placed.knowing(refusals=tuple(refusals), placer=kind)
 
 
 def _of_other_clusters(placement: Placement) -> list[Refusal]:

@@ -12,6 +12,7 @@ import pairs
 import pytest
 
 from placement_checks import place, with_numbers
+from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.verification.gathering import requested
 
@@ -78,6 +79,13 @@ def test_it_is_built_for_one_gpu_while_the_placer_works(
     place(towers)
 
     assert built == [["towers 2"], ["towers 1", "towers 2"]]
+
+
+def test_what_is_analysed_while_the_placer_works_is_not_analysed_again(towers: Build) -> None:
+    evidence = place(towers)
+
+    assert evidence.program
+    assert analyse(evidence.placement) is analyse(evidence.program.requested)
 
 
 def test_a_reference_that_is_the_same_function_is_not_built_again(
