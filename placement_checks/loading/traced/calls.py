@@ -23,6 +23,7 @@ from placement_checks.loading.tf_internals import (
     patched,
     traced_functions,
 )
+from placement_checks.loading.traced.gpu_only_ops import is_gpu_only
 from placement_checks.loading.traced.made_up import zeros_like
 from placement_checks.loading.traced.named_devices import refuse_stand_ins
 
@@ -109,6 +110,10 @@ class CallWatch:
             self._thread.calls = True  # what it runs in Python belongs to it
             try:
                 return original(function, tensor_inputs, captured_inputs)
+            except tf.errors.OpError as error:
+                if not is_gpu_only(error):
+                    raise
+                return zeros_like(function.structured_outputs)
             finally:
                 self._thread.calls = False
 

@@ -83,13 +83,17 @@ class Watched:
         eager = not self._script.v1
         with noting(program, self._gpus, self._trains, eager=eager) as building:
             self._building = building
-            with (
-                refusals_told(self._script.target),
-                users_code(self._script.target, _BEFORE, None),
-                _normal_end(),
-            ):
-                with explain_outdated(self._script.target, is_v1=self._script.v1):
-                    program.build()
+            try:
+                with (
+                    refusals_told(self._script.target),
+                    users_code(self._script.target, _BEFORE, None),
+                    _normal_end(),
+                ):
+                    with explain_outdated(self._script.target, is_v1=self._script.v1):
+                        program.build()
+            except InputError:
+                if not building.calls.steps:  # what fails later may fail as results are made up
+                    raise
             if building.has_step:  # and optimisers are left that it never runs
                 self._trains(building)
         if building.calls.means_eager and not building.watch.sessions:

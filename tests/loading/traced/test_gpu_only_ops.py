@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from placement_checks import watch
 from placement_checks.loading.traced.gpu_only_ops import gpu_only_ops_made_up
 
 
@@ -62,3 +63,27 @@ def test_it_ends_with_the_block() -> None:
 
     with pytest.raises((tf.errors.UnimplementedError, tf.errors.InvalidArgumentError)):
         tf.nn.conv2d(tf.ones([1, 1, 2, 2]), tf.ones([1, 1, 1, 1]), 1, "SAME", data_format="NCHW")
+
+
+def test_a_function_of_such_ops() -> None:
+    steps = []
+
+    @tf.function
+    def sample(images: tf.Tensor) -> tf.Tensor:
+        weights = tf.ones([3, 3, 3, 4])
+        return tf.nn.conv2d(images, weights, 1, "SAME", data_format="NCHW")
+
+    @tf.function
+    def train(weight: tf.Variable) -> None:
+        with tf.GradientTape() as tape:
+            loss = 2.0 * weight
+        weight.assign_sub(tape.gradient(loss, weight))
+
+    with watch(2, eager=True) as code:
+        steps.append(sample(tf.ones([2, 3, 8, 8])))
+        weight = tf.Variable(1.0)
+        for _ in range(2):
+            train(weight)
+
+    assert code.built is not None
+    assert steps[0].shape == (2, 4, 8, 8)
