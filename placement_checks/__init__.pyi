@@ -21,6 +21,7 @@ from placement_checks.run.cluster import Cluster, LocalCluster, local_cluster
 from placement_checks.run.eager import simulated_gpus
 from placement_checks.testing.assertions import (
     assert_averaging_on_host,
+    assert_created_in_scope,
     assert_every_tower_counts,
     assert_gradients_colocated,
     assert_gradients_equal,
@@ -79,6 +80,7 @@ __all__ = [
     "Variable",
     "Verdict",
     "assert_averaging_on_host",
+    "assert_created_in_scope",
     "assert_every_tower_counts",
     "assert_gradients_colocated",
     "assert_gradients_equal",

@@ -17,6 +17,7 @@ _FILES: Final = (
     "devices.placeable",
     "devices.no_fallback",
     "devices.variables_on_host",
+    "towers.created_in_scope",
     "towers.variables_shared",
     "devices.slots_with_variables",
     "devices.no_idle_device",

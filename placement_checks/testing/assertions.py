@@ -99,6 +99,33 @@ def assert_variables_on_host(
     check_rule(evidence, "variables-on-host", device=device, allow=allow, local=local)
 
 
+def assert_created_in_scope(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `created-in-scope`.
+
+    What a strategy with several replicas trains is made under its scope, as are the slots.
+
+    A variable that is made before `with strategy.scope():` is none of the strategy's: there is
+    one, on one device, and all replicas read it. Each replica then updates it for itself, so that
+    the updates race and one step moves it several times. Optimisers of Keras refuse such a
+    variable, by an error that does not name it.
+
+    Not a finding: a variable that the host keeps and one op updates, counters and rates of
+    optimisers, and towers that are placed by hand.
+
+    `allow` lists variables, or patterns, that all replicas share on purpose.
+
+    Parameters and their defaults:
+      created-in-scope.allow = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "created-in-scope", allow=allow)
+
+
 def assert_variables_shared(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,

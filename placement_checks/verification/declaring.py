@@ -212,6 +212,7 @@ _MEANINGS: Mapping[str, str] = {
     "no-fallback": "these ops may end elsewhere than they ask for",
     "variables-on-host": "variables are meant to be there, and the other GPUs read them from "
     "there in each step",
+    "created-in-scope": "these variables are made once, and all replicas share them",
     "variables-shared": "towers have these variables of their own, and train them apart",
     "slots-with-variables": "these slots travel to their variables in each step",
     "no-idle-device": "these GPUs have nothing to do in a step",
@@ -220,6 +221,7 @@ _MEANINGS: Mapping[str, str] = {
     "losses-apart": "these losses contain what other towers compute",
     "gradients-colocated": "these backward ops sit elsewhere than their forward ops",
     "averaging-on-host": "gradients are brought together there, and all of them travel to it",
+    "replicas-in-sync": "the copies of these variables may differ, and the first one's is saved",
     "loss-of-all-towers": "these losses and summaries show one tower",
     "randomness-apart": "these ops draw the same numbers in more than one tower",
     "trainables-trained": "these variables keep their initial values",

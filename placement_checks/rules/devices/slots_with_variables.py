@@ -33,6 +33,7 @@ class SlotsWithVariables(Rule):
     name = "slots-with-variables"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED})
+    explained_by = ("created-in-scope",)
 
     allow: tuple[str, ...] = ()
 

@@ -55,7 +55,7 @@ class VariablesOnHost(Rule):
     name = "variables-on-host"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED})
-    explained_by = ("placeable",)
+    explained_by = ("placeable", "created-in-scope")
 
     device: str | tuple[str, ...] = "/cpu:0"
     allow: tuple[str, ...] = ()

@@ -41,6 +41,7 @@ class OneUpdate(Rule):
     name = "one-update"
     kind = "requested"
     requires = frozenset({Need.REQUESTED})
+    explained_by = ("created-in-scope",)
 
     allow: tuple[str, ...] = ()
 
