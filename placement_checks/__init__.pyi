@@ -20,6 +20,7 @@ from placement_checks.run.averaging import average_gradients, mean_of_stacked
 from placement_checks.run.cluster import Cluster, LocalCluster, local_cluster
 from placement_checks.run.eager import simulated_gpus
 from placement_checks.testing.assertions import (
+    assert_aggregated_before_clipped,
     assert_averaging_on_host,
     assert_created_in_scope,
     assert_every_tower_counts,
@@ -79,6 +80,7 @@ __all__ = [
     "Timing",
     "Variable",
     "Verdict",
+    "assert_aggregated_before_clipped",
     "assert_averaging_on_host",
     "assert_created_in_scope",
     "assert_every_tower_counts",

@@ -215,6 +215,8 @@ PRODUCTS = frozenset({"Mul", "MulNoNan"})
 # By the second input.
 DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan"})
 SCALES = PRODUCTS | DIVISIONS
+# They bound every value of a tensor.
+BOUNDS = frozenset({"Minimum", "Maximum", "ClipByValue"})
 # They normalise by the mean and variance of the rows.
 BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 SUM, MEAN, NEGATION, STACK = "Sum", "Mean", "Neg", "Pack"

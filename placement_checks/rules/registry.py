@@ -28,6 +28,7 @@ _FILES: Final = (
     "devices.averaging_on_host",
     "towers.every_tower_counts",
     "towers.replicas_in_sync",
+    "towers.aggregated_before_clipped",
     "towers.one_update",
     "towers.loss_of_all_towers",
     "towers.randomness_apart",

@@ -440,6 +440,33 @@ def assert_replicas_in_sync(
     check_rule(evidence, "replicas-in-sync", allow=allow)
 
 
+def assert_aggregated_before_clipped(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """Assert `aggregated-before-clipped`.
+
+    The gradients of all replicas are added up before they are clipped.
+
+    Clipping by a norm or a bound is not linear: what each replica clips and then adds up is
+    another gradient than the clipped sum, and depends on the number of GPUs. Code for one GPU
+    that clips between tape.gradient and optimizer.apply_gradients does so under a strategy
+    without a word, as apply_gradients adds up, and so does `clipnorm` of an optimiser of Keras 3.
+
+    Towers that are placed by hand may clip each gradient on purpose: those are not findings. The
+    rule is then not checked, and a reference tells whether it makes a difference.
+
+    `allow` lists variables, or patterns such as *, whose gradients each replica clips on purpose.
+
+    Parameters and their defaults:
+      aggregated-before-clipped.allow = ()
+
+    Fields that are not given are those of the program's policy, else the rule's own.
+    """
+    __tracebackhide__ = True
+    check_rule(evidence, "aggregated-before-clipped", allow=allow)
+
+
 def assert_one_update(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,

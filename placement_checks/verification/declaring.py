@@ -222,6 +222,7 @@ _MEANINGS: Mapping[str, str] = {
     "gradients-colocated": "these backward ops sit elsewhere than their forward ops",
     "averaging-on-host": "gradients are brought together there, and all of them travel to it",
     "replicas-in-sync": "the copies of these variables may differ, and the first one's is saved",
+    "aggregated-before-clipped": "each replica clips its own gradients of these variables",
     "loss-of-all-towers": "these losses and summaries show one tower",
     "randomness-apart": "these ops draw the same numbers in more than one tower",
     "trainables-trained": "these variables keep their initial values",

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placement_checks.analysis.clipping import Clipped, clipped_alone
+from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.placement import Placement
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.needs import Need
+from placement_checks.util.text import plural
+
+
+@dataclass(frozen=True)
+class AggregatedBeforeClipped(Rule):
+    """The gradients of all replicas are added up before they are clipped.
+
+    Clipping by a norm or a bound is not linear: what each replica clips and then adds up is
+    another gradient than the clipped sum, and depends on the number of GPUs. Code for one GPU
+    that clips between tape.gradient and optimizer.apply_gradients does so under a strategy
+    without a word, as apply_gradients adds up, and so does `clipnorm` of an optimiser of Keras 3.
+
+    Towers that are placed by hand may clip each gradient on purpose: those are not findings. The
+    rule is then not checked, and a reference tells whether it makes a difference.
+
+    `allow` lists variables, or patterns such as *, whose gradients each replica clips on purpose.
+    """
+
+    name = "aggregated-before-clipped"
+    kind = "requested"
+    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
+
+    allow: tuple[str, ...] = ()
+
+    def check(self, evidence: Evidence) -> Verdict:
+        placement = evidence.placement
+        trained = gradient_flow(placement).trained
+        if not trained:
+            return self.not_checked(
+                analyse(placement).updates.unknown
+                or "no variable that towers read is updated by a gradient"
+            )
+        clipped = [
+            each for each in clipped_alone(placement) if not is_among(each.variable, self.allow)
+        ]
+        if clipped and placement.strategy is None:
+            return self.not_checked(_of_towers(clipped))
+        copies = placement.strategy.copies if placement.strategy else {}
+        findings = [
+            _finding(placement, each)
+            for each in clipped
+            if each.variable not in copies or copies[each.variable].of == each.variable
+        ]
+        return self.verdict(findings, plural(len(trained), "variable"))
+
+
+def _of_towers(clipped: list[Clipped]) -> str:
+    """Why nothing is known of towers that clip their own gradients."""
+    more = f" and {len(clipped) - 1} more" if len(clipped) > 1 else ""
+    return (
+        f"each tower clips its own gradient of {clipped[0].variable}{more}, and nothing tells "
+        "whether that is meant; give a reference, or declare it: "
+        f"--set aggregated-before-clipped.allow={'*' if more else clipped[0].variable}"
+    )
+
+
+def _finding(placement: Placement, clipped: Clipped) -> Finding:
+    name = analyse(placement).flow.names[clipped.op]
+    how = "scaled by a norm of its own" if clipped.by_norm else "cut off at a bound"
+    return Finding(
+        object=clipped.variable,
+        op=placement.ops[clipped.variable].type,
+        evidence="requested",
+        expected="the sum of all replicas' gradients, and then clipping",
+        found="clipping in each replica, and then the sum",
+        ops=(name,),
+        path=steps(placement, [clipped.op]),
+        alike=clipped.by_norm,
+        message=f"each replica's gradient of {clipped.variable} is {how}, before those of all "
+        "replicas are added up",
+        consequence="the update is another than one GPU would make, and changes with the number "
+        "of GPUs",
+        fix="clip the sum: gradients = tf.distribute.get_replica_context().all_reduce('SUM', "
+        "gradients), then clip, and update without another sum. If each is meant to be clipped: "
+        "--set aggregated-before-clipped.allow=*",
+    )

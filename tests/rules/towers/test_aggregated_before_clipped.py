@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from snapshots import messages
+from syrupy.assertion import SnapshotAssertion
+from towers import gradient, host, objects_of, on, program
+
+from placement_checks import Device, Op, Placement
+from placement_checks.core.strategies import Copy, Strategy
+from placement_checks.rules.towers.aggregated_before_clipped import AggregatedBeforeClipped
+
+STRATEGY = Strategy("MirroredStrategy", [Device.parse(f"/gpu:{i}") for i in (0, 1)])
+SHAPES = {f"clip/{i}": (4,) for i in (0, 1)}
+
+
+def clipping(kind: str, *factors: str, **more: Any) -> Placement:
+    """Towers of which each changes its gradient by an op that takes some factors too."""
+    clips = [
+        on(i, f"clip/{i}", kind, gradient(i), *(each.format(i) for each in factors))
+        for i in (0, 1)
+    ]
+    norms = [on(i, f"norm/{i}", "Sum", gradient(i)) for i in (0, 1)]
+    total = host("sum/w", "AddN", "clip/0", "clip/1")
+    fields = {"strategy": STRATEGY, "outputs": SHAPES, **more}
+    return program(*norms, *clips, total, **fields)
+
+
+def found(graph: Placement, **parameters: Any) -> list[str]:
+    return objects_of(AggregatedBeforeClipped(**parameters), graph)
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    [("Mul", "norm/{}"), ("RealDiv", "norm/{}"), ("Minimum", "rate"), ("ClipByValue", "rate")],
+)
+def test_each_replica_clips_its_own(kind: str, factor: str, snapshot: SnapshotAssertion) -> None:
+    graph = clipping(kind, factor, lines={"clip/0": "train.py:7"})
+    verdict = AggregatedBeforeClipped().judge(graph)
+
+    assert found(graph) == ["w"]
+    assert verdict.findings[0].where == "train.py:7"
+    assert messages(verdict) == snapshot
+
+
+def test_it_may_be_meant() -> None:
+    assert found(clipping("Mul", "norm/{}"), allow=("*",)) == []
+
+
+def test_a_gradient_that_each_replica_scales_by_the_same_is_not_clipped() -> None:
+    assert found(clipping("Mul", "rate")) == []
+
+
+def test_gradients_of_single_rows_may_be_clipped() -> None:
+    assert found(clipping("Mul", "norm/{}", outputs={"clip/0": (8, 4), "clip/1": (8, 4)})) == []
+
+
+def test_the_sum_may_be_clipped() -> None:
+    norm = host("norm", "Sum", "sum/w")
+    clipped = host("mean/w", "Mul", "sum/w", "norm")
+
+    assert found(program(norm, clipped, strategy=STRATEGY, outputs={"mean/w": (4,)})) == []
+
+
+def test_of_copies_the_first_is_named() -> None:
+    copies = {f"v{i}/w": Copy("v0/w", i) for i in (0, 1)}
+    strategy = Strategy("MirroredStrategy", STRATEGY.replicas, copies)
+
+    assert found(clipping("Mul", "norm/{}", mirrored=True, strategy=strategy)) == ["v0/w"]
+
+
+def test_towers_by_hand_may_mean_it(snapshot: SnapshotAssertion) -> None:
+    verdict = AggregatedBeforeClipped().judge(clipping("Mul", "norm/{}", strategy=None))
+
+    assert messages(verdict) == snapshot
+
+
+def test_towers_that_clip_nothing_are_kept(snapshot: SnapshotAssertion) -> None:
+    assert messages(AggregatedBeforeClipped().judge(program())) == snapshot
+
+
+def test_without_an_update_by_gradients_it_is_not_checked() -> None:
+    update: Op = host("update/w", "AssignVariableOp", "w", "step/one")
+    verdict = AggregatedBeforeClipped().judge(program(update))
+
+    assert verdict.reason == "no variable that towers read is updated by a gradient"
