@@ -122,6 +122,7 @@ class Measurement:
         reference: what the reference is called.
         devices: ``real`` or ``simulated``.
         towers: how many towers the program has.
+        strategy: the class of the strategy that adds up their gradients; ``""`` without one.
         dtypes: of the variables, by name.
         precisions: the coarsest dtype in which the gradient of a variable is computed.
         trials: one or more batches; the gradients of each.
@@ -147,6 +148,7 @@ class Measurement:
     precisions: Mapping[str, str]
     trials: Sequence[Trial]
     scale: float = 1.0
+    strategy: str = ""
     trajectory: Trajectory | Missing = NO_STEPS
     unread: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, bool] = field(default_factory=dict)

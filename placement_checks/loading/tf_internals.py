@@ -222,6 +222,19 @@ def around_variables(around: Around) -> Patched:
     return patched(_resource_variable(), "__init__", around)
 
 
+def around_variables_of_functions(around: Around) -> Patched:
+    """Patch the constructor of the variables that functions make while they are traced."""
+    owner = _named(
+        "tensorflow.python.eager.polymorphic_function.polymorphic_function",
+        "UnliftedInitializerVariable",
+    )
+    return patched(owner, "__init__", around)
+
+
+# Its argument is a list to which such a variable adds itself, with the tensor of its first value.
+ADDS_FIRST_VALUE_TO = "add_initializers_to"
+
+
 def handle_of(variable: Any) -> Any:
     """The handle of a resource variable; that of a strategy's variable depends on the replica."""
     return _attribute(variable, "_handle")

@@ -256,13 +256,21 @@ class _GradientFit:
         if np.max(np.abs(added - times * start)) / self._sizes[own] > self._tolerance:
             return None
         towers = self._measured.towers
+        parts, once = (
+            ("replicas", "give each replica its part: `tf.nn.scale_regularization_loss(penalty)`")
+            if self._measured.strategy
+            else (
+                "towers",
+                "let the penalty count once: add it in one tower, or divide it by the number of "
+                "towers where gradients are added up",
+            )
+        )
         if times > 0:
             return Diagnosis(
                 "what is added to it is a multiple of the variable itself, as a weight penalty's "
-                f"gradient is: the penalty counts more than once, in each of the {towers} towers "
+                f"gradient is: the penalty counts more than once, in each of the {towers} {parts} "
                 "perhaps",
-                "let the penalty count once: add it in one tower, or divide it by the number of "
-                "towers where gradients are added up",
+                once,
                 (f"found - expected = {four_digits(times)} x the variable",),
                 mistake="penalty",
                 consequence="the more GPUs, the harder the weights are pulled to zero",

@@ -18,21 +18,15 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
             "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
             consequence="these variables are never trained",
         )
+    mistake: Mistake
     if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
-        what = f"the gradients of {towers} towers are added up where their mean is meant"
-        mistake: Mistake = "sum"
-        fix = (
-            f"divide the sum by the number of towers: `tf.add_n(gradients) / {towers}`; if a sum "
-            f"is meant, with a rate that is divided by it: {declared}"
-        )
+        mistake = "sum"
+        what, fix = _added_up(measured)
+        fix = f"{fix}; if a sum is meant, with a rate that is divided by it: {declared}"
     elif towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
-        what = f"it is divided by the number of towers, {towers}, once too often"
         mistake = "divided"
-        fix = (
-            "divide the losses by the number of towers or take the mean of the gradients, not "
-            "both; where the loss is a sum over rows, add the gradients up; if it is meant: "
-            f"{declared}"
-        )
+        what, fix = _divided(measured)
+        fix = f"{fix}; if it is meant: {declared}"
     else:
         what = "all of it is multiplied by one number"
         mistake = "scaled"
@@ -47,6 +41,44 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
         mistake=mistake,
         consequence=f"the step is that of a learning rate {ratio:.4g} times as high; optimisers "
         "that divide by the size of gradients, such as Adam, hide it",
+    )
+
+
+def _added_up(measured: Measurement) -> tuple[str, str]:
+    """What it means that the sum over towers is applied, and what to do."""
+    towers, strategy = measured.towers, measured.strategy
+    if not strategy:
+        return (
+            f"the gradients of {towers} towers are added up where their mean is meant",
+            f"divide the sum by the number of towers: `tf.add_n(gradients) / {towers}`",
+        )
+    loss = "the loss is the mean over a replica's own rows"
+    fix = (
+        "divide by the rows of all replicas: `tf.nn.compute_average_loss(losses, "
+        "global_batch_size=…)`"
+    )
+    if not measured.trials[0].split:
+        loss += ", or over the rows of all"
+        fix += ", and give each rows of its own: `strategy.experimental_distribute_dataset`"
+    return (
+        f"{strategy} adds up the gradients of {towers} replicas, and each is whole already: "
+        f"{loss}, or the program adds gradients up itself",
+        fix,
+    )
+
+
+def _divided(measured: Measurement) -> tuple[str, str]:
+    """What it means that gradients are divided by the number of towers, and what to do."""
+    if not measured.strategy:
+        return (
+            f"it is divided by the number of towers, {measured.towers}, once too often",
+            "divide the losses by the number of towers or take the mean of the gradients, not "
+            "both; where the loss is a sum over rows, add the gradients up",
+        )
+    return (
+        f"it is divided by the number of replicas, {measured.towers}, once too often",
+        "divide the loss by the rows of all replicas alone, as `tf.nn.compute_average_loss` does, "
+        "and add the gradients up: `tf.distribute.ReduceOp.SUM`",
     )
 
 

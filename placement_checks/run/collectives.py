@@ -46,10 +46,9 @@ def sums_for_collectives(graph_def: Any, program: str) -> None:
     Raises:
         CannotRun: it has some that cannot be told apart, or that do something else.
     """
-    for function in graph_def.library.function:
-        for node in function.node_def:
-            if node.op in COLLECTIVES:
-                raise _cannot(program, node, "stands in a branch, loop or function")
+    for node in _in_bodies(graph_def):
+        if node.op in COLLECTIVES:
+            raise _cannot(program, node, "stands in a branch, loop or function")
     groups: defaultdict[tuple[object, ...], list[Any]] = defaultdict(list)
     members = [node for node in graph_def.node if node.op in COLLECTIVES]
     by_name = {node.name: node for node in graph_def.node} if members else {}
@@ -60,6 +59,29 @@ def sums_for_collectives(graph_def: Any, program: str) -> None:
             times = plural(len(nodes), "time")
             raise _cannot(program, nodes[0], f"waits for {size} devices, and is there {times}")
         graph_def.node.extend(_together(nodes))
+
+
+def _in_bodies(graph_def: Any) -> Iterator[Any]:
+    """The nodes of the functions that a graph calls; its library may hold others."""
+    left = {function.signature.name: function for function in graph_def.library.function}
+    waiting = [graph_def.node]
+    while left and waiting:
+        for node in waiting.pop():
+            functions = [function for value in node.attr.values() for function in _named(value)]
+            for name in (node.op, *functions):
+                if name in left:
+                    body = left.pop(name).node_def
+                    waiting.append(body)
+                    yield from body
+
+
+def _named(value: Any) -> Iterator[str]:
+    """The functions that an attribute names."""
+    kind = value.WhichOneof("value")
+    if kind == "func":
+        yield value.func.name
+    elif kind == "list":
+        yield from (function.name for function in value.list.func)
 
 
 def _group(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ built. An update is never taken for a gradient.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -16,7 +16,7 @@ from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
-from placement_checks.core.program import AppliedGradient, Gradient
+from placement_checks.core.program import AppliedGradient, Gradient, InitialState
 
 
 @dataclass
@@ -40,7 +40,7 @@ def gradient_tensors_of(
     placement: Placement,
     graph: tf.Graph,
     applied: Sequence[AppliedGradient],
-    mirrors: Collection[str] = (),
+    initial: InitialState,
 ) -> GradientTensors:
     """The gradients that one step of a program applies.
 
@@ -48,7 +48,8 @@ def gradient_tensors_of(
         placement: what the program asks for.
         graph: its graph, or a copy.
         applied: what the program declares, and what its optimisers were called with.
-        mirrors: the copies that a strategy keeps, which receive what their first does.
+        initial: which variables are copies, that receive what their first does; and whether it is
+            a traced step, which can declare nothing.
     """
     found = GradientTensors()
     analysis = analyse(placement)
@@ -69,10 +70,12 @@ def gradient_tensors_of(
                 found.unread[variable] = "it is applied inside a branch, loop or function"
             if given.optimizer:
                 found.optimizers.add(given.optimizer)
-        elif variable in gradient_flow(placement).trained and variable not in mirrors:
+        elif variable in gradient_flow(placement).trained and variable not in initial.mirrors:
+            update = f"{names[-1]} ({placement.ops[names[-1]].type}) changes it by an update"
             found.unread[variable] = (
-                f"{names[-1]} ({placement.ops[names[-1]].type}) changes it by an update; return "
-                "{'gradients': [(gradient, variable), …]}"
+                f"{update}, for which no optimiser is called"
+                if initial.values
+                else f"{update}; return {{'gradients': [(gradient, variable), …]}}"
             )
     return found
 

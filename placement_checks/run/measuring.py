@@ -120,6 +120,7 @@ class _Comparison:
             precisions=self._precisions,
             trials=trials,
             scale=self._conditions.scale,
+            strategy=program.placement.strategy.name if program.placement.strategy else "",
             trajectory=trajectory,
             unread={**single.gradient_tensors.unread, **program.gradient_tensors.unread},
             missing=dict(self._missing()),

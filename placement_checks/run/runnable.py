@@ -114,6 +114,7 @@ def runnable(
     else:
         simulated = uses_simulated(most_gpus, devices)
         _on_this_machine(placement, most_gpus, devices)
+    _have_values(built)
     inputs, shared = _inputs(built.step, built.name)
     graph = _on_devices(built, simulated=simulated, whole=cluster is not None)
     return RunnableProgram(
@@ -123,10 +124,23 @@ def runnable(
         config=session_config(most_gpus, devices),
         inputs=inputs,
         shared=shared,
-        gradient_tensors=gradient_tensors_of(
-            placement, graph, built.applied, built.initial.mirrors
-        ),
+        gradient_tensors=gradient_tensors_of(placement, graph, built.applied, built.initial),
     )
+
+
+def _have_values(built: BuiltProgram) -> None:
+    """Check that something is known of what each variable of a watched step begins with."""
+    values = built.initial.values
+    if not values:
+        return
+    for variable in built.requested.variables:
+        if variable.name not in values:
+            where = built.requested.where(variable.name)
+            raise CannotRun(
+                f"the first step of {built.name} makes {variable.name}"
+                f"{f' (built at {where})' if where else ''}, of a value that only the step knows; "
+                "make it before, as optimizer.build(model.trainable_variables) does for slots"
+            )
 
 
 def _in_cluster(placement: Placement, cluster: Machine) -> None:

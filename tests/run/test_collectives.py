@@ -149,3 +149,16 @@ def test_refuses_what_is_in_a_branch(graph: tf.Graph) -> None:
     chosen = tf.cond(value[0] > 0, lambda: gathered(value, 1), lambda: value)
 
     assert "stands in a branch, loop or function" in refusal(chosen)
+
+
+def test_functions_that_nothing_calls_are_nobodys_business(graph: tf.Graph) -> None:
+    value = tf.constant([1.0])
+    result = tf.cond(value[0] > 0, lambda: gathered(value, 1), lambda: value)
+    graph_def = result.graph.as_graph_def()
+    kept = [node for node in graph_def.node if node.op not in ("If", "StatelessIf", "Identity")]
+    del graph_def.node[:]
+    graph_def.node.extend(kept)
+
+    sums_for_collectives(graph_def, "program")
+
+    assert [node.name for node in graph_def.node] == [node.name for node in kept]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -345,10 +344,14 @@ class _Reading:
             for name in mirrors
             if self._variables[name].of.synchronization is tf.VariableSynchronization.ON_READ
         )
-        values = {}
-        for name, noted in self._variables.items():
-            with contextlib.suppress(tf.errors.OpError):  # it has no value yet
-                values[name] = np.array(noted.variable.read_value())
+        values = {
+            name: value
+            for name, noted in self._variables.items()
+            if (value := _value(noted)) is not None
+        }
+        for copy, of in mirrors.items():
+            if copy not in values and of in values:
+                values[copy] = values[of]
         return InitialState(values=values, mirrors=mirrors, unsynchronised=unsynchronised)
 
     def _fed(self) -> Mapping[str, Any]:
@@ -359,6 +362,14 @@ class _Reading:
             if hasattr(self._arguments[name], "numpy")
         }
         return {**given, **next_elements(self._graph_def, self._arguments)}
+
+
+def _value(noted: NotedVariable) -> Any:
+    """The value of a variable before the step; None where only the step can tell."""
+    # To read one without a value may yield an empty array, and no error.
+    if noted.variable.is_initialized():
+        return np.array(noted.variable.read_value())
+    return noted.first_value
 
 
 def _name(noted: NotedVariable) -> str:

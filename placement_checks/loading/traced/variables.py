@@ -13,11 +13,13 @@ import tensorflow as tf
 
 from placement_checks.core.op_types import VARIABLE_HANDLE
 from placement_checks.loading.tf_internals import (
+    ADDS_FIRST_VALUE_TO,
     ORDERS_COLLECTIVES,
     around_distributed_variables,
     around_handles,
     around_keras_variables,
     around_variables,
+    around_variables_of_functions,
     eager_device,
     handle_of,
     kernels_of,
@@ -40,6 +42,8 @@ class NotedVariable:
         of: the variable of a strategy that it is a part of; None for one of its own.
         replica: which of the parts it is.
         path: the name that Keras gives it; ``""`` where it is not Keras's.
+        first_value: that of one which a function makes as it is traced; None where it is not
+            known before the function runs.
     """
 
     variable: Any
@@ -48,6 +52,7 @@ class NotedVariable:
     of: Any = None
     replica: int = 0
     path: str = ""
+    first_value: Any = None
 
     @property
     def orders_collectives(self) -> bool:
@@ -91,6 +96,12 @@ class VariableNotes:
             if noted := self.of_handle(handle_of(part)):
                 noted.of, noted.replica = whole, replica
 
+    def note_first_value(self, variable: Any, added: Sequence[tuple[Any, Any]]) -> None:
+        """Note what a variable of a function begins with, where that is a constant."""
+        for other, value in added:
+            if other is variable and (noted := self.of_handle(handle_of(variable))):
+                noted.first_value = tf.get_static_value(value)
+
     def note_path(self, keras: Any, variable: Any) -> None:
         """Note which variable of Keras one of TensorFlow is."""
         for part in parts_of(variable):
@@ -133,6 +144,13 @@ def noting_variables() -> Iterator[VariableNotes]:
 
         return init
 
+    def of_function(make: Callable[..., None]) -> Callable[..., None]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            make(self, *args, **kwargs)
+            notes.note_first_value(self, kwargs.get(ADDS_FIRST_VALUE_TO) or ())
+
+        return init
+
     def keras(initialize: Callable[..., None]) -> Callable[..., None]:
         def initialized(self: Any, value: Any) -> None:
             initialize(self, value)
@@ -143,6 +161,7 @@ def noting_variables() -> Iterator[VariableNotes]:
     with (
         around_handles(handle),
         around_variables(variable),
+        around_variables_of_functions(of_function),
         around_distributed_variables(distributed),
         around_keras_variables(keras),
     ):
