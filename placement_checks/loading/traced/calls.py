@@ -159,7 +159,8 @@ class CallWatch:
             called_at = str(frames[-1]) if frames else ""
             self.steps.append(SeenCall(function, list(given), list(captured), called_at))
         self._made_up_steps += 1
-        if not is_new or self._made_up_steps > _MOST_STEPS:
+        is_last = not is_new or self._made_up_steps > _MOST_STEPS
+        if is_last or not _can_be_made_up(function):
             self._ended()
 
 
@@ -192,3 +193,11 @@ def with_called(graph: Any) -> Sequence[Any]:
             found[each] = None
             waiting += traced_functions(each).values()
     return list(found)
+
+
+def _can_be_made_up(function: Any) -> bool:
+    """Whether all results are arrays, and none is an iterator or an optional value."""
+    return not any(
+        isinstance(each, tf.Tensor) and each.dtype in (tf.resource, tf.variant)
+        for each in tf.nest.flatten(function.structured_outputs, expand_composites=True)
+    )

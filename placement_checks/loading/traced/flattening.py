@@ -10,7 +10,7 @@ whether an iterator has a next element, the side that takes it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -133,6 +133,7 @@ class _Flattening:
 
     def _expand(self, function: str, prefix: str, body: Any, device: str, wait: str) -> None:
         """Add the nodes of a body, all of which wait for the op ``wait``."""
+        scopes = {scope for node in body for scope in _scopes(node.name)}
         for original in body:
             node = type(original)()
             node.CopyFrom(original)
@@ -143,7 +144,8 @@ class _Flattening:
                 node.input.append(f"^{wait}")
             called, arguments = self._called(original)
             if called in self._library:
-                self._inline(node, called, arguments)
+                scope = _free_scope(original.name, scopes)
+                self._inline(node, called, arguments, f"{prefix}{scope}/")
                 continue
             self._nodes.append(node)
             self._prefixes.append(prefix)
@@ -176,12 +178,12 @@ class _Flattening:
             )
         return self._takes[function]
 
-    def _inline(self, call: Any, name: str, first: int) -> None:
+    def _inline(self, call: Any, name: str, first: int, prefix: str) -> None:
         """Put a body in place of a call."""
         function = self._library[name]
-        if call.attr[_COMPILED].b or function.attr[_COMPILED].b:
+        # Protocol buffers make the attribute that is asked for.
+        if any(_COMPILED in each.attr and each.attr[_COMPILED].b for each in (call, function)):
             self._compiled.append(call.name)
-        prefix = f"{call.name}/"
         if self._holds_step(name):
             self._steps.append(prefix)
         given = [source for source in call.input if not source.startswith("^")][first:]
@@ -320,6 +322,22 @@ def rename_classes(node: Any, names: Mapping[str, str]) -> None:
         classes = node.attr["_class"].list.s
         bound = [entry.removeprefix(_COLOCATED).decode() for entry in classes]
         classes[:] = [_COLOCATED + names.get(name, name).encode() for name in bound]
+
+
+def _scopes(name: str) -> Iterator[str]:
+    """The scopes that a name is in: ``a`` and ``a/b`` for ``a/b/c``."""
+    for position, letter in enumerate(name):
+        if letter == "/":
+            yield name[:position]
+
+
+def _free_scope(name: str, taken: Collection[str]) -> str:
+    """A scope for the body of a call, in which none of the ops beside the call is."""
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free
 
 
 def _full(prefix: str, source: str) -> str:
