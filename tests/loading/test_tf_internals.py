@@ -1,6 +1,7 @@
 """Every name that is not public is still what we take it for; no other module knows one.
 
-In graphs only: eager code and sessions settle devices for the process.
+In graphs, as eager code and sessions settle devices for the process; what is of eager code is in
+`traced/test_names.py`.
 """
 
 from __future__ import annotations

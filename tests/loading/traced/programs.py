@@ -1,0 +1,49 @@
+"""Programs of a few lines whose step is a `tf.function`, and what comes of watching them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks import watch
+from placement_checks.core.program import BuiltProgram
+
+ROWS, WIDTH = 8, 3
+
+
+def rows(number: int = ROWS) -> Any:
+    return tf.reshape(tf.range(number * WIDTH, dtype=tf.float32), [number, WIDTH])
+
+
+def weights(name: str = "w") -> Any:
+    return tf.Variable(tf.ones([WIDTH, 1]), name=name)
+
+
+def loss_of(w: Any, x: Any) -> Any:
+    return tf.reduce_mean(tf.square(tf.matmul(x, w)))
+
+
+def updates(w: Any, x: Any) -> Any:
+    """The loss of a plain step."""
+    with tf.GradientTape() as tape:
+        loss = loss_of(w, x)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    return loss
+
+
+def watched(program: Callable[[], object], gpus: int = 2) -> BuiltProgram:
+    """What a program was building when its first step came."""
+    with watch(gpus, name="program", eager=True) as code:
+        program()
+    assert code.built is not None
+    return code.built
+
+
+def types(built: BuiltProgram) -> set[str]:
+    return {op.type for op in built.requested.ops.values()}
+
+
+def devices(built: BuiltProgram, names: Sequence[str]) -> list[str]:
+    return [str(built.requested.ops[name].requested) for name in names]

@@ -1,0 +1,288 @@
+"""Names that are not public, of eager code: still what we take them for."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from loading.test_tf_internals import KERAS_2, Calls
+
+from placement_checks.loading import tf_internals
+from placement_checks.loading.simulated import ask_for_cpus
+
+CPUS = ["/cpu:1", "/cpu:2"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def devices() -> None:
+    ask_for_cpus(3)
+
+
+@pytest.fixture
+def mirrored() -> tf.distribute.Strategy:
+    return tf.distribute.MirroredStrategy(CPUS, tf.distribute.ReductionToOneDevice())
+
+
+@pytest.fixture
+def central() -> tf.distribute.Strategy:
+    return tf.distribute.experimental.CentralStorageStrategy(CPUS, "/cpu:0")
+
+
+def variable_in(strategy: tf.distribute.Strategy, **options: Any) -> Any:
+    with strategy.scope():
+        return tf.Variable(1.0, name="w", **options)
+
+
+def test_every_call_of_a_traced_function_ends_in_one_method() -> None:
+    w = tf.Variable(2.0)
+    inner = tf.function(lambda x: x * w)
+    outer = tf.function(lambda x: inner(x) + 1.0)
+    seen: list[tuple[Any, Any, Any]] = []
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(function: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+            if tf.executing_eagerly():
+                seen.append((function, tensor_inputs, captured_inputs))
+            return original(function, tensor_inputs, captured_inputs)
+
+        return call
+
+    with tf_internals.around_calls(noting):
+        outer(tf.constant(3.0))
+        outer(tf.constant(3.0))
+        outer.get_concrete_function(tf.constant(3.0))(tf.constant(4.0))
+
+    assert [[each.numpy() for each in given] for _, given, _ in seen] == [[3.0], [3.0], [4.0]]
+    function, _, captured = seen[0]
+    assert captured[0] is tf_internals.handle_of(w)
+    assert [each.op.type for each in function.graph.inputs] == ["Placeholder", "Placeholder"]
+
+
+def test_a_function_that_makes_variables_in_its_first_call_has_a_name() -> None:
+    made: list[Any] = []
+
+    @tf.function
+    def step(x: Any) -> Any:
+        if not made:
+            made.append(tf.Variable(x))  # so that it cannot be made before the step
+        return made[0] * x
+
+    names: list[str] = []
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(function: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+            names.append(function.graph.name)
+            return original(function, tensor_inputs, captured_inputs)
+
+        return call
+
+    with tf_internals.around_calls(noting):
+        step(tf.constant(1.0))
+
+    assert tf_internals.MAKES_VARIABLES in names
+
+
+def test_the_functions_that_a_function_calls() -> None:
+    inner = tf.function(tf.tanh)
+    outer = tf.function(lambda x: inner(x) + 1.0).get_concrete_function(tf.constant(1.0))
+
+    called = tf_internals.traced_functions(outer.graph)
+
+    ((name, body),) = called.items()
+    assert name in {each.signature.name for each in outer.graph.as_graph_def().library.function}
+    assert "Tanh" in {op.type for op in body.get_operations()}
+
+
+def test_variables_of_every_kind_are_made_by_one_constructor(
+    mirrored: tf.distribute.Strategy,
+) -> None:
+    calls = Calls()
+    made: list[Any] = []
+
+    def makes() -> Any:
+        if not made:
+            made.append(tf.Variable(1.0, name="lazy"))
+        return made[0] + 1.0
+
+    with tf_internals.around_variables(calls):
+        tf.Variable(1.0, name="eager")
+        tf.function(makes)()
+        variable_in(mirrored)
+
+    names = [variable.name.partition(":")[0] for variable, *_ in calls.noted]
+    assert names == ["eager", "lazy", "w", "w/replica_1"]
+
+
+def test_the_handle_of_a_variable_in_a_strategy_is_that_of_each_replica(
+    mirrored: tf.distribute.Strategy,
+) -> None:
+    parts = tf_internals.parts_of(variable_in(mirrored))
+
+    handles = list(map(tf_internals.handle_of, parts))
+    assert ["CPU:1" in handles[0].device, "CPU:2" in handles[1].device] == [True, True]
+    assert {handle.dtype for handle in handles} == {tf.resource}
+
+
+def test_handles_are_made_by_one_function() -> None:
+    calls = Calls()
+
+    with tf_internals.around_handles(calls):
+        tf.Variable([1, 2])
+
+    ((shape, dtype, *_),) = calls.noted
+    assert (tuple(shape), dtype) == ((2,), tf.int32)
+
+
+def test_variables_of_strategies_are_made_of_others(
+    mirrored: tf.distribute.Strategy, central: tf.distribute.Strategy
+) -> None:
+    calls = Calls()
+
+    with tf_internals.around_distributed_variables(calls):
+        of_both = [variable_in(mirrored), variable_in(central)]
+
+    assert [made for made, *_ in calls.noted] == of_both
+    assert [len(tf_internals.parts_of(made)) for made in of_both] == [2, 1]
+    plain = tf.Variable(1.0)
+    assert tf_internals.parts_of(plain) == (plain,)
+
+
+def test_the_specs_of_a_value_for_each_replica(mirrored: tf.distribute.Strategy) -> None:
+    dataset = mirrored.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4))
+
+    @tf.function
+    def step(rows: Any) -> None:
+        mirrored.run(tf.identity, args=(rows,))
+
+    (rows,) = step.get_concrete_function(next(iter(dataset))).structured_input_signature[0]
+
+    assert len(tf_internals.specs_of_replicas(rows)) == 2
+    assert not tf_internals.specs_of_replicas(tf.TensorSpec([2]))
+
+
+def test_a_variable_knows_the_strategy_around_it(
+    mirrored: tf.distribute.Strategy, central: tf.distribute.Strategy
+) -> None:
+    one = tf.distribute.OneDeviceStrategy("/cpu:1")
+
+    for strategy in (mirrored, central, one):
+        assert tf_internals.strategy_around(variable_in(strategy)) is strategy
+    assert tf_internals.strategy_around(tf.Variable(1.0)) is None
+
+
+def test_keras_gives_its_variables_those_of_tensorflow() -> None:
+    calls = Calls()
+
+    with tf_internals.around_keras_variables(calls):
+        layer = tf.keras.layers.Dense(1, name="head")
+        layer.build([None, 2])
+
+    paths = [variable.path for variable, *_ in calls.noted]
+    assert paths == ([] if KERAS_2 else ["head/kernel", "head/bias"])
+    assert isinstance(tf_internals.variable_of(layer.kernel), tf.Variable)
+
+
+def test_tapes_ask_one_function_for_the_gradient_of_an_op() -> None:
+    calls = Calls()
+
+    def gradient() -> Any:
+        x = tf.constant(2.0)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.tanh(x)
+        return tape.gradient(y, x)
+
+    with tf_internals.around_gradients_of_ops(calls):
+        gradient()
+    gradient()
+
+    assert [type for type, *_ in calls.noted] == ["Tanh"]
+
+
+@pytest.mark.parametrize("name", ["mirrored", "central"])
+def test_values_of_replicas_are_added_up_by_three_methods(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    strategy = request.getfixturevalue(name)
+    several, one, in_replica = Calls(), Calls(), Calls()
+
+    def replica() -> Any:
+        tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0))
+        return tf.constant(1.0)
+
+    @tf.function
+    def step() -> Any:
+        return strategy.reduce("sum", strategy.run(replica), axis=None)
+
+    with tf_internals.around_reductions(several, one, in_replica):
+        assert step() == 2.0
+
+    assert len(one.noted) == 1
+    assert len(in_replica.noted) == 2
+    assert several.noted
+
+
+def test_strategies_are_made_by_one_constructor() -> None:
+    calls = Calls()
+
+    with tf_internals.around_strategies(calls):
+        made = [
+            tf.distribute.MirroredStrategy(CPUS),
+            tf.distribute.OneDeviceStrategy("/cpu:1"),
+            tf.distribute.experimental.CentralStorageStrategy(CPUS, "/cpu:0"),
+        ]
+
+    assert [strategy for strategy, *_ in calls.noted] == made
+    assert not any(map(tf_internals.is_default_strategy, made))
+    assert tf_internals.is_default_strategy(tf.distribute.get_strategy())
+
+
+def test_the_device_scope_of_eager_code() -> None:
+    assert tf_internals.eager_device() == ""
+    with tf.device("/cpu:1"):
+        assert tf_internals.eager_device().endswith("CPU:1")
+
+
+def test_the_next_element_of_an_iterator_by_its_resource() -> None:
+    iterator = iter(tf.data.Dataset.from_tensor_slices([5, 6]))
+    resource = tf.nest.flatten(iterator, expand_composites=True)[0]
+
+    values = [tf_internals.next_of(resource, [tf.int32], [[]])[0].numpy() for _ in range(2)]
+
+    assert values == [5, 6]
+    with pytest.raises(tf.errors.OutOfRangeError):
+        tf_internals.next_of(resource, [tf.int32], [[]])
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_device_scopes_are_opened_through_modules_that_are_known(is_traced: bool) -> None:
+    modules: list[str] = []
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def device(self: Any, name: Any) -> Any:
+            frame = sys._getframe(1)
+            while frame.f_globals["__name__"] in through:
+                assert frame.f_back is not None
+                frame = frame.f_back
+            modules.append(frame.f_globals["__name__"])
+            return original(self, name)
+
+        return device
+
+    through = tf_internals.SCOPES_THROUGH | {contextlib.__name__, *tf_internals.ASKED_THROUGH}
+
+    def scope() -> Any:
+        with tf.device("/cpu:1"):
+            return tf.constant(1.0)
+
+    with (
+        tf_internals.around_eager_devices(noting),
+        tf_internals.patched(tf.Graph, "device", noting),
+    ):
+        tf.function(scope, autograph=True)() if is_traced else scope()
+
+    assert __name__ in modules
