@@ -13,6 +13,8 @@ from placement_checks.core.errors import InputError, PlacementError, message_of
 from placement_checks.loading.source_lines import is_users, shown
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line with the reason in bold
+_AUTOGRAPH = "in user code:"
+_FRAME = re.compile(r'File "(.+)", line (\d+), in ')
 _KERAS_INTRODUCTION = "Exception encountered when calling"  # Keras names the layer first
 
 
@@ -47,10 +49,13 @@ def _failed(
         if is_users(frame.filename, folder)
     ]
     lines = traceback.format_list(frames) + traceback.format_exception_only(error)
+    places = [(frame.filename, str(frame.lineno)) for frame in frames]
+    if message_of(error).startswith(_AUTOGRAPH):  # its frames are in the message
+        places += [each for each in _FRAME.findall(str(error)) if is_users(each[0], folder)]
     return InputError(
         object,
         message,
-        f"look at {shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else fix,
+        f"look at {shown(places[-1][0])}:{places[-1][1]}" if places else fix,
         details="".join(lines).rstrip(),
     )
 
@@ -67,7 +72,7 @@ def _reason(message: str) -> str:
     first, *more = [line.rstrip() for line in message.strip().splitlines() if line.strip()] or [""]
     if not more:
         return first
-    if first == "in user code:":  # AutoGraph's: frames, and below them the error
+    if first == _AUTOGRAPH:  # frames, and below them the error
         lines = textwrap.dedent("\n".join(more)).splitlines()
         error = [line for line in lines if not line.startswith(("File ", " "))]
         return _reason("\n".join(error).partition(": ")[2])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -51,12 +51,14 @@ class FlatGraph:
         origins: where each op was traced.
         compiled: the calls that XLA was to compile, by their names.
         loops: the loops of steps, of which it has one trip.
+        closed: the types of other ops that have a step inside of them, by their names.
     """
 
     graph_def: Any
     origins: Mapping[str, TracedOp]
     compiled: Sequence[str]
     loops: Sequence[str]
+    closed: Mapping[str, str]
     _stands_for: Mapping[str, str] = field(repr=False)
 
     def tensor(self, name: str) -> str:
@@ -94,7 +96,7 @@ class _Flattening:
     ) -> None:
         self._graph_def = graph_def
         self._library = {each.signature.name: each for each in graph_def.library.function}
-        self._holds_step = holds_step
+        self._holds_step = cache(holds_step)
         self._placeholders = placeholders
         self._takes: dict[str, bool] = {}  # whether a function takes an iterator's next element
         self._results: dict[str, tuple[Sequence[Any], Mapping[str, str]]] = {}
@@ -104,6 +106,7 @@ class _Flattening:
         self._origins: dict[str, TracedOp] = {}
         self._compiled: list[str] = []
         self._loops: list[str] = []
+        self._closed: dict[str, str] = {}
         self._short: dict[str, str] = {}
         self._steps: list[str] = []  # the prefixes of bodies that take and apply gradients
 
@@ -119,7 +122,9 @@ class _Flattening:
             source: renamed(_resolved(self._stands_for, source), self._short)
             for source in self._stands_for
         }
-        return FlatGraph(flat, self._origins, self._compiled, self._loops, stands_for)
+        return FlatGraph(
+            flat, self._origins, self._compiled, self._loops, self._closed, stands_for
+        )
 
     def _called_by(self, nodes: Iterable[Any]) -> Iterator[Any]:
         """The functions that some nodes call, are given, or are: those that stay functions."""
@@ -147,6 +152,12 @@ class _Flattening:
                 scope = _free_scope(original.name, scopes)
                 self._inline(node, called, arguments, f"{prefix}{scope}/")
                 continue
+            if any(
+                self._holds_step(each.func.name)
+                for each in original.attr.values()
+                if each.HasField("func")
+            ):
+                self._closed[node.name] = node.op
             self._nodes.append(node)
             self._prefixes.append(prefix)
             self._origins[node.name] = TracedOp(function, original.name)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import (
     CONST,
     NO_OP,
@@ -99,6 +100,7 @@ class _Reading:
         self._given = self._outer.given
 
     def step(self, left_out: Sequence[str]) -> TracedStep:
+        self._check_open()
         self._put_in_arguments()
         self._add_train_op()
         nodes = [self._graph_def.node, *(f.node_def for f in self._graph_def.library.function)]
@@ -122,6 +124,20 @@ class _Reading:
             len(self._steps),
             list(notes_of(self._steps, left_out, self._flat)),
         )
+
+    def _check_open(self) -> None:
+        """Check that the step is in the flat graph, and in no op of it.
+
+        Raises:
+            InputError: it is.
+        """
+        for name, kind in self._flat.closed.items():
+            raise InputError(
+                self._program,
+                f"{self._steps[0].graph.name} takes its steps inside of one op, {name} ({kind}), "
+                "as a loop over a dataset does",
+                "write 'for batch in iter(dataset):', or call a tf.function for each batch",
+            )
 
     @cached_property
     def _flat(self) -> FlatGraph:

@@ -221,6 +221,14 @@ def test_a_loop_within_a_step_stays() -> None:
     assert {each.signature.name for each in flat.graph_def.library.function} == {"going", "trip"}
 
 
+def test_an_op_with_a_step_inside_that_cannot_be_opened_is_known() -> None:
+    scan = node("scan", "ScanDataset", "x", f="trip")
+
+    assert flattened(graph([X, scan], TRIP), steps=["trip"]).closed == {"scan": "ScanDataset"}
+    assert not flattened(graph([X, scan], TRIP)).closed
+    assert not flattened(graph([X, loop("trip")], GOING, TRIP), steps=["trip"]).closed
+
+
 SHORT = function("short", ["a"], [node("b", "Neg", "a")], {"r": "b:y:0"})
 LONG = function("long", ["a"], [node("c", "Neg", "a"), node("d", "Neg", "c:y:0")], {"r": "d:y:0"})
 
