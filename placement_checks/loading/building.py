@@ -49,6 +49,7 @@ from placement_checks.loading.traced.eager_code import (
     take_step,
 )
 from placement_checks.loading.traced.noting import TracingNotes, noting_traced
+from placement_checks.loading.traced.outside import told_of_scope
 from placement_checks.loading.traced.reading import read_steps
 from placement_checks.loading.users_code import users_code
 
@@ -117,6 +118,10 @@ class Building:
     def train(self) -> None:
         """End it as its first training step would."""
         self._trains(self)
+
+    def refused(self, error: InputError) -> InputError:
+        """The error for code that raised, which tells what was made outside of a scope."""
+        return told_of_scope(error, self._tracing, self.program.folder)
 
     def trained(self) -> Built:
         """What was built when the first training step came.
@@ -287,7 +292,7 @@ def build_eagerly(building: Building, num_gpus: int) -> Built:
             building.policy = policy_of(returned)
             take_step(returned, building.calls)
     except InputError as error:
-        failed = error
+        failed = building.refused(error)
     if building.has_step:  # whatever failed later
         with contextlib.suppress(Stopped):
             building.train()

@@ -177,7 +177,7 @@ class _Reading:
         for noted in self._notes.variables.all():
             if id(noted) in placeholders:
                 owner = id(noted if noted.of is None else noted.of)
-                base = free_name(_name(noted), {name for name in bases if bases[name] != owner})
+                base = free_name(noted.name, {name for name in bases if bases[name] != owner})
                 bases[base] = owner
                 full = f"{base}/replica_{noted.replica}" if noted.replica else base
                 names[placeholders[id(noted)]] = name = free_name(full, taken)
@@ -386,12 +386,6 @@ def _value(noted: NotedVariable) -> Any:
     if noted.variable.is_initialized():
         return np.array(noted.variable.read_value())
     return noted.first_value
-
-
-def _name(noted: NotedVariable) -> str:
-    """What a variable is called, without the number of a copy."""
-    named = noted.variable if noted.of is None else noted.of
-    return noted.path or str(named.name).partition(":")[0]
 
 
 def _make_variable(node: Any, name: str, noted: NotedVariable) -> None:

@@ -24,12 +24,12 @@ def strategy_of(made: Sequence[Any], variables: Mapping[str, NotedVariable]) -> 
     """
     if not made:
         return None
-    used = Counter(map(_made_by, variables.values()))
+    used = Counter(map(made_by, variables.values()))
     strategy = max(made, key=lambda each: used[id(each)])
     # A worker's strategy has more replicas than those of its own devices.
     devices = strategy.extended.worker_devices
     replicas = [Device.parse(as_requested(device)) for device in devices]
-    outside = [name for name, noted in variables.items() if _made_by(noted) is None]
+    outside = [name for name, noted in variables.items() if made_by(noted) is None]
     return Strategy(
         type(strategy).__name__,
         replicas,
@@ -38,7 +38,7 @@ def strategy_of(made: Sequence[Any], variables: Mapping[str, NotedVariable]) -> 
     )
 
 
-def _made_by(noted: NotedVariable) -> int | None:
+def made_by(noted: NotedVariable) -> int | None:
     """The strategy in whose scope a variable was made, by its id."""
     strategy = strategy_around(noted.variable if noted.of is None else noted.of)
     return None if strategy is None else id(strategy)
@@ -53,7 +53,7 @@ def _copies(variables: Mapping[str, NotedVariable], replicas: int) -> Iterator[t
     }
     for name, noted in variables.items():
         if noted.of is None:
-            if replicas == 1 and _made_by(noted) is not None:
+            if replicas == 1 and made_by(noted) is not None:
                 yield name, Copy(name, 0)
         elif isinstance(noted.of, tf.distribute.DistributedValues):
             in_sync = noted.of.synchronization is not tf.VariableSynchronization.ON_READ

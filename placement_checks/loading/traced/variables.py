@@ -55,6 +55,12 @@ class NotedVariable:
     first_value: Any = None
 
     @property
+    def name(self) -> str:
+        """What it is called, without the number of a copy."""
+        named = self.variable if self.of is None else self.of
+        return self.path or str(named.name).partition(":")[0]
+
+    @property
     def orders_collectives(self) -> bool:
         """Whether it only orders the sums that a strategy takes on one device."""
         return any(frame.filename.endswith(ORDERS_COLLECTIVES) for frame in self.stack)
