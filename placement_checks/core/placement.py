@@ -165,6 +165,7 @@ class StepOps(NamedTuple):
         backward: the ops that were built while gradients were taken; None where only their names
             show it.
         session: the session configuration, as a mapping; None if the program gives none.
+        traced: whether it is a function of TensorFlow 2, which no session runs.
     """
 
     train_op: Sequence[str] = ()
@@ -177,6 +178,7 @@ class StepOps(NamedTuple):
     counters: Sequence[str] = ()
     backward: Collection[str] | None = None
     session: Mapping[str, Any] | None = None
+    traced: bool = False
 
 
 _T = TypeVar("_T")

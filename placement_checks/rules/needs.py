@@ -108,6 +108,11 @@ def _losses_apart(evidence: Evidence) -> Missing | None:
 def _session_config(evidence: Evidence) -> Missing | None:
     if evidence.placement.step.session is not None:
         return None
+    if evidence.placement.step.traced:
+        return Missing(
+            "the step is a tf.function, which no session runs; what it takes of the GPUs' memory "
+            "is set by tf.config.experimental.set_memory_growth"
+        )
     return Missing(
         "no session configuration is known; return it from the function that builds the graph: "
         "{'config': config}"

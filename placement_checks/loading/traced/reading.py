@@ -311,6 +311,7 @@ class _Reading:
             objectives=tuple(objectives),
             taken=taken,
             backward=frozenset(backward),
+            traced=True,
         )
 
     def _losses(self, objectives: Sequence[str]) -> Iterator[str]:

@@ -115,6 +115,9 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
         consequence=f"{found} computes the backward pass "
         + ("of other towers too" if op.assigned.is_gpu else "in the place of the GPUs")
         + ", and what it needs of the forward pass is copied there",
-        fix="take the gradients inside the tower's `with tf.device(...):`, or pass "
-        "colocate_gradients_with_ops=True",
+        fix=_INSIDE if placement.step.traced else f"{_INSIDE}, or pass {_COLOCATE}",
     )
+
+
+_INSIDE = "take the gradients inside the tower's `with tf.device(...):`"
+_COLOCATE = "colocate_gradients_with_ops=True"

@@ -141,6 +141,10 @@ def _fix(placement: Placement, op: Op, name: str) -> str:
     wanted = Device.parse(name)
     if placement.machine is not None and (lacking := placement.machine.lacks(wanted)):
         return f"the rule {lacking}; {placement.machine.fix_for(wanted)}"
+    strategy = placement.strategy
+    if strategy is not None and op.name not in strategy.outside:
+        which = f", parameter_device='{name}'" if "CentralStorage" in strategy.name else ""
+        return f"let the strategy keep it there: {strategy.name}(gpus{which})"
     decided = placement.details.device_line(_decided_by(op))
     if decided is not None and decided.function:
         named = "" if decided.function.startswith("<") else f" {decided.function}"

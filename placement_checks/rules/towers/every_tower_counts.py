@@ -13,7 +13,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.advice import AVERAGE
+from placement_checks.rules.advice import ADD_UP, AVERAGE
 from placement_checks.rules.base import Rule, is_among, steps
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
@@ -119,7 +119,7 @@ def _finding(
         message=f"the update of {variable} takes no gradients of {without}, which {verb} {what}"
         f"{others}",
         consequence=_cost(analysis, lost, taken, useless=useless),
-        fix=fix,
+        fix=fix if placement.strategy is None else ADD_UP,
     )
 
 

@@ -106,7 +106,13 @@ def _same_slice(
         path=steps(placement, [flow.number[original], flow.number[name]]),
         message=f"{both} compute with the same examples: {same}",
         consequence="they compute the same gradients: one of the two works for nothing",
-        fix=_OWN_ROWS if tensor != copy else _OWN_PART if taken else _OWN_BATCH,
+        fix=_DISTRIBUTED
+        if placement.strategy is not None
+        else _OWN_ROWS
+        if tensor != copy
+        else _OWN_PART
+        if taken
+        else _OWN_BATCH,
         alike="slice",
         ops=(taken,) if taken else (),
         at=placement.cached(LoopLines).line(taken) if taken else None,
@@ -209,3 +215,7 @@ def _shard(analysis: TowerAnalysis, holder: int) -> int | None:
 _OWN_ROWS = "take rows i in tower i: x[i * rows : (i + 1) * rows] or tf.split(x, num_gpus)[i]"
 _OWN_PART = "take part i in tower i: tf.split(x, num_gpus)[i]"
 _OWN_BATCH = "one get_next() per tower, in the loop, or tf.split(batch, num_gpus)[i] in tower i"
+_DISTRIBUTED = (
+    "give strategy.run what strategy.experimental_distribute_dataset(dataset) yields, of which "
+    "each replica gets its part"
+)

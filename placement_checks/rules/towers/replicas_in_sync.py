@@ -12,6 +12,7 @@ from placement_checks.core.missing import OneTower
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
+from placement_checks.rules.advice import ADD_UP
 from placement_checks.rules.base import Rule, is_among, steps
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import joined, plural
@@ -110,13 +111,9 @@ def _devices(strategy: Strategy, copies: Sequence[str]) -> str:
 def _fix(variable: str, *, is_trained: bool) -> str:
     if _BATCH_NORM.search(variable):
         return _SYNCHRONISED
-    return _ADD_UP if is_trained else _AGGREGATE
+    return ADD_UP if is_trained else _AGGREGATE
 
 
-_ADD_UP = (
-    "add up the gradients of all replicas first, as optimizer.apply_gradients does, or "
-    "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
-)
 _AGGREGATE = (
     "make it with aggregation=tf.VariableAggregation.MEAN or SUM; if each replica is meant to "
     "have its own, with synchronization=tf.VariableSynchronization.ON_READ"
