@@ -36,7 +36,7 @@ def outside_scope(placement: Placement) -> Iterator[Outside]:
     which are placed by hand, whatever strategy there is.
     """
     strategy = placement.strategy
-    if strategy is None or strategy.gpus < 2:
+    if strategy is None:
         return
     analysis = analyse(placement)
     outside = [name for name in strategy.outside if name in analysis.updates.by_variable]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,19 +13,22 @@ from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.rules.towers.aggregated_before_clipped import AggregatedBeforeClipped
 
 STRATEGY = Strategy("MirroredStrategy", [Device.parse(f"/gpu:{i}") for i in (0, 1)])
+TOTAL = host("sum/w", "AddN", "clip/0", "clip/1")
 SHAPES = {f"clip/{i}": (4,) for i in (0, 1)}
 
 
-def clipping(kind: str, *factors: str, **more: Any) -> Placement:
+def clipping(
+    kind: str, *factors: str, clips: Sequence[Op] = (), total: Op = TOTAL, **more: Any
+) -> Placement:
     """Towers of which each changes its gradient by an op that takes some factors too."""
-    clips = [
+    clips = clips or [
         on(i, f"clip/{i}", kind, gradient(i), *(each.format(i) for each in factors))
         for i in (0, 1)
     ]
     norms = [on(i, f"norm/{i}", "Sum", gradient(i)) for i in (0, 1)]
-    total = host("sum/w", "AddN", "clip/0", "clip/1")
+    loop = host("loop", "While")
     fields = {"strategy": STRATEGY, "outputs": SHAPES, **more}
-    return program(*norms, *clips, total, **fields)
+    return program(loop, *norms, *clips, total, **fields)
 
 
 def found(graph: Placement, **parameters: Any) -> list[str]:
@@ -54,6 +58,27 @@ def test_a_gradient_that_each_replica_scales_by_the_same_is_not_clipped() -> Non
 
 def test_gradients_of_single_rows_may_be_clipped() -> None:
     assert found(clipping("Mul", "norm/{}", outputs={"clip/0": (8, 4), "clip/1": (8, 4)})) == []
+
+
+def test_a_product_of_the_backward_pass_is_no_clipping() -> None:
+    products = [
+        on(i, gradient(i), "Mul", *[f"gradients/tower_{i}/loss_grad/Mul"] * 2) for i in (0, 1)
+    ]
+
+    assert found(program(*products, strategy=STRATEGY, outputs={gradient(0): (4,)})) == []
+
+
+def test_gradients_of_parts_may_be_clipped_in_a_loop() -> None:
+    """The sum of the parts is not."""
+    clips = [on(i, f"clip/{i}", "Mul", gradient(i), f"norm/{i}", caller="loop") for i in (0, 1)]
+
+    assert found(clipping("Mul", "norm/{}", clips=clips)) == []
+
+
+def test_what_one_tower_alone_trains_is_not_added_up() -> None:
+    total = host("sum/w", "AddN", "clip/0")
+
+    assert found(clipping("Mul", "norm/{}", total=total)) == []
 
 
 def test_the_sum_may_be_clipped() -> None:

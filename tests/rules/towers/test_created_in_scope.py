@@ -63,6 +63,13 @@ def test_the_host_may_keep_what_one_op_updates() -> None:
     assert found(program(strategy=strategy("w", copies=True))) == []
 
 
+def test_one_update_in_a_replica_races_with_none() -> None:
+    update = on(1, "replica_1/update/w", "AssignSubVariableOp", "w", "sum/w")
+    train = host("train", "NoOp", "^replica_1/update/w")
+
+    assert found(program(update, train, strategy=strategy("w"))) == []
+
+
 def test_towers_by_hand_are_none_of_the_strategy() -> None:
     assert found(program(*each_updates(at="tower_1/"), strategy=strategy("w"))) == []
 
