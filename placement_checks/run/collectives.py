@@ -28,8 +28,10 @@ from placement_checks.core.op_types import (
     JOIN,
     NCCL_REDUCE,
     PASSES_VALUE,
+    TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import producer_of
+from placement_checks.loading.traced.flattening import flatten, renamed
 from placement_checks.util.text import plural
 
 _ADDS = {NCCL_REDUCE: ("reduction", b"sum"), COLLECTIVE_REDUCE: ("merge_op", b"Add")}
@@ -46,6 +48,7 @@ def sums_for_collectives(graph_def: Any, program: str) -> None:
     Raises:
         CannotRun: it has some that cannot be told apart, or that do something else.
     """
+    _take_branches(graph_def)
     for node in _in_bodies(graph_def):
         if node.op in COLLECTIVES:
             raise _cannot(program, node, "stands in a branch, loop or function")
@@ -59,6 +62,34 @@ def sums_for_collectives(graph_def: Any, program: str) -> None:
             times = plural(len(nodes), "time")
             raise _cannot(program, nodes[0], f"waits for {size} devices, and is there {times}")
         graph_def.node.extend(_together(nodes))
+
+
+def _take_branches(graph_def: Any) -> None:
+    """Put in place of branches that join rows the side for unequal numbers, which is always right.
+
+    A strategy so joins the rows of gradients, which are `tf.IndexedSlices`: it pads them where
+    replicas have more or fewer (distribute/cross_device_utils.py, all_reduce_indexed_slices).
+    """
+    library = {function.signature.name: function for function in graph_def.library.function}
+    taken: dict[str, str] = {}
+    sides: set[str] = set()
+    for node in graph_def.node:
+        if node.op in TWO_WAY_BRANCHES:
+            both = [node.attr[side].func.name for side in ("then_branch", "else_branch")]
+            if all(_joins(library[side]) for side in both):
+                taken[node.name] = f"{node.name}/else"
+                sides.add(both[1])
+    if len(taken) < 2:  # a collective of one device is none
+        return
+    for node in graph_def.node:
+        node.name = taken.get(node.name, node.name)
+        node.input[:] = [renamed(source, taken) for source in node.input]
+    flat = flatten(graph_def, sides.__contains__, lambda _: ()).graph_def
+    graph_def.CopyFrom(flat)
+
+
+def _joins(function: Any) -> bool:
+    return any(node.op == COLLECTIVE_GATHER for node in function.node_def)
 
 
 def _in_bodies(graph_def: Any) -> Iterator[Any]:
