@@ -278,7 +278,8 @@ class InitialState:
         values: the first values of variables that no op initialises, by variable.
         tables: the ops that fill lookup tables.
         mirrors: the copies of variables for other replicas, each with the variable.
-        unsynchronised: those of `mirrors` that differ, as each replica changes its own.
+        unsynchronised: variables that replicas change apart, such as a metric's, and that mean
+            something only when they are brought together.
     """
 
     initializers: Mapping[str, str] = field(default_factory=dict)

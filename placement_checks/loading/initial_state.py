@@ -46,7 +46,7 @@ def _initialisers(graph: tf.Graph, holders: Collection[str], key: str) -> dict[s
 def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
     """The copies that a strategy keeps of variables, each with the variable that it copies.
 
-    The second result has those that it aggregates only when they are read.
+    The second result has those, first ones too, that it aggregates only when they are read.
     """
     mirrors: dict[str, str] = {}
     unsynchronised: set[str] = set()
@@ -54,5 +54,5 @@ def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
         first, *others = (name_of(copy.name) for copy in copies(entry))
         mirrors |= dict.fromkeys(others, first)
         if others and entry.synchronization is tf.VariableSynchronization.ON_READ:
-            unsynchronised.update(others)
+            unsynchronised.update([first, *others])
     return mirrors, frozenset(unsynchronised)

@@ -162,7 +162,12 @@ def _numbers(session: ProgramSession, values: Values) -> Values:
 
 
 def _compared(sessions: PairedSessions, values: Values) -> Values:
-    """Those that a step of the reference on parts tells: not statistics of rows."""
+    """Those that the program has as the reference has them: not what replicas change apart.
+
+    A step of the reference on parts does not tell statistics of rows.
+    """
+    apart = sessions.towers.program.built.initial.unsynchronised
+    values = {name: value for name, value in values.items() if name not in apart}
     if not sessions.on_parts:
         return values
     trained = sessions.reference.program.gradient_tensors.gradients

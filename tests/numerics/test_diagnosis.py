@@ -1290,3 +1290,37 @@ def test_float64_is_fitted_as_its_eps_allows() -> None:
 
     assert list(found) == ["a"]
     assert "a multiple of the variable itself" in found["a"].what
+
+
+def test_under_a_strategy_each_replica_must_have_its_part_of_the_mean() -> None:
+    given = problem()
+
+    def found(ratio: float, split: Sequence[tuple[int, ...]]) -> Diagnosis:
+        trial = given.trial(given.times(np.full(12, ratio)), split)
+        return common(trial, strategy="MirroredStrategy")
+
+    own, whole, less = found(2, runs(6, 6)), found(2, ()), found(0.5, runs(6, 6))
+
+    assert own.what == (
+        "MirroredStrategy adds up the gradients of 2 replicas, and each is whole already: the "
+        "loss is the mean over a replica's own rows, or the program adds gradients up itself"
+    )
+    assert own.fix.startswith(
+        "divide by the rows of all replicas: `tf.nn.compute_average_loss(losses, "
+        "global_batch_size=…)`; if a sum is meant"
+    )
+    assert "or over the rows of all, or" in whole.what
+    assert "`strategy.experimental_distribute_dataset`; if a sum" in whole.fix
+    assert less.what == "it is divided by the number of replicas, 2, once too often"
+    assert less.fix.startswith("divide the loss by the rows of all replicas alone, as")
+
+
+def test_under_a_strategy_a_penalty_is_given_in_parts() -> None:
+    given = problem(rows=8)
+    expected = given.of(range(8))
+    found = {**expected, "a": expected["a"] + 0.25 * given.start["a"]}
+
+    cause = explained(given.trial(found, runs(4, 4)), strategy="MirroredStrategy")["a"]
+
+    assert "in each of the 2 replicas perhaps" in cause.what
+    assert cause.fix == ("give each replica its part: `tf.nn.scale_regularization_loss(penalty)`")

@@ -357,9 +357,7 @@ class _Reading:
             if noted.replica and id(noted.of) in first
         }
         unsynchronised = frozenset(
-            name
-            for name in mirrors
-            if self._variables[name].of.synchronization is tf.VariableSynchronization.ON_READ
+            name for name, noted in self._variables.items() if noted.is_brought_together
         )
         values = {
             name: value

@@ -61,6 +61,12 @@ class NotedVariable:
         return self.path or str(named.name).partition(":")[0]
 
     @property
+    def is_brought_together(self) -> bool:
+        """Whether replicas change it apart, and it is brought together when it is read."""
+        whole = self.variable if self.of is None else self.of
+        return whole.synchronization is tf.VariableSynchronization.ON_READ
+
+    @property
     def orders_collectives(self) -> bool:
         """Whether it only orders the sums that a strategy takes on one device."""
         return any(frame.filename.endswith(ORDERS_COLLECTIVES) for frame in self.stack)
