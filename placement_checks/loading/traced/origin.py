@@ -42,6 +42,7 @@ class TracedGraph(Origin):
         self._forward = forward
         self._folder = folder
         self._frames: dict[Any, Sequence[Frame]] = {}
+        self._outputs: dict[Any, Sequence[Tensor]] = {}
 
     def frames(self, op: str, body: BodyOp | None) -> Sequence[Frame]:
         if op in self._stacks:
@@ -62,9 +63,14 @@ class TracedGraph(Origin):
         traced = self._op(op, body)
         if traced is None:
             return ()
-        return [
-            Tensor(output.dtype.base_dtype.name, dims(output.shape)) for output in traced.outputs
-        ]
+        # An op that parts a sum of all gradients has as many outputs as there are, and is asked
+        # for each.
+        if traced not in self._outputs:
+            self._outputs[traced] = [
+                Tensor(output.dtype.base_dtype.name, dims(output.shape))
+                for output in traced.outputs
+            ]
+        return self._outputs[traced]
 
     def forward_op(self, op: str) -> str:
         return self._forward.get(op, "")

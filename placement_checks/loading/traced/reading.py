@@ -172,13 +172,16 @@ class _Reading:
             and not noted.orders_collectives
         }
         names: dict[str, str] = {}
-        bases: dict[str, int] = {}
+        bases: dict[int, str] = {}  # by what the copies are copies of
+        taken_bases: set[str] = set()
         taken = {node.name for node in self._graph_def.node} - self._arguments.keys()
         for noted in self._notes.variables.all():
             if id(noted) in placeholders:
                 owner = id(noted if noted.of is None else noted.of)
-                base = free_name(noted.name, {name for name in bases if bases[name] != owner})
-                bases[base] = owner
+                if owner not in bases:
+                    bases[owner] = free_name(noted.name, taken_bases)
+                    taken_bases.add(bases[owner])
+                base = bases[owner]
                 full = f"{base}/replica_{noted.replica}" if noted.replica else base
                 names[placeholders[id(noted)]] = name = free_name(full, taken)
                 taken.add(name)
