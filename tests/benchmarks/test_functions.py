@@ -47,13 +47,13 @@ def train(layers: int) -> None:
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
-    @tf.function(autograph=False)
     def step(x: tf.Tensor) -> tf.Tensor:
         return strategy.reduce("sum", strategy.run(replica, args=(x,)), axis=None)
 
+    train_step = tf.function(step, autograph=False)
     batches = tf.data.Dataset.from_tensor_slices(tf.ones([16, 8])).batch(8)
     for x in strategy.experimental_distribute_dataset(batches):
-        step(x)
+        train_step(x)
 
 
 @contextmanager
