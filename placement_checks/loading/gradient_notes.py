@@ -36,6 +36,11 @@ class GradientNotes:
         """Whether any gradient was taken."""
         return bool(self._built)
 
+    @property
+    def is_taking(self) -> bool:
+        """Whether gradients are being taken, within which others are taken of a part."""
+        return self._busy
+
     def ops(self, graph_def: Any) -> frozenset[str]:
         """The names of the ops that were built while gradients were taken."""
         return frozenset(

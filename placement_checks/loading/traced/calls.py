@@ -126,7 +126,8 @@ class CallWatch:
             if tf.executing_eagerly():
                 self.eager_gradients += 1
             else:
-                self.in_graph |= is_whole(tf.compat.v1.get_default_graph())
+                graph = tf.compat.v1.get_default_graph()
+                self.in_graph |= is_whole(graph) and not self._notes[graph].is_taking
             return original(*args, **kwargs)
 
         return taken
