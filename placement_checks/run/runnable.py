@@ -115,13 +115,15 @@ def runnable(
         simulated = uses_simulated(most_gpus, devices)
         _on_this_machine(placement, most_gpus, devices)
     _have_values(built)
+    config = session_config(most_gpus, devices)
+    config.allow_soft_placement = placement.soft
     inputs, shared = _inputs(built.step, built.name)
     graph = _on_devices(built, simulated=simulated, whole=cluster is not None)
     return RunnableProgram(
         built=built,
         graph=graph,
         simulated=simulated,
-        config=session_config(most_gpus, devices),
+        config=config,
         inputs=inputs,
         shared=shared,
         gradient_tensors=gradient_tensors_of(placement, graph, built.applied, built.initial),
