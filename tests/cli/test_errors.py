@@ -69,9 +69,9 @@ AGAIN = "; write it again, it may be cut short"
 TARGETS = {
     "nosuch.py:f": "nosuch.py: there is no such file",
     "builder.py:raises": "builder.py: there is no such file; did you mean 'builders.py'?",
-    "builders.py": "builders.py: ended without a training step: 0 sessions and 0 runs, and "
-    "TensorFlow's functions and strategies are not watched yet; give it the arguments with which "
-    "it trains, behind --; or name the function that builds its graph, builders.py:build",
+    "builders.py": "builders.py: ended without a training step: 0 sessions and 0 runs, and no "
+    "tf.function was called; give it the arguments with which it trains, behind --; or name the "
+    "function that builds its graph, builders.py:build",
     "builders.py:build": "builders.py:build: there is no function 'build' in it; "
     "did you mean 'builds'?",
     "builders.py:not_a_function": "builders.py:not_a_function: 'not_a_function' is of type "
@@ -81,7 +81,7 @@ TARGETS = {
     "builders.py:quits": "builders.py:quits: the builder called sys.exit(3); "
     "look at builders.py:16",
     "builders.py:nothing": "builders.py:nothing: the builder built no graph; build ops "
-    "in the default graph or in a tf.Graph() of its own, without eager code",
+    "in the default graph or in a tf.Graph() of its own, or call the function that trains",
     "builders.py:nonsense": "builders.py:nonsense: the builder returned 42, which does not "
     "describe a step; return nothing, the train op, or a mapping such as "
     "{'train_op': …, 'loss': …}",

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -181,7 +182,7 @@ def test_verify_takes_a_log(run: Run, tmp_path: Path) -> None:
     assert "BROKEN       variables-on-host\n" in ran.out
     assert "variable w sits on /device:GPU:0, not on /device:CPU:0\n" in ran.out
     everything = run("verify", log, "--all").out
-    assert "KEPT         no-idle-device        /device:GPU:0 computes with 1 op" in everything
+    assert re.search(r"KEPT +no-idle-device +/device:GPU:0 computes with 1 op", everything)
     assert "with --graph" in everything
 
 
@@ -201,11 +202,9 @@ def test_verify_with_the_graph_joins_both(run: Run, fixtures: Path, tmp_path: Pa
     ran = run("verify", log, "--graph", target, "--gpus", "2")
 
     assert ran.status == 0
-    assert "KEPT         no-fallback" in ran.out
-    assert (
-        "KEPT         variables-shared      10 trainable and 32 global variables with" in ran.out
-    )
-    assert "KEPT         variables-on-host     32 variables" in ran.out
+    assert re.search(r"KEPT +no-fallback\b", ran.out)
+    assert re.search(r"KEPT +variables-shared +10 trainable and 32 global variables", ran.out)
+    assert re.search(r"KEPT +variables-on-host +32 variables", ran.out)
 
 
 def test_a_graph_is_for_logs(run: Run, fixtures: Path) -> None:

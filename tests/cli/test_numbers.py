@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ def test_without_a_batch_function_rows_are_made_up(run: Run) -> None:
     ran = run("verify", SMALL, "--reference", SMALL)
 
     assert ran.status == 0
-    assert "  KEPT         gradients-equal       4 variables, at most " in ran.out
+    assert re.search(r"  KEPT +gradients-equal +4 variables, at most ", ran.out)
 
 
 @pytest.mark.usefixtures("sources")
@@ -131,7 +132,7 @@ def test_a_bad_reference_loses_nothing_of_the_rest(run: Run) -> None:
     assert ran.status == 0  # for one GPU it has one tower
     assert "gradients-equal" in kept
     assert unknown.status == 2
-    assert "KEPT         variables-on-host" in unknown.out
+    assert re.search(r"KEPT +variables-on-host ", unknown.out)
     assert unknown.err == (
         "placement-checks: fixtures/mnist.py:build_sinlge: there is no function 'build_sinlge' in "
         "it; did you mean 'build_single'?\n"

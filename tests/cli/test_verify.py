@@ -30,13 +30,14 @@ def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> Non
         (program,) = json.loads(ran.out)["programs"]
         unchecked = {rule["rule"] for rule in program["rules"] if rule["state"] != "kept"}
         assert unchecked == {
-            *("update-ops-run", "transfer-budget", "shards-balanced", "session-memory")
+            *("update-ops-run", "transfer-budget", "shards-balanced", "session-memory"),
+            *("created-in-scope", "replicas-in-sync"),
         }
         assert (program["machine"], program["placer"]) == (f"gpu*{gpus}", "phantom")
         assert program["devices"] == "simulated"
     else:
         assert f"10 trainable and 32 global variables with 1 tower and with {gpus}" in ran.out
-        assert "\n1 program, rules: 20 kept, 0 broken, 4 not checked.\n" in ran.out
+        assert "\n1 program, rules: 21 kept, 0 broken, 6 not checked.\n" in ran.out
 
 
 def test_the_programs_of_the_configuration_are_verified(
@@ -168,7 +169,7 @@ def test_a_rule_that_could_not_be_checked_counts_where_it_was_asked_for(run: Run
     target = ("verify", "fixtures/mnist.py:build_towers")
     left = (
         "update-ops-run", "shards-balanced", "session-memory", "gradients-equal", "weights-equal",
-        "towers-overlap",
+        "towers-overlap", "created-in-scope", "replicas-in-sync",
     )  # fmt: skip
     without = [option for rule in left for option in ("--without", rule)]
 

@@ -54,7 +54,7 @@ def test_tensorflow_is_not_loaded_to_say_what_is_not_there(call: str, tmp_path: 
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "__init__.py").write_text(NO_TENSORFLOW)
     (tmp_path / "train.py").write_text("def build():\n    pass\n")
-    (tmp_path / "a.log").touch()
+    (tmp_path / "a.log").write_text("a: (Const): /job:localhost/replica:0/task:0/device:CPU:0\n")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe.pb")
     path = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
