@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +19,18 @@ CLUSTER = {"ps": ["ps0:2222"], "worker": ["worker0:2222", "worker1:2223"]}
 RECORDED = {"ps": {0: "ps0:2222"}, "worker": {0: "worker0:2222", 1: "worker1:2223"}}
 
 
-def sockets() -> int:
-    links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
-    return sum(os.path.lexists(link) and "socket" in os.readlink(link) for link in links)
+LISTENS = "0A"  # the state, in /proc/net/tcp
+
+
+def listening() -> int:
+    """How many sockets of this process wait for connections, as that of a server does."""
+    tables = [Path(f"/proc/self/net/{table}") for table in ("tcp", "tcp6")]
+    rows = [
+        row.split() for table in tables if table.exists() for row in table.read_text().splitlines()
+    ]
+    waiting = {f"socket:[{row[9]}]" for row in rows if row[3] == LISTENS}
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return sum(os.path.lexists(link) and os.readlink(link) in waiting for link in links)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +43,7 @@ def sockets() -> int:
     ],
 )
 def test_a_server_is_what_it_was_made_with(make: Callable[..., Any]) -> None:
-    before = sockets()
+    before = listening()
     config = tf1.ConfigProto(log_device_placement=True)
     with servers_recorded() as servers:
         server = make(tf.train.ClusterSpec(CLUSTER), "worker", task_index=1, config=config)
@@ -42,7 +52,7 @@ def test_a_server_is_what_it_was_made_with(make: Callable[..., Any]) -> None:
         assert server.target == "grpc://worker1:2223"
         assert server.server_def.job_name == "worker"
         assert server.server_def.default_session_config.log_device_placement
-        assert sockets() == before
+        assert listening() == before
 
     (recorded,) = servers
     assert recorded == RecordedServer(RECORDED, "worker", 1)
