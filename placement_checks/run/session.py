@@ -16,13 +16,13 @@ import tensorflow as tf
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.loading.traced.gpu_only_ops import is_gpu_only
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.variable_ops import VariableOps
 
 tf1 = tf.compat.v1
 
 Values = Mapping[str, npt.NDArray[Any]]
-_NO_KERNEL = ("No OpKernel was registered", "NHWC", "CUDA", "NCCL", "cuDNN")
 # The lines around the sentence of an error that says what is wrong.
 _AROUND = re.compile(
     r"Graph execution error:|Detected at node |\s+File |Node: |\d+ root error|=+$|\s*$"
@@ -136,7 +136,7 @@ class ProgramSession:
             ) from None
         except (tf.errors.OpError, ValueError, TypeError) as error:
             reason, where = self._explained(error)
-            if self.program.simulated and any(text in reason for text in _NO_KERNEL):
+            if self.program.simulated and is_gpu_only(reason):
                 raise CannotRun(f"{name} cannot run on CPU devices: {reason}{where}") from None
             raise InputError(name, f"running it failed: {reason}{where}") from None
 

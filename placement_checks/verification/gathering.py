@@ -132,8 +132,8 @@ def request(
         gpus = machine.towers
     built = _load(target, gpus)
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
-    if placement.strategy is not None:
-        gpus = placement.strategy.gpus or gpus
+    if placement.strategy is not None and placement.strategy.gpus == 1:
+        gpus = 1  # it is for one, as a reference is
     machine = machine or built.machine or Machine.smallest(_devices(placement), gpus)
     return Request(built, placement, machine)
 

@@ -111,7 +111,7 @@ class CallWatch:
             try:
                 return original(function, tensor_inputs, captured_inputs)
             except tf.errors.OpError as error:
-                if not is_gpu_only(error):
+                if not is_gpu_only(str(error)):
                     raise
                 return zeros_like(function.structured_outputs)
             finally:
