@@ -9,7 +9,7 @@ import tensorflow as tf
 from placement_checks.core.program import InitialState
 from placement_checks.core.variables import Variable
 from placement_checks.loading.graph_reading import name_of
-from placement_checks.loading.graph_strategy import copies
+from placement_checks.loading.graph_strategy import copies, strategy_of_graph
 
 tf1 = tf.compat.v1
 
@@ -48,11 +48,7 @@ def _mirrors(graph: tf.Graph) -> tuple[dict[str, str], frozenset[str]]:
 
     The second result has those, first ones too, that it aggregates only when they are read.
     """
-    mirrors: dict[str, str] = {}
-    unsynchronised: set[str] = set()
-    for entry in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
-        first, *others = (name_of(copy.name) for copy in copies(entry))
-        mirrors |= dict.fromkeys(others, first)
-        if others and entry.synchronization is tf.VariableSynchronization.ON_READ:
-            unsynchronised.update([first, *others])
-    return mirrors, frozenset(unsynchronised)
+    strategy = strategy_of_graph(graph)
+    kept = strategy.copies.items() if strategy is not None else ()
+    mirrors = {name: copy.of for name, copy in kept if copy.replica}
+    return mirrors, frozenset(name for name, copy in kept if not copy.in_sync)
