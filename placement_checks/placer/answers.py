@@ -11,7 +11,7 @@ from tensorflow.core.framework import types_pb2
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Placement
-from placement_checks.loading.tf_internals import definition_of
+from placement_checks.loading.tf_internals.graph_building import definition_of
 
 _RESOURCE: int = types_pb2.DT_RESOURCE
 _FIRST_REF: int = types_pb2.DT_FLOAT_REF

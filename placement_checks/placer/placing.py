@@ -88,7 +88,7 @@ def _placed(asking: Asking, answer: Callable[[], list[str]], kind: Placer) -> Pl
         )
     except PlacerUnavailable as reason:
         return replace(placement, assigned=Missing(str(reason)))
-    placed = _assigned(placement, asking.graph_def, devices)
+    placed = _assigned(placement, devices)
     return placed.knowing(refusals=tuple(refusals), placer=kind)
 
 
@@ -128,7 +128,7 @@ def _on_localhost(device: str) -> str:
     return device if "/job:" in device else str(LOCALHOST) + _HERE.sub("", device)
 
 
-def _assigned(placement: Placement, graph_def: Any, devices: Sequence[str]) -> Placement:
+def _assigned(placement: Placement, devices: Sequence[str]) -> Placement:
     parsed = {device: Device.parse(device) if device else None for device in set(devices)}
     ops = {
         name: Op(name, type, requested, inputs, parsed[device], colocated, caller=caller)
@@ -142,19 +142,18 @@ def _assigned(placement: Placement, graph_def: Any, devices: Sequence[str]) -> P
         for _, requested, assigned in placed.kinds
         if assigned and not assigned.matches(requested)
     }
-    return _with_reasons(placed, graph_def, fell) if fell else placed
+    return _with_reasons(placed, fell) if fell else placed
 
 
 def _with_reasons(
-    placement: Placement, graph_def: Any, fell: Collection[tuple[Device, Device | None]]
+    placement: Placement, fell: Collection[tuple[Device, Device | None]]
 ) -> Placement:
     """With the reasons why ops fell, which are those of some requested and assigned devices."""
     assert placement.machine is not None
     ops = dict(placement.ops)
     fallen = {op.name: op for op in ops.values() if (op.requested, op.assigned) in fell}
-    nodes = {node.name: node for node in graph_def.node if node.name in fallen}
     for name, op in fallen.items():
-        reason = fallback_reason(op, nodes.get(name), placement.machine)
+        reason = fallback_reason(op, placement.details.attributes(name), placement.machine)
         ops[name] = op._replace(
             fallback_reason=reason or BOUND_TO_ANOTHER, fell_with_another=not reason
         )

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from placement_checks.util.fork_server import ForkedProcess, ForkServer
 from placement_checks.util.streams import unnamed_file
 
 _MAX_OUTPUT = 4000  # bytes of what a process printed
@@ -55,6 +56,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         *arguments: str,
         environment: Mapping[str, str],
         is_shown: bool = False,
+        forks: Callable[[Mapping[str, str]], ForkServer | None] = lambda _: None,
     ) -> None:
         """Start it.
 
@@ -63,20 +65,21 @@ class Child(contextlib.AbstractContextManager["Child"]):
             arguments: for it; the id of the parent process follows them.
             environment: variables beside those of this process.
             is_shown: whether what it prints is shown on standard error, and not kept.
+            forks: the server of which it is forked, given all its variables; None for a new
+                interpreter.
         """
-        home = str(Path(__file__).resolve().parents[2])
-        # Without empty parts, which would be the user's folder again.
-        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        path = os.pathsep.join([home, *filter(None, given)])
         self._owner = os.getpid()
         self._errors = unnamed_file()
-        self._process = subprocess.Popen(
+        errors = None if is_shown else self._errors
+        environment = environment_of_ours(environment)
+        forked = _forked(forks(environment), module, arguments, environment, errors)
+        self._process = forked or subprocess.Popen(
             [*_command(module), *arguments, str(self._owner)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=None if is_shown else self._errors,
+            stderr=errors,
             process_group=0,
-            env={**os.environ, "PYTHONPATH": path, **environment},
+            env=environment,
         )
         self.pid = self._process.pid
         self.requests = cast(BinaryIO, self._process.stdin)
@@ -148,6 +151,19 @@ class Child(contextlib.AbstractContextManager["Child"]):
         self.end()
 
 
+def environment_of_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a process of this package.
+
+    Args:
+        environment: those beside this process's own.
+    """
+    home = str(Path(__file__).resolve().parents[2])
+    # Without empty parts, which would be the user's folder again.
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join([home, *filter(None, given)])
+    return {**os.environ, "PYTHONPATH": path, **environment}
+
+
 def ending(code: int) -> str:
     """How a process ended, in words, by its return code as `subprocess` has it."""
     if code < 0:
@@ -191,6 +207,23 @@ def answer_stream() -> BinaryIO:
 def _command(module: str) -> list[str]:
     # -P, and our own folder on the path instead: the user's folder may hold a numpy.py.
     return [sys.executable, "-P", "-m", module]
+
+
+def _forked(
+    server: ForkServer | None,
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    errors: BinaryIO | None,
+) -> ForkedProcess | None:
+    """A process that is forked; None where there is no server, or none that can."""
+    if server is None:
+        return None
+    try:
+        descriptor = 2 if errors is None else errors.fileno()
+        return server.start(module, arguments, environment, descriptor)
+    except OSError:
+        return None
 
 
 def _unexpected_end(code: int) -> str:

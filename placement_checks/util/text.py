@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+_SPAN = 4  # names that are told as the first and the last of them
+
 
 def plural(number: int, noun: str) -> str:
     """``1 finding``, ``2 findings``, ``1,000 findings``."""
@@ -14,6 +16,29 @@ def joined(things: Iterable[object]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *first, last = [str(thing) for thing in things] or [""]
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def spanned(names: Iterable[str]) -> str:
+    """As `joined`, where four names or more that count up are told as ``gpu:1 to gpu:4``."""
+    told: list[str] = []
+    for run in _counting_up(names):
+        told += [f"{run[0]} to {run[-1]}"] if len(run) >= _SPAN else run
+    return joined(told)
+
+
+def _counting_up(names: Iterable[str]) -> list[list[str]]:
+    """The names in runs, in which only the number at the end goes up by one."""
+    runs: list[list[str]] = []
+    expected = None
+    for name in names:
+        stem = name.rstrip("0123456789")
+        number = name[len(stem) :]
+        if name == expected:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+        expected = f"{stem}{int(number) + 1}" if number else None
+    return runs
 
 
 def free_name(name: str, taken: Collection[str]) -> str:

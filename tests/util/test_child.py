@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,26 +16,52 @@ import pytest
 from descriptors import open_files
 
 from placement_checks.util.child import Child, Ended, ending
+from placement_checks.util.fork_server import ForkServer
 
 ROOT = Path(__file__).parents[2]
 # Does what each line that it reads says, and answers with its result.
 OBEDIENT = """
     import os, sys, time
     from placement_checks.util import child
-    child.end_with_parent()
-    replies = child.answer_stream()
-    print("started", flush=True)
-    for line in sys.stdin:
-        replies.write(str(eval(line)).encode() + b"\\n")
-        replies.flush()
+    def main():
+        child.end_with_parent()
+        replies = child.answer_stream()
+        print("started", flush=True)
+        for line in sys.stdin:
+            replies.write(str(eval(line)).encode() + b"\\n")
+            replies.flush()
+    if __name__ == "__main__":
+        main()
+"""
+SERVER = """
+    import sys
+    from placement_checks.util.forks import serve
+    serve(int(sys.argv[1]), int(sys.argv[2]))
 """
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Callable[[], Child]:
+@pytest.fixture(params=["new", "forked"])
+def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Child]]:
+    """Starts a process, by a new interpreter or by a server; all else is the same."""
     (tmp_path / "obedient.py").write_text(textwrap.dedent(OBEDIENT))
+    (tmp_path / "server.py").write_text(textwrap.dedent(SERVER))
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    return lambda: Child("obedient", "argument", environment={"PYTHONPATH": path})
+    environment = {"PYTHONPATH": path}
+    if request.param == "new":
+        yield lambda: Child("obedient", "argument", environment=environment)
+        return
+    with closing_end(ForkServer.of_module("server", {**os.environ, **environment})) as server:
+        yield lambda: Child(
+            "obedient", "argument", environment=environment, forks=lambda _: server
+        )
+
+
+@contextlib.contextmanager
+def closing_end(server: ForkServer) -> Iterator[ForkServer]:
+    try:
+        yield server
+    finally:
+        server.end()
 
 
 @pytest.fixture
@@ -59,7 +86,7 @@ def ask(child: Child, code: str, limit: float = 30.0) -> str:
 
 def test_answers_come_alone_and_arguments_arrive_with_the_owner_behind_them(child: Child) -> None:
     assert ask(child, "print('not this') or 6 * 7") == "42"
-    assert ask(child, "sys.argv[1:]") == str(["argument", str(os.getpid())])
+    assert ask(child, "sys.argv[1:] == ['argument', str(os.getppid())]") == "True"
 
 
 def test_ctrl_c_in_a_terminal_does_not_reach_it(child: Child) -> None:
@@ -180,7 +207,10 @@ def test_a_process_that_was_forked_lets_go_of_it(child: Child) -> None:
 OWNER = """
     import os, time
     from placement_checks.util.child import Child
-    child = Child("obedient", environment={"PYTHONPATH": os.environ["PYTHONPATH"]})
+    from placement_checks.util.fork_server import ForkServer
+    server = ForkServer.of_module("server", os.environ) if FORKS else None
+    path = os.environ["PYTHONPATH"]
+    child = Child("obedient", environment={"PYTHONPATH": path}, forks=lambda _: server)
     child.requests.write(b"1\\n")
     child.requests.flush()
     child.replies.readline()
@@ -191,13 +221,15 @@ OWNER = """
 """
 
 
+@pytest.mark.parametrize("forks", [False, True])
 def test_it_ends_with_its_owner_though_a_process_forked_from_that_holds_its_input_open(
-    tmp_path: Path,
+    tmp_path: Path, forks: bool
 ) -> None:
     (tmp_path / "obedient.py").write_text(textwrap.dedent(OBEDIENT))
+    (tmp_path / "server.py").write_text(textwrap.dedent(SERVER))
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OWNER)],
+        [sys.executable, "-c", f"FORKS = {forks}\n{textwrap.dedent(OWNER)}"],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path},
     ) as owner:

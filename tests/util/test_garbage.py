@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from placement_checks.util.garbage import gc_paused
+from placement_checks.util.garbage import gc_paused, kept_for_good
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -17,3 +17,12 @@ def test_the_collector_rests_and_is_left_as_it_was(enabled: bool) -> None:
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if was_enabled else gc.disable)()
+
+
+def test_what_is_kept_for_good_is_walked_no_more() -> None:
+    with kept_for_good():
+        assert not gc.isenabled()
+        kept = [object()]
+
+    assert gc.isenabled()
+    assert all(each is not kept for each in gc.get_objects())

@@ -12,6 +12,7 @@ from placement_checks.util.text import (
     joined,
     nearest,
     plural,
+    spanned,
 )
 
 
@@ -76,3 +77,26 @@ def test_difflib_is_loaded_for_a_wrong_word_alone() -> None:
     )
 
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ((), ""),
+        ((0,), "/gpu:0"),
+        ((0, 1, 2), "/gpu:0, /gpu:1 and /gpu:2"),
+        ((1, 2, 3, 4), "/gpu:1 to /gpu:4"),
+        ((0, 8, 9, 10, 11), "/gpu:0 and /gpu:8 to /gpu:11"),
+        ((0, 1, 2, 3, 5, 6), "/gpu:0 to /gpu:3, /gpu:5 and /gpu:6"),
+    ],
+)
+def test_names_that_count_up_are_told_by_the_first_and_the_last(
+    numbers: tuple[int, ...], text: str
+) -> None:
+    assert spanned(f"/gpu:{number}" for number in numbers) == text
+
+
+def test_names_that_count_up_have_one_stem() -> None:
+    names = ["a", "/gpu:0", "/cpu:1", "/gpu:2", "/gpu:3", "b"]
+
+    assert spanned(names) == "a, /gpu:0, /cpu:1, /gpu:2, /gpu:3 and b"

@@ -11,16 +11,17 @@ import os
 import pickle
 import site
 import sys
+import tempfile
 from pathlib import Path
 
+from placement_checks.core.cluster_spec import parameter_servers
 from placement_checks.core.errors import as_error
 from placement_checks.loading.start import import_tensorflow
-from placement_checks.loading.watch.answers import VISIBLE_GPUS, Asked, end_with
+from placement_checks.loading.watch.answers import DRIVER, VISIBLE_GPUS, Asked, end_with
 from placement_checks.loading.watch.set_aside import put_back
 from placement_checks.util.child import answer_stream, end_with_parent
 
 _HOME = str(Path(__file__).resolve().parents[3])
-_DRIVER = Path("/dev/nvidiactl")
 
 
 def main() -> None:
@@ -32,6 +33,8 @@ def main() -> None:
     _leave_our_path(asked)
     try:
         import_tensorflow()
+        tempfile.gettempdir()  # tries the folder by a file, which is no file of the program's
+        _draw_other_numbers()
         _show_gpus(asked)
         _stand_in_for_gpus(asked)
         from placement_checks.loading.watch.watched import Watched
@@ -42,12 +45,19 @@ def main() -> None:
     end_with(answer, answers)
 
 
+def _draw_other_numbers() -> None:
+    """Seed anew what was seeded when it was imported, which may be in common with other forks."""
+    import numpy as np
+
+    np.random.seed()
+
+
 def _show_gpus(asked: Asked) -> None:
     """Let ``CUDA_VISIBLE_DEVICES`` name as many GPUs as the program finds, if it was set.
 
     So far it hid those of this machine from TensorFlow, which reads it once.
     """
-    if _DRIVER.exists():
+    if DRIVER.exists():
         import tensorflow as tf
 
         tf.config.list_physical_devices("GPU")
@@ -61,7 +71,7 @@ def _stand_in_for_gpus(asked: Asked) -> None:
     from placement_checks.loading.simulated import ask_for_cpus
 
     if not asked.script.v1:
-        ask_for_cpus(asked.gpus + 1)
+        ask_for_cpus(asked.gpus + 1 + parameter_servers())
 
 
 def _close_stdin() -> None:

@@ -8,14 +8,16 @@ import pickle
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from placement_checks.core.errors import InputError, PlacementError
 from placement_checks.core.script import Script
 from placement_checks.loading.tensorflow_1 import environment as environment_of_version_1
 from placement_checks.loading.watch.answers import VISIBLE_GPUS, Asked
+from placement_checks.loading.watch.forking import fork_server
 from placement_checks.loading.watch.notes import kept_note
 from placement_checks.loading.watch.recorded import RecordedProgram
 from placement_checks.loading.watch.set_aside import put_back
@@ -23,15 +25,19 @@ from placement_checks.util.child import Child, Ended, end_group
 
 _GRACE = 60.0  # seconds beyond the program's limit: importing TensorFlow, and recording the graph
 _CHILD = "placement_checks.loading.watch.child"
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 _HIDDEN = {VISIBLE_GPUS: "-1"}  # so that it takes no memory of real GPUs
 
 
-def watched(script: Script, gpus: int) -> RecordedProgram:
+def watched(
+    script: Script, gpus: int, environment: Mapping[str, str] = NO_VARIABLES
+) -> RecordedProgram:
     """What a program has built when it comes to its first training step.
 
     Args:
         script: the program.
         gpus: how many GPUs it is told that there are.
+        environment: variables that it finds beside those of this process.
 
     Raises:
         InputError: it failed before, never trains, or took too long.
@@ -43,7 +49,7 @@ def watched(script: Script, gpus: int) -> RecordedProgram:
             python_path, names_gpus = os.environ.get("PYTHONPATH"), VISIBLE_GPUS in os.environ
             path = sys.path if script.eager else ()
             asked = Asked(script, gpus, python_path, path, names_gpus, journal)
-            answer = _answer(asked, folder)
+            answer = _answer(asked, folder, environment)
         finally:
             kept = put_back(journal)
     if isinstance(answer, PlacementError):
@@ -52,7 +58,7 @@ def watched(script: Script, gpus: int) -> RecordedProgram:
     return replace(answer, notes=[*answer.notes, *kept_note(kept)])
 
 
-def _answer(asked: Asked, folder: str) -> object:
+def _answer(asked: Asked, folder: str, variables: Mapping[str, str]) -> object:
     """What the process answers, which is ended with all that it has started.
 
     Its temporary files are in ``folder``, as it does not end by itself.
@@ -60,10 +66,11 @@ def _answer(asked: Asked, folder: str) -> object:
     script = asked.script
     environment = {
         **_HIDDEN,
+        **variables,
         "TMPDIR": folder,
         **(environment_of_version_1() if script.v1 else {}),
     }
-    with Child(_CHILD, environment=environment, is_shown=True) as child:
+    with Child(_CHILD, environment=environment, is_shown=True, forks=fork_server) as child:
         # What it has started may hold its side of the pipe when it is gone.
         threading.Thread(target=_end_rest, args=[child], daemon=True).start()
         try:

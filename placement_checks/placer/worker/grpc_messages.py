@@ -48,10 +48,11 @@ def _classes() -> dict[str, Any]:
             )
     pool = descriptor_pool.Default()
     pool.AddSerializedFile(file.SerializeToString())
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in _MESSAGES
-    }
+    # Before protobuf 4.22, which TensorFlow 2.15 takes too, it was a method.
+    class_of = getattr(message_factory, "GetMessageClass", None) or (
+        message_factory.MessageFactory(pool).GetPrototype
+    )
+    return {name: class_of(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES}
 
 
 _made = _classes()
