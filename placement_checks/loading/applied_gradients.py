@@ -12,7 +12,7 @@ import tensorflow as tf
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import AppliedGradient, Gradient
 from placement_checks.loading.own_graphs import is_whole
-from placement_checks.loading.tf_internals import trained_by
+from placement_checks.loading.tf_internals.keras_objects import trained_by
 
 _KERAS = ("keras", "tf_keras")
 

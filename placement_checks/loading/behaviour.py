@@ -13,8 +13,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from placement_checks.loading import tf_internals
 from placement_checks.loading.source_lines import is_users
+from placement_checks.loading.tf_internals import process_state
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Behaviour:
         import tensorflow as tf
 
         return Behaviour(
-            tf_internals.is_v2_behavior(),
-            tf_internals.is_eager_by_default(),
+            process_state.is_v2_behavior(),
+            process_state.is_eager_by_default(),
             isinstance(tf.TensorShape([1])[0], int),
             tf.compat.v1.resource_variables_enabled(),
-            tf_internals.is_tensor_equality(),
-            tf_internals.is_control_flow_v2(),
+            process_state.is_tensor_equality(),
+            process_state.is_control_flow_v2(),
         )
 
     def changed(self) -> str:
@@ -81,14 +81,14 @@ _of_shared: dict[Hashable, Behaviour] = {}
 def _switch(name: str, *, on: bool) -> None:
     import tensorflow as tf
 
-    in_graph, eager = tf_internals.open_graphs() > 0, tf_internals.is_eager()
+    in_graph, eager = process_state.open_graphs() > 0, process_state.is_eager()
     if on and name in ("v2_behavior", "eager_execution"):
         # By hand: its own function refuses as soon as there is a graph.
-        tf_internals.make_eager_by_default()
-        tf_internals.set_eager(True)
+        process_state.make_eager_by_default()
+        process_state.set_eager(True)
     getattr(tf.compat.v1, f"{'enable' if on else 'disable'}_{name}")()
     if in_graph:
-        tf_internals.set_eager(eager)
+        process_state.set_eager(eager)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -110,6 +110,9 @@ class GraphDetails(Details):
     def forward_op(self, op: str) -> str:
         # The name of an op in a body is that of another graph.
         return "" if op in self.bodies else self._origin.forward_op(op)
+
+    def parts_of_keras(self, op: str) -> Collection[str]:
+        return self._origin.parts_of_keras(op, self.bodies.get(op))
 
     @cached_property
     def _nodes(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Frame
 from placement_checks.loading.source_lines import is_users, shown
-from placement_checks.loading.tf_internals import device_scopes
+from placement_checks.loading.tf_internals.graph_building import device_scopes
 
 # How TensorFlow writes what a scope was given: a function, with where it is defined, …
 _FUNCTION = re.compile(r"(?P<name>.+)<(?P<file>.*), (?P<line>\d+)>")

@@ -21,9 +21,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
-from placement_checks.loading import tf_internals
 from placement_checks.loading.nvidia_tools import answering_tools
 from placement_checks.loading.simulated import is_stand_in
+from placement_checks.loading.tf_internals import gpu_counts, patching
 
 _GPU = "GPU"
 _MEMORY = 16 << 30  # bytes of each GPU
@@ -63,9 +63,9 @@ def answering_gpus(gpus: int) -> Iterator[Asked]:
     visible = os.environ.get(_VISIBLE)
     try:
         with (
-            tf_internals.around_context(_of_context(gpus, asked)),
-            tf_internals.around_listed_devices(_local_devices(gpus, asked)),
-            tf_internals.around_session_devices(_session_devices(gpus, asked)),
+            gpu_counts.around_context(_of_context(gpus, asked)),
+            gpu_counts.around_listed_devices(_local_devices(gpus, asked)),
+            gpu_counts.around_session_devices(_session_devices(gpus, asked)),
             answering_tools(gpus, asked.ways),
         ):
             yield asked
@@ -75,7 +75,7 @@ def answering_gpus(gpus: int) -> Iterator[Asked]:
             os.environ[_VISIBLE] = visible
 
 
-def _for_program(answer: tf_internals.Around) -> tf_internals.Around:
+def _for_program(answer: patching.Around) -> patching.Around:
     """Like ``answer``, for the program; others get what the machine has."""
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,17 +94,17 @@ def _is_programs(frame: FrameType | None) -> bool:
     """Whether what asks, some frames further out, is neither TensorFlow nor Keras."""
     while frame is not None:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
-        if module.startswith(tf_internals.STRATEGIES):
-            return function not in tf_internals.CHOOSING_A_REDUCTION
-        is_between = module in tf_internals.ASKED_THROUGH
-        is_between |= (module, function) == tf_internals.NUMBER_OF_GPUS
+        if module.startswith(gpu_counts.STRATEGIES):
+            return function not in gpu_counts.CHOOSING_A_REDUCTION
+        is_between = module in gpu_counts.ASKED_THROUGH
+        is_between |= (module, function) == gpu_counts.NUMBER_OF_GPUS
         if not is_between and module != __name__:
             return module.partition(".")[0] not in _LIBRARIES
         frame = frame.f_back
     return False
 
 
-def _of_context(gpus: int, asked: Asked) -> Mapping[str, tf_internals.Around]:
+def _of_context(gpus: int, asked: Asked) -> Mapping[str, patching.Around]:
     """What takes the place of the methods of the eager context."""
     physical = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", _GPU) for i in range(gpus)]
     logical = [tf.config.LogicalDevice(f"/device:GPU:{i}", _GPU) for i in range(gpus)]
@@ -135,7 +135,7 @@ def _of_context(gpus: int, asked: Asked) -> Mapping[str, tf_internals.Around]:
     return {name: _for_program(answer) for name, answer in methods.items()}
 
 
-def _listing(gpus: list[Any], way: str, asked: Asked) -> tf_internals.Around:
+def _listing(gpus: list[Any], way: str, asked: Asked) -> patching.Around:
     """For a method that lists devices of a type, or all."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[Any]]:
@@ -156,7 +156,7 @@ def _listing(gpus: list[Any], way: str, asked: Asked) -> tf_internals.Around:
     return around
 
 
-def _of_gpus(answer: Callable[..., Any]) -> tf_internals.Around:
+def _of_gpus(answer: Callable[..., Any]) -> patching.Around:
     """For a method whose first argument is a device: what it answers for a GPU."""
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,7 +182,7 @@ def _set_visible(original: Callable[..., Any]) -> Callable[..., None]:
     return set_visible_devices
 
 
-def _local_devices(gpus: int, asked: Asked) -> tf_internals.Around:
+def _local_devices(gpus: int, asked: Asked) -> patching.Around:
     """For the list of local devices, with as many GPUs as a configuration leaves."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[bytes]]:
@@ -210,7 +210,7 @@ def _local_gpu(index: int) -> bytes:
     return bytes(attributes.SerializeToString())
 
 
-def _session_devices(gpus: int, asked: Asked) -> tf_internals.Around:
+def _session_devices(gpus: int, asked: Asked) -> patching.Around:
     """For the devices of a session, those of each of its tasks behind its CPU."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[Any]]:

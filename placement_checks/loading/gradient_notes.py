@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
 from placement_checks.loading.applied_gradients import op_name
 from placement_checks.loading.own_graphs import is_whole
-from placement_checks.loading.tf_internals import around_gradients, patched
+from placement_checks.loading.tf_internals.graph_building import around_gradients
+from placement_checks.loading.tf_internals.patching import patched
 
 
 class GradientNotes:
@@ -29,7 +31,9 @@ class GradientNotes:
         self.taken: defaultdict[str, list[str]] = defaultdict(list)
         self.by_source: list[tuple[Any, str]] = []
         self._built: list[tuple[int, int]] = []
-        self._busy = False  # with gradients of a part, taken within the gradients of the whole
+        # By the threads that take gradients, where what each has built last begins; gradients of
+        # a part are taken within those of the whole.
+        self._began: dict[int, int] = {}
 
     @property
     def has_any(self) -> bool:
@@ -38,8 +42,8 @@ class GradientNotes:
 
     @property
     def is_taking(self) -> bool:
-        """Whether gradients are being taken, within which others are taken of a part."""
-        return self._busy
+        """Whether this thread takes gradients, within which others are taken of a part."""
+        return threading.get_ident() in self._began
 
     def ops(self, graph_def: Any) -> frozenset[str]:
         """The names of the ops that were built while gradients were taken."""
@@ -56,22 +60,43 @@ class GradientNotes:
         self, graph: tf.Graph, targets: Any, sources: Any, take: Callable[[], Any]
     ) -> Any:
         """What ``take`` returns, with notes of what it adds to the graph."""
-        if self._busy:
+        if self.is_taking:
             return take()
-        # A graph's version is the number of its ops.
-        self._busy, start = True, graph.version
+        thread = threading.get_ident()
+        self._began[thread] = graph.version  # the number of its ops
         try:
             gradients = take()
             self._note_taken(graph, sources, gradients)
             return gradients
         finally:
-            self._busy = False
-            self._built.append((start, graph.version))
+            self._built.append((self._began.pop(thread), graph.version))
             self.objectives += [
                 target.name
                 for target in tf.nest.flatten(targets)
                 if getattr(target, "graph", None) is graph
             ]
+
+    @contextlib.contextmanager
+    def waiting(self, graph: tf.Graph) -> Iterator[None]:
+        """While this thread, which takes gradients, waits for others that build in the graph."""
+        thread = threading.get_ident()
+        self._built.append((self._began[thread], graph.version))
+        try:
+            yield
+        finally:
+            self._began[thread] = graph.version
+
+    def noted(self, graph: tf.Graph, build: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, which is called for threads that take gradients and wait for it."""
+
+        def build_backward(*args: Any, **kwargs: Any) -> Any:
+            start = graph.version
+            try:
+                return build(*args, **kwargs)
+            finally:
+                self._built.append((start, graph.version))
+
+        return cast(Callable[..., Any], tf.autograph.experimental.do_not_convert(build_backward))
 
     def _note_taken(self, graph: tf.Graph, sources: Any, gradients: Any) -> None:
         """Note the gradients of a call, as many as its sources; None where there is none."""
@@ -109,5 +134,21 @@ def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
 
         return taken
 
-    with around_gradients(recording), patched(tf.GradientTape, "gradient", of_tape):
+    def of_replica(merge: Callable[..., Any]) -> Callable[..., Any]:
+        # Each replica has a thread. One that brings values of all together within its gradients
+        # waits until the others are there, which build their forward pass meanwhile.
+        def merge_call(self: Any, merge_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+            if graph not in notes or not notes[graph].is_taking:
+                return merge(self, merge_fn, *args, **kwargs)
+            with notes[graph].waiting(graph):
+                return merge(self, notes[graph].noted(graph, merge_fn), *args, **kwargs)
+
+        return merge_call
+
+    with (
+        around_gradients(recording),
+        patched(tf.GradientTape, "gradient", of_tape),
+        patched(tf.distribute.ReplicaContext, "merge_call", of_replica),
+    ):
         yield notes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
-from placement_checks.core.op_types import CONST
+from placement_checks.core.op_types import CONST, PASSES_VALUE
+from placement_checks.core.placement import producer_of
 
 _STRIPPED_ABOVE = 1024  # bytes of a constant
 # Integer and bool constants feed shape functions, which the master runs: those must stay.
@@ -99,3 +101,16 @@ def op_types(graph_def: Any) -> set[str]:
     """The types of its nodes, but for the calls of its own functions."""
     functions = {function.signature.name for function in graph_def.library.function}
     return {node.op for node in all_nodes(graph_def)} - functions
+
+
+def whole_number(source: str, nodes: Mapping[str, Any]) -> int | None:
+    """The value of a constant, also behind ops that pass it on; None for anything else.
+
+    Args:
+        source: the tensor, as an input names it.
+        nodes: those of the graph, by name.
+    """
+    node = nodes[producer_of(source)]
+    while node.op in PASSES_VALUE:
+        node = nodes[producer_of(node.input[0])]
+    return int(tf.make_ndarray(node.attr["value"].tensor)) if node.op == CONST else None

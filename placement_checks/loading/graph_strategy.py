@@ -10,6 +10,7 @@ import tensorflow as tf
 from placement_checks.core.devices import Device
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.loading.simulated import as_requested
+from placement_checks.loading.tf_internals.distribution import name_of_strategy
 
 tf1 = tf.compat.v1
 
@@ -25,7 +26,7 @@ def strategy_of_graph(graph: tf.Graph) -> Strategy | None:
         return None
     strategy = mirrored[0].distribute_strategy
     return Strategy(
-        type(strategy).__name__,
+        name_of_strategy(strategy),
         [Device.parse(as_requested(name)) for name in strategy.extended.worker_devices],
         {name: copy for entry in mirrored for name, copy in _copies(entry)},
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from placement_checks.loading.commands import standing_in
-from placement_checks.loading.tf_internals import patched
+from placement_checks.loading.tf_internals.patching import patched
 
 _LIBRARY = "nvidia-ml"
 _COMMAND = "nvidia-smi"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from placement_checks.core.placement import Details, Frame, Tensor
 from placement_checks.loading.device_scopes import deciding_line
 from placement_checks.loading.shapes import outputs_of
 from placement_checks.loading.source_lines import current_folder, users_frames
-from placement_checks.loading.tf_internals import function_body, original_op
+from placement_checks.loading.tf_internals.graph_building import function_body, original_op
 
 _MAX_IMPORTED_OPS = 200_000  # ops of a file; a million would take 4 GB for their shapes
 
@@ -49,6 +49,10 @@ class Origin:
     def forward_op(self, _op: str) -> str:
         """The op whose gradient a backward op computes; ``""`` where that is not known."""
         return ""
+
+    def parts_of_keras(self, _op: str, _body: BodyOp | None) -> Collection[str]:
+        """The parts of Keras that made the op, of `core.keras_parts`."""
+        return ()
 
 
 class LiveGraph(Origin):
@@ -184,12 +188,14 @@ class Recorded(Origin):
         device_lines: the line that decided which device an op asks for.
         outputs_of: what an op yields.
         forward_ops: for a backward op the one whose gradient it computes.
+        keras_parts: the parts of Keras that made an op, where any did.
     """
 
     frames_of: Mapping[str, Sequence[Frame]] = field(repr=False)
     device_lines: Mapping[str, Frame] = field(repr=False)
     outputs_of: Mapping[str, Sequence[Tensor]] = field(repr=False)
     forward_ops: Mapping[str, str] = field(repr=False)
+    keras_parts: Mapping[str, Collection[str]] = field(default_factory=dict, repr=False)
 
     @staticmethod
     def of(details: Details, ops: Iterable[str]) -> Recorded:
@@ -202,11 +208,13 @@ class Recorded(Origin):
         ops = tuple(ops)
         lines = {op: details.device_line(op) for op in ops}
         forward = {op: details.forward_op(op) for op in ops}
+        keras = {op: once(sorted(details.parts_of_keras(op))) for op in ops}
         return Recorded(
             {op: once(details.frames(op)) for op in ops},
             {op: line for op, line in lines.items() if line is not None},
             {op: once(details.outputs(op)) for op in ops},
             {op: original for op, original in forward.items() if original},
+            {op: parts for op, parts in keras.items() if parts},
         )
 
     def frames(self, op: str, _body: BodyOp | None) -> Sequence[Frame]:
@@ -220,6 +228,9 @@ class Recorded(Origin):
 
     def forward_op(self, op: str) -> str:
         return self.forward_ops.get(op, "")
+
+    def parts_of_keras(self, op: str, _body: BodyOp | None) -> Collection[str]:
+        return self.keras_parts.get(op, ())
 
 
 def dims(shape: tf.TensorShape) -> tuple[int | None, ...] | None:

@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.program import Step
-from placement_checks.loading.tf_internals import close_graph, open_graphs, patched
+from placement_checks.loading.tf_internals.patching import patched
+from placement_checks.loading.tf_internals.process_state import close_graph, open_graphs
 
 
 def is_whole(graph: tf.Graph) -> bool:

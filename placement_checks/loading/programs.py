@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import (
     BuiltProgram,
@@ -24,24 +26,26 @@ from placement_checks.loading.building import build, built_program
 from placement_checks.loading.graph_reading import GraphSource, from_live_graph, requested
 from placement_checks.loading.targets import resolve, script_of_function
 from placement_checks.loading.traced.eager_code import MeansEager
-from placement_checks.loading.watch.process import watched
+from placement_checks.loading.watch.recorded import RecordedProgram
+from placement_checks.loading.watch.workers import watched_workers
 from placement_checks.util.progress import doing
 from placement_checks.util.text import plural
 
 
-def load(target: Target | tf.Graph, gpus: int) -> BuiltProgram:
+def load(target: Target | tf.Graph, gpus: int, machine: Machine | None = None) -> BuiltProgram:
     """Build a program, or read a graph.
 
     Args:
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or any of them
             as the command line names it (``train.py:build_towers``).
         gpus: how many GPUs it is built for.
+        machine: the cluster of which eager code is a task; by default that of TF_CONFIG.
 
     Raises:
         UsageError: it is not a target.
         InputError: it cannot be built or read.
     """
-    return _load(_resolved(target), gpus)
+    return _load(_resolved(target), gpus, machine)
 
 
 def load_reference(target: Target, towers: BuiltProgram) -> BuiltProgram:
@@ -55,10 +59,10 @@ def load_reference(target: Target, towers: BuiltProgram) -> BuiltProgram:
     """
     source = _resolved(target)
     if _is_built_by(towers, source):
-        single = towers if towers.gpus == 1 else towers.for_gpus(1)
+        single = towers.for_gpus(1)
         if single:
             return single
-    return _load(source, 1)
+    return _load(source, 1, Machine.local(1))
 
 
 def _is_built_by(built: BuiltProgram, source: Any) -> bool:
@@ -79,13 +83,13 @@ def _resolved(target: Any) -> Any:
     return Program.of(target)
 
 
-def _load(source: Any, gpus: int) -> BuiltProgram:
+def _load(source: Any, gpus: int, machine: Machine | None = None) -> BuiltProgram:
     if isinstance(source, Path):
         reason = "a saved graph cannot be built for one GPU"
         with doing(f"reading {source}"):
             return _without_program(graph_files.load(source), gpus, Missing(reason))
     if isinstance(source, Program | Script):
-        return _Builds(source).built(gpus)
+        return _Builds(source, machine).built(gpus)
     if isinstance(source, WatchedCode):
         if source.built is None:
             fix = "place it behind the block, where its indentation ends"
@@ -111,13 +115,20 @@ def _without_program(source: GraphSource, gpus: int, reason: Missing) -> BuiltPr
 
 
 class _Builds:
-    """The builds of one program, by the number of GPUs."""
+    """The builds of one program, by the number of GPUs.
 
-    def __init__(self, program: Program | Script) -> None:
+    Args:
+        program: what is built.
+        machine: the cluster of which eager code is a task; None for that of TF_CONFIG.
+    """
+
+    def __init__(self, program: Program | Script, machine: Machine | None) -> None:
         self._program = program
+        self._machine = machine
         self._by_gpus: dict[int, BuiltProgram] = {}
         self._asks = False  # how many GPUs there are
         self._eager: Script | None = None  # the program, where it is to be run eagerly
+        self._alone: _Builds | Missing | None = None  # on one host, where it is of several tasks
 
     def built(self, gpus: int) -> BuiltProgram:
         """The program for so many GPUs, built on first use."""
@@ -142,26 +153,24 @@ class _Builds:
         return self._watched(self._eager, gpus)
 
     def _watched(self, script: Script, gpus: int) -> BuiltProgram:
-        recorded = watched(script, gpus)
+        recorded = watched_workers(script, gpus, self._machine)
         self._asks |= recorded.asked_for_gpus
-        source = recorded.source(self._program.name)
-        return BuiltProgram(
-            program=self._program,
-            gpus=gpus,
-            requested=replace(requested(source), soft=recorded.soft),
-            step=recorded.step,
-            graph_def=source.graph_def,
-            graph=None,
-            initial=recorded.initial,
-            applied=recorded.applied,
-            for_gpus=self._for_gpus,
-            fed=recorded.fed,
-            turns=recorded.turns,
-            notes=recorded.notes,
-            machine=recorded.machine(gpus),
-        )
+        if recorded.is_worker:
+            self._alone = self._on_one_host(recorded)
+        return recorded_program(self._program, gpus, recorded, self._for_gpus)
+
+    def _on_one_host(self, recorded: RecordedProgram) -> _Builds | Missing:
+        """The builds of a program that finds no cluster."""
+        if recorded.on_one_host is None:
+            return Missing("a coordinator is built for its parameter servers alone")
+        alone = _Builds(self._program, Machine.local())
+        alone._eager, alone._asks = self._eager, self._asks
+        return alone
 
     def _for_gpus(self, gpus: int) -> BuiltProgram | Missing:
+        if self._alone is not None:  # the workers together are not built for one GPU
+            alone = self._alone
+            return alone if isinstance(alone, Missing) else alone._for_gpus(gpus)
         reason = _is_told_no_number(self._program)
         if reason is not None and not self._asks:
             return reason
@@ -175,6 +184,35 @@ class _Builds:
         if same and isinstance(self._program, Script):
             return _is_the_same(self._program, gpus)
         return built
+
+
+def recorded_program(
+    program: Program | Script,
+    gpus: int,
+    recorded: RecordedProgram,
+    for_gpus: Callable[[int], BuiltProgram | Missing],
+) -> BuiltProgram:
+    """The built program of what another process has built."""
+    source = recorded.source(program.name)
+    folded = recorded.on_one_host
+    return BuiltProgram(
+        program=program,
+        gpus=gpus,
+        requested=replace(requested(source), soft=recorded.soft),
+        step=recorded.step,
+        graph_def=source.graph_def,
+        graph=None,
+        initial=recorded.initial,
+        applied=recorded.applied,
+        for_gpus=for_gpus,
+        fed=recorded.fed,
+        turns=recorded.turns,
+        notes=recorded.notes,
+        machine=recorded.machine(gpus),
+        on_one_host=None
+        if folded is None or folded.strategy is None
+        else recorded_program(program, len(folded.strategy.replicas), folded, for_gpus),
+    )
 
 
 def _run_eagerly(program: Program | Script, error: MeansEager) -> Script:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from placement_checks.core.pipelines import pipeline_outputs
 from placement_checks.loading.origins import dims
-from placement_checks.loading.tf_internals import options_buffer
+from placement_checks.loading.tf_internals.sessions_run import options_buffer
 
 tf1 = tf.compat.v1
 

@@ -33,8 +33,8 @@ from placement_checks.loading.session_runs import (
     soft,
 )
 from placement_checks.loading.source_lines import users_frames
-from placement_checks.loading.tf_internals import (
-    Around,
+from placement_checks.loading.tf_internals.patching import Around
+from placement_checks.loading.tf_internals.sessions_run import (
     around_other_runs,
     around_runs,
     around_sessions,

@@ -1,28 +1,45 @@
-"""Loads TensorFlow itself, without its noise."""
+"""Loads TensorFlow itself, without its noise; says what to do where it is not installed."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 
 from placement_checks.core.errors import InputError
+from placement_checks.util.garbage import kept_for_good
 from placement_checks.util.progress import doing
 from placement_checks.util.streams import quiet_stderr
 
+INSTALL = (
+    "pip install 'placement_checks[tensorflow]', or the build of TensorFlow that you use, such as "
+    "a nightly"
+)
+
+
+def check_installed() -> None:
+    """Check that TensorFlow is installed, without loading it.
+
+    Raises:
+        InputError: it is not.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        raise InputError("tensorflow", "is not installed, and this needs it", INSTALL)
+
 
 def import_tensorflow() -> None:
-    """Load TensorFlow.
+    """Load TensorFlow, unless it is loaded.
 
     Raises:
         InputError: it is not installed, or does not load.
     """
+    check_installed()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if sys.modules.get("tensorflow") is not None:
+        return
     try:
-        with doing("importing TensorFlow"), quiet_stderr():
+        with doing("importing TensorFlow"), quiet_stderr(), kept_for_good():
             import tensorflow  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise InputError(
-            "tensorflow", f"cannot be imported: {error}", "pip install 'tensorflow>=2.15'"
-        ) from None
     except Exception as error:  # whatever stands in its way, such as a TMPDIR that is read-only
         raise InputError(
             "tensorflow",

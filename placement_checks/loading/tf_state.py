@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from placement_checks.loading import tf_internals
 from placement_checks.loading.behaviour import Behaviour
+from placement_checks.loading.tf_internals import process_state
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class State:
     def now() -> State:
         """The state of this process and thread."""
         return State(
-            tf_internals.open_graphs(),
+            process_state.open_graphs(),
             Behaviour.now(),
             tf.executing_eagerly(),
             _is_empty(),
-            tf_internals.global_seed(),
+            process_state.global_seed(),
             tf.config.get_soft_device_placement(),
         )
 
@@ -49,27 +49,27 @@ class State:
         Sound code sets a seed and soft placement too, so these are restored without a word, and so
         is a global default graph that was empty before.
         """
-        left = tf_internals.open_graphs() - self.depth
+        left = process_state.open_graphs() - self.depth
         if left > 0:
             for _ in range(left):
-                tf_internals.close_graph()
+                process_state.close_graph()
             yield "never closed an as_default() or InteractiveSession"
         if call := self.behaviour.changed():
             self.behaviour.restore()
             yield f"called {call}"
         if tf.executing_eagerly() != self.eager:
-            tf_internals.set_eager(self.eager)
+            process_state.set_eager(self.eager)
             if left <= 0:
                 yield f"turned eager execution {'off' if self.eager else 'on'}"
         if self.empty and self.depth == 0 and not _is_empty():
             tf.compat.v1.reset_default_graph()
-        if tf_internals.global_seed() != self.seed:
-            tf_internals.set_global_seed(self.seed)
+        if process_state.global_seed() != self.seed:
+            process_state.set_global_seed(self.seed)
         if tf.config.get_soft_device_placement() != self.soft:
             tf.config.set_soft_device_placement(self.soft)
 
 
 def _is_empty() -> bool:
     """Whether the global default graph holds no ops."""
-    graph = tf_internals.global_graph()
+    graph = process_state.global_graph()
     return graph is None or not graph.get_operations()

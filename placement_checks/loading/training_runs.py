@@ -18,7 +18,7 @@ from placement_checks.core.op_types import (
 from placement_checks.loading.applied_gradients import op_name
 from placement_checks.loading.gradient_notes import GradientNotes
 from placement_checks.loading.graph_strategy import copies
-from placement_checks.loading.tf_internals import function_body
+from placement_checks.loading.tf_internals.graph_building import function_body
 
 tf1 = tf.compat.v1
 

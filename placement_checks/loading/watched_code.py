@@ -11,12 +11,12 @@ from placement_checks.core.gpus import checked_gpus
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Program, Step, WatchedCode
 from placement_checks.loading.building import (
-    Built,
     built_program,
     in_new_graph,
     noting_eager_code,
     parse_flags,
 )
+from placement_checks.loading.noted import Built
 from placement_checks.loading.sessions import Stopped
 from placement_checks.loading.simulated import ask_for_cpus
 from placement_checks.loading.source_lines import users_frames
@@ -80,7 +80,14 @@ def _watching_eagerly(program: Program, gpus: int) -> Iterator[list[Built]]:
             yield found
         if not building.has_step:
             raise no_traced_step(program.name, building.calls)
-        found.append(building.trained())
+        built = building.trained()
+        if built.worker is not None:
+            raise InputError(
+                program.name,
+                f"is one of several tasks, {built.worker.name}, and a block is that task alone",
+                'place the function that trains: place(train.main, machine="worker*2: gpu*2")',
+            )
+        found.append(built)
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
-from placement_checks.loading import tf_internals
 from placement_checks.loading.gpu_count import Asked, answering_gpus
+from placement_checks.loading.tf_internals import gpu_counts
 
 tf1 = tf.compat.v1
 CONFIGS = {
@@ -178,8 +178,8 @@ def test_the_gpus_of_the_machine_are_not_added() -> None:
         ]
 
     with (
-        tf_internals.around_listed_devices(four_gpus),
-        tf_internals.around_context({"list_physical_devices": one_gpu}),
+        gpu_counts.around_listed_devices(four_gpus),
+        gpu_counts.around_context({"list_physical_devices": one_gpu}),
         answering_gpus(2),
     ):
         assert len(device_lib.list_local_devices()) == 2

@@ -87,6 +87,20 @@ def test_strict_placement_is_refused_op_by_op_and_then_softened() -> None:
     assert not placement.ops["root"].fallback_reason
 
 
+def test_an_op_in_a_body_fell_for_a_reason_of_its_own() -> None:
+    def build() -> None:
+        ids = tf1.placeholder(tf.int64, [None], name="ids")
+        with tf.device("/gpu:0"):
+            tf.cond(tf.size(ids) > 3, lambda: tf.pad(ids, [[0, 1]], name="padded"), lambda: ids)
+
+    ops = place(build, soft=True).placement.ops
+    [fallen] = [op for op in ops.values() if op.type == "Pad"]
+
+    assert fallen.caller
+    assert fallen.fallback_reason == "the GPU kernel of Pad does not take int64"
+    assert not fallen.fell_with_another
+
+
 def test_what_cannot_be_placed_even_softly_is_reported_as_unplaced() -> None:
     def build() -> None:
         with tf.device("/job:localhost/replica:1/task:0"):

@@ -16,8 +16,9 @@ from placement_checks import Missing, place, watch
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.program import Program
 from placement_checks.loading import session_runs, sessions
-from placement_checks.loading.building import Built, build
-from placement_checks.loading.tf_internals import around_runs
+from placement_checks.loading.building import build
+from placement_checks.loading.noted import Built
+from placement_checks.loading.tf_internals.sessions_run import around_runs
 
 tf1 = tf.compat.v1
 

@@ -9,7 +9,6 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-from placement_checks.loading import tf_internals
 from placement_checks.loading.tensorflow_1 import slim
 from placement_checks.loading.tensorflow_1.contrib_places import (
     FOLDERS,
@@ -22,6 +21,7 @@ from placement_checks.loading.tensorflow_1.contrib_places import (
 from placement_checks.loading.tensorflow_1.names import attribute_of
 from placement_checks.loading.tensorflow_1.on_demand import OnDemand
 from placement_checks.loading.tensorflow_1.used import NotInstalled, Used
+from placement_checks.loading.tf_internals import tensorflow_1_modules
 from placement_checks.util.modules import module_or_none
 
 Path = tuple[str, ...]
@@ -127,7 +127,7 @@ class Contrib:
                 yield module
         yield from slim.modules_named(own, package)
         for folder in MOVED_TO:
-            module = tf_internals.internal_module(f"{folder}.{own}")
+            module = tensorflow_1_modules.internal_module(f"{folder}.{own}")
             if module is not None:
                 yield module
 
@@ -135,7 +135,7 @@ class Contrib:
         """What a place of `contrib_places` is; None where this TensorFlow does not have it."""
         first, *rest = place.split(".")
         if first == "python":
-            return tf_internals.internal_module(".".join(rest))
+            return tensorflow_1_modules.internal_module(".".join(rest))
         if first == "tf":
             with contextlib.suppress(AttributeError):
                 return attribute_of(self._whole, rest)

@@ -13,9 +13,9 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from placement_checks.loading import tf_internals
 from placement_checks.loading.tensorflow_1.on_demand import alias
 from placement_checks.loading.tensorflow_1.used import NotInstalled
+from placement_checks.loading.tf_internals import patching, tensorflow_1_modules
 from placement_checks.util.modules import module_or_none
 
 _PACKAGE = "tf_keras"
@@ -55,7 +55,7 @@ def of_keras_2(v1: Any) -> Iterator[None]:
                 (v1, "layers", layers),
                 (v1.nn, "rnn_cell", cells),
             ):
-                stack.enter_context(tf_internals.patched(owner, name, _instead(name, module)))
+                stack.enter_context(patching.patched(owner, name, _instead(name, module)))
         yield
 
 
@@ -70,16 +70,16 @@ def keras() -> ModuleType:
 
 def layers() -> ModuleType:
     """`tf.layers`."""
-    return tf_internals.legacy_layers(_keras_for("tf.layers"))
+    return tensorflow_1_modules.legacy_layers(_keras_for("tf.layers"))
 
 
 def cells() -> ModuleType:
     """`tf.nn.rnn_cell`."""
-    return tf_internals.legacy_cells(_keras_for("tf.nn.rnn_cell"))
+    return tensorflow_1_modules.legacy_cells(_keras_for("tf.nn.rnn_cell"))
 
 
 def _keras_for(name: str) -> ModuleType:
     package = "keras" if comes_with_keras_2() else _PACKAGE
     if module_or_none(package) is None:
         raise NotInstalled(name, package)
-    return tf_internals.legacy_keras(package)
+    return tensorflow_1_modules.legacy_keras(package)

@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from placement_checks.loading import tf_internals
 from placement_checks.loading.tensorflow_1 import keras_2
 from placement_checks.loading.tensorflow_1.names import added, attribute_of
 from placement_checks.loading.tensorflow_1.on_demand import alias
+from placement_checks.loading.tf_internals import tensorflow_1_modules
 
 # By module below tensorflow.python: what `tf.compat.v1` has by the same name, or by another one.
 MOVED = {
@@ -57,8 +57,10 @@ def moved_names(v1: Any) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for path, names in MOVED.items():
             values = {name: attribute_of(v1, _NOW.get(name, name).split(".")) for name in names}
-            stack.enter_context(added(tf_internals.internal_module(path), values))
-        stack.enter_context(tf_internals.around_normalization_layers(_normalization_layers))
+            stack.enter_context(added(tensorflow_1_modules.internal_module(path), values))
+        stack.enter_context(
+            tensorflow_1_modules.around_normalization_layers(_normalization_layers)
+        )
         yield
 
 

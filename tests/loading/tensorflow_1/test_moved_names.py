@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from placement_checks.loading import tf_internals
 from placement_checks.loading.tensorflow_1 import moved_names
+from placement_checks.loading.tf_internals import tensorflow_1_modules
 
 Run = Callable[[str], dict[str, Any]]
 tf1 = tf.compat.v1
@@ -56,7 +56,7 @@ def test_batch_normalisation_as_a_layer(run: Run) -> None:
 
 @pytest.mark.parametrize("module", moved_names.MOVED)
 def test_each_module_is_there_and_has_them_only_in_the_block(module: str) -> None:
-    owner = tf_internals.internal_module(module)
+    owner = tensorflow_1_modules.internal_module(module)
     before = {*vars(owner)}
 
     with moved_names.moved_names(tf1):

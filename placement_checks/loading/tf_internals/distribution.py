@@ -1,0 +1,95 @@
+"""Strategies, their variables and their sums."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from placement_checks.loading.tf_internals.patching import (
+    Around,
+    Patched,
+    existing,
+    existing_in,
+    existing_module,
+    patched,
+)
+
+# Here TensorFlow makes the variables that order the sums of a strategy on each device.
+ORDERS_COLLECTIVES = "distribute/cross_device_utils.py"
+# Here it joins gradients to one vector, and cuts their sum up again where they were joined.
+PACKS_GRADIENTS = ("distribute/cross_device_ops.py", ORDERS_COLLECTIVES)
+_CALLED = {"CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy"}
+
+
+def around_collective_keys(around: Around) -> Patched:
+    """Patch the constructor of what numbers the groups of devices of a strategy."""
+    owner = existing_in("tensorflow.python.distribute.cross_device_utils", "CollectiveKeys")
+    return patched(owner, "__init__", around)
+
+
+@contextlib.contextmanager
+def around_distributed_variables(around: Around) -> Iterator[None]:
+    """Patch the constructors of variables that a strategy makes of others."""
+    mirrored = existing_in("tensorflow.python.distribute.values", "DistributedVariable")
+    with patched(mirrored, "__init__", around), patched(_central_variable(), "__init__", around):
+        yield
+
+
+def parts_of(variable: Any) -> Sequence[Any]:
+    """The variables that one of a strategy is made of, in the order of replicas; else itself."""
+    if isinstance(
+        variable, existing_in("tensorflow.python.distribute.values", "DistributedValues")
+    ):
+        return cast(Sequence[Any], variable.values)
+    is_central = isinstance(variable, _central_variable())
+    return (existing(variable, "_v") if is_central else variable,)
+
+
+def specs_of_replicas(spec: Any) -> Sequence[Any]:
+    """The specs of each replica in that of a value which has one for each; else empty."""
+    return getattr(spec, "_value_specs", ())
+
+
+def strategy_around(variable: Any) -> Any:
+    """The strategy in whose scope a variable was made; None outside of one."""
+    return getattr(variable, "_distribute_strategy", None)
+
+
+@contextlib.contextmanager
+def around_reductions(several: Around, one: Around, in_replica: Around) -> Iterator[None]:
+    """Patch what adds up the values of replicas.
+
+    That is ``batch_reduce_to`` and ``reduce_to`` for all of them, and ``all_reduce`` in each.
+    """
+    library = "tensorflow.python.distribute.distribute_lib"
+    extended = existing_in(library, "StrategyExtendedV2")
+    with (
+        patched(extended, "batch_reduce_to", several),
+        patched(extended, "reduce_to", one),
+        patched(existing_in(library, "ReplicaContext"), "all_reduce", in_replica),
+    ):
+        yield
+
+
+def around_strategies(around: Around) -> Patched:
+    """Patch the constructor of strategies, of every kind."""
+    library = "tensorflow.python.distribute.distribute_lib"
+    return patched(existing_in(library, "StrategyBase"), "__init__", around)
+
+
+def name_of_strategy(strategy: Any) -> str:
+    """What programs call its class, and TensorFlow another name."""
+    name = type(strategy).__name__.removesuffix("V1").removesuffix("V2")
+    return _CALLED.get(name, name)
+
+
+def is_default_strategy(strategy: Any) -> bool:
+    """Whether it is the one that TensorFlow has where a program makes none."""
+    library = existing_module("tensorflow.python.distribute.distribute_lib")
+    kinds = ("_DefaultDistributionStrategy", "_DefaultDistributionStrategyV1")
+    return isinstance(strategy, tuple(existing(library, kind) for kind in kinds))
+
+
+def _central_variable() -> Any:
+    return existing_in("tensorflow.python.distribute.ps_values", "AggregatingVariable")

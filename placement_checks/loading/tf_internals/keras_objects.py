@@ -1,0 +1,80 @@
+"""Keras's variables, optimisers and names."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any, cast
+
+from placement_checks.core.keras_parts import (
+    CLIPPING,
+    FIT,
+    NORMALISING,
+    STEPPING,
+    TRAIN_ON_BATCH,
+)
+from placement_checks.loading.tf_internals.patching import (
+    Around,
+    Patched,
+    existing,
+    existing_module,
+    patched,
+)
+from placement_checks.util.modules import module_or_none
+
+# The parts of Keras by the ends of their files, and the function; any where none is named.
+_PARTS = (
+    (("tensorflow/trainer.py", "engine/training.py"), "fit", FIT),
+    (("tensorflow/trainer.py", "engine/training.py"), "train_on_batch", TRAIN_ON_BATCH),
+    (("tensorflow/trainer.py", "engine/training.py"), "", STEPPING),
+    (("normalization/batch_normalization.py",), "", NORMALISING),
+    (("optimizers/base_optimizer.py", "optimizers/optimizer.py"), "_clip_gradients", CLIPPING),
+)
+
+
+def is_of_keras(frame: Any) -> bool:
+    """Whether a frame of a traceback is in Keras."""
+    return "keras/src/" in frame.filename
+
+
+def parts_of_keras(stack: Iterable[Any]) -> frozenset[str]:
+    """The parts of Keras that a traceback leads through: those of `core.keras_parts`."""
+    frames = list(filter(is_of_keras, stack))
+    return frozenset(
+        part
+        for files, function, part in _PARTS
+        if any(frame.filename.endswith(files) and function in ("", frame.name) for frame in frames)
+    )
+
+
+def names_of_keras() -> MutableMapping[str, int] | None:
+    """Keras 3's counter of names, by prefix; None where Keras is not loaded.
+
+    Also None for Keras 2, which keeps one for each graph.
+    """
+    if getattr(sys.modules.get("keras"), "__version__", "2.").startswith("2."):
+        return None
+    state = existing_module("keras.src.backend.common.global_state")
+    attribute = existing(state, "get_global_attribute")
+    names = attribute("object_name_uids", defaultdict(int), set_to_default=True)
+    return cast(MutableMapping[str, int], names)
+
+
+def trained_by(optimizer: Any) -> Sequence[Any]:
+    """The variables that an optimiser of Keras 3 was built for, in the order of gradients."""
+    return cast(Sequence[Any], existing(optimizer, "_trainable_variables"))
+
+
+def variable_of(variable: Any) -> Any:
+    """The variable of TensorFlow in one of Keras 3; others as they are."""
+    return variable._value if hasattr(variable, "path") else variable
+
+
+def around_keras_variables(around: Around) -> Patched:
+    """Patch what gives a variable of Keras 3 the one of TensorFlow; nothing where it is absent."""
+    module = module_or_none("keras.src.backend.tensorflow.core")
+    if module is None:
+        return contextlib.nullcontext()
+    return patched(existing(module, "Variable"), "_initialize", around)
