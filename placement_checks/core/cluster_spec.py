@@ -17,6 +17,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.util.text import joined, nearest
 
 TF_CONFIG = "TF_CONFIG"
+NO_CLUSTER = {TF_CONFIG: "{}"}  # the environment of a process that is alone
 _FIX = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -64,20 +65,66 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
     Raises:
         InputError: it is not set, is not such JSON, or names a task that its cluster lacks.
     """
-    text = os.environ.get(TF_CONFIG)
-    if not text:
+    if not os.environ.get(TF_CONFIG):
         raise InputError(TF_CONFIG, "is not set", "export it, or write the machine out")
-    try:
-        described = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(TF_CONFIG, f"is not JSON: {error}") from None
-    if not isinstance(described, Mapping) or not described.get("cluster"):
+    described = _described()
+    if not described.get("cluster"):
         raise InputError(TF_CONFIG, "describes no cluster", f'its "cluster" is missing; {_FIX}')
     cluster = addresses(described["cluster"], TF_CONFIG)
     own = described.get("task")
     if not isinstance(own, Mapping) or own.get("type") in (None, "evaluator"):
         return cluster, None  # an evaluator is part of no cluster
     return cluster, _own(str(own["type"]), own.get("index", 0), cluster)
+
+
+def check_environment() -> None:
+    """Check what ``TF_CONFIG`` says to a process that is a task of a cluster.
+
+    Nothing need be said where there is no cluster.
+
+    Raises:
+        InputError: it is no such JSON, or does not say which task of its cluster this is.
+    """
+    if not (described := _described()).get("cluster"):
+        return
+    _, own = from_environment()
+    task = described.get("task")
+    if own is None and not (isinstance(task, Mapping) and task.get("type")):
+        raise InputError(
+            TF_CONFIG,
+            "has a cluster, and does not say which of its tasks this process is",
+            'add "task": {"type": "worker", "index": 0} beside "cluster"',
+        )
+
+
+def parameter_servers() -> int:
+    """How many tasks the job ps of ``TF_CONFIG`` has; none where it is malformed."""
+    try:
+        cluster, _ = from_environment()
+    except InputError:
+        return 0
+    return len(cluster.get("ps", ()))
+
+
+def environment_of(cluster: Addresses, job: str, task: int) -> dict[str, str]:
+    """The environment of a task: ``TF_CONFIG``."""
+    spec = {name: [tasks[index] for index in sorted(tasks)] for name, tasks in cluster.items()}
+    return {TF_CONFIG: json.dumps({"cluster": spec, "task": {"type": job, "index": task}})}
+
+
+def _described() -> Mapping[str, Any]:
+    """What ``TF_CONFIG`` holds; nothing where it is not set.
+
+    Raises:
+        InputError: it is no JSON, or none of a mapping.
+    """
+    try:
+        described = json.loads(os.environ.get(TF_CONFIG) or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InputError(TF_CONFIG, f"is not JSON: {error}") from None
+    if not isinstance(described, Mapping):
+        raise InputError(TF_CONFIG, "describes no cluster", f'its "cluster" is missing; {_FIX}')
+    return described
 
 
 def tasks_text(indices: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 from placement_checks.core.script import Script
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+DRIVER = Path("/dev/nvidiactl")  # there where NVIDIA's driver is loaded
 
 
 class Asked(NamedTuple):

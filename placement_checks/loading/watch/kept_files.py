@@ -23,7 +23,8 @@ import tensorflow as tf
 
 from placement_checks.core.errors import InputError
 from placement_checks.loading.commands import standing_in
-from placement_checks.loading.tf_internals import around_files, patched
+from placement_checks.loading.tf_internals.files_and_servers import around_files
+from placement_checks.loading.tf_internals.patching import patched
 from placement_checks.loading.watch import rm
 from placement_checks.loading.watch.set_aside import Journal, is_folder, place_of, put_back
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from placement_checks.core.op_types import REF_VARIABLES
-from placement_checks.loading.building import Building
+from placement_checks.loading.noted import Building
 from placement_checks.loading.sessions import Watch
 from placement_checks.loading.source_lines import shown
 from placement_checks.loading.tensorflow_1 import Used

@@ -11,11 +11,11 @@ from tensorflow.core.framework import graph_pb2
 from placement_checks.core.machines import Machine
 from placement_checks.core.placement import StepOps
 from placement_checks.core.program import AppliedGradient, InitialState, Step
+from placement_checks.core.recorded_server import RecordedServer
 from placement_checks.core.strategies import Strategy
-from placement_checks.loading.building import Built
 from placement_checks.loading.graph_reading import GraphSource
+from placement_checks.loading.noted import Built
 from placement_checks.loading.origins import Recorded
-from placement_checks.loading.watch.servers import RecordedServer
 from placement_checks.util.garbage import gc_paused
 
 
@@ -39,6 +39,9 @@ class RecordedProgram:
         soft: whether it may be placed softly.
         asked_for_gpus: whether it asked how many GPUs there are.
         server: the server of a cluster that it made; None where it made none.
+        is_worker: whether its strategy is one over several such tasks.
+        on_one_host: the same on one host that has the GPUs of all these tasks, where numbers are
+            compared; None for a program of one task.
     """
 
     graph_def: bytes
@@ -56,6 +59,8 @@ class RecordedProgram:
     soft: bool
     asked_for_gpus: bool
     server: RecordedServer | None
+    is_worker: bool = False
+    on_one_host: RecordedProgram | None = None
 
     @staticmethod
     @gc_paused()
@@ -77,7 +82,8 @@ class RecordedProgram:
             notes,
             placement.soft,
             built.asked_for_gpus,
-            server,
+            built.worker or server,
+            built.worker is not None,
         )
 
     @property

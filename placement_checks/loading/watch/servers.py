@@ -9,46 +9,16 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from placement_checks.core.cluster_spec import Addresses, addresses, tasks_text
 from placement_checks.core.errors import InputError
-from placement_checks.loading.tf_internals import Around, around_servers, forget_server, patched
+from placement_checks.core.recorded_server import RecordedServer
+from placement_checks.loading.tf_internals.files_and_servers import around_servers, forget_server
+from placement_checks.loading.tf_internals.patching import Around, patched
 
 _TRAINING = ("worker", "chief", "master")  # jobs whose tasks take training steps
-
-
-@dataclass(frozen=True)
-class RecordedServer:
-    """What a server was made with.
-
-    Attributes:
-        cluster: the address of every task, by job and index.
-        job: of the program itself.
-        task: its index in the job.
-    """
-
-    cluster: Addresses
-    job: str
-    task: int
-
-    @property
-    def name(self) -> str:
-        """Such as ``/job:worker/task:0``."""
-        return f"/job:{self.job}/task:{self.task}"
-
-    @property
-    def target(self) -> str:
-        """What a session is given to connect to it."""
-        return f"grpc://{self.cluster[self.job][self.task]}"
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is no other task, as with ``create_local_server``."""
-        return sum(map(len, self.cluster.values())) == 1
 
 
 @contextlib.contextmanager
@@ -96,17 +66,8 @@ def _instead(function: Callable[..., Any]) -> Around:
 
 
 def _recorded(definition: Any) -> RecordedServer:
-    cluster = addresses(tf.train.ClusterSpec(definition.cluster), "the cluster of the server")
-    server = RecordedServer(cluster, definition.job_name, definition.task_index)
-    tasks = cluster.get(server.job)
-    if tasks is None or server.task not in tasks:
-        has = f"the job {server.job} has {tasks_text(sorted(tasks))}" if tasks else _jobs(cluster)
-        raise InputError(server.name, "is not in the cluster of the program's server", has)
-    return server
-
-
-def _jobs(cluster: Addresses) -> str:
-    return f"its jobs are {', '.join(cluster)}"
+    cluster = tf.train.ClusterSpec(definition.cluster)
+    return RecordedServer.of(cluster, definition.job_name, definition.task_index)
 
 
 def _joined(server: RecordedServer) -> NoReturn:
@@ -120,5 +81,7 @@ def _joined(server: RecordedServer) -> NoReturn:
         f"this is a parameter server: it {kind}" if is_server else f"it {kind}",
         f"watch a {training}, with arguments such as --job_name={training} --task_index=0"
         if training
+        else 'a coordinator is to train: --machine "chief*1; ps*2; worker*2: gpu*2"'
+        if server.job in _TRAINING
         else "watch a task that trains",
     )

@@ -13,14 +13,9 @@ from typing import BinaryIO, NoReturn
 
 from placement_checks.core.errors import InputError, as_error
 from placement_checks.core.program import Program
-from placement_checks.loading.building import (
-    Building,
-    Built,
-    build,
-    build_eagerly,
-    noting,
-    noting_eager_code,
-)
+from placement_checks.core.recorded_server import RecordedServer
+from placement_checks.loading.building import build, build_eagerly, noting_eager_code
+from placement_checks.loading.noted import Building, Built, noting
 from placement_checks.loading.sessions import Watch
 from placement_checks.loading.source_lines import users_frames
 from placement_checks.loading.targets import resolve
@@ -34,7 +29,7 @@ from placement_checks.loading.watch.notes import notes_of, version_1_notes
 from placement_checks.loading.watch.outdated import explain_outdated
 from placement_checks.loading.watch.recorded import RecordedProgram
 from placement_checks.loading.watch.running import programs_started, run_as_main
-from placement_checks.loading.watch.servers import RecordedServer, servers_recorded
+from placement_checks.loading.watch.servers import servers_recorded
 from placement_checks.util.text import plural
 
 _BEFORE = "before its first training step it"
@@ -91,9 +86,9 @@ class Watched:
                 ):
                     with explain_outdated(self._script.target, is_v1=self._script.v1):
                         program.build()
-            except InputError:
+            except InputError as error:
                 if not building.calls.steps:  # what fails later may fail as results are made up
-                    raise
+                    raise building.refused(error) from None
             if building.has_step:  # and optimisers are left that it never runs
                 self._trains(building)
         if building.calls.means_eager and not building.watch.sessions:

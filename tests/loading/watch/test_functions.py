@@ -237,7 +237,7 @@ def test_a_builder_with_a_bug_is_not_run_again(monkeypatch: pytest.MonkeyPatch) 
     def not_started(*_: Any) -> None:
         pytest.fail("a process was started")
 
-    monkeypatch.setattr("placement_checks.loading.programs.watched", not_started)
+    monkeypatch.setattr("placement_checks.loading.programs.watched_workers", not_started)
 
     with pytest.raises(InputError, match="raised NameError: name 'undefined' is not defined"):
         load("train.py:bug", 2)

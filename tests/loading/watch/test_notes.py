@@ -11,7 +11,8 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from placement_checks.core.program import Program
-from placement_checks.loading.building import Building, build
+from placement_checks.loading.building import build
+from placement_checks.loading.noted import Building
 from placement_checks.loading.sessions import Stopped
 from placement_checks.loading.tensorflow_1 import Used
 from placement_checks.loading.watch.notes import kept_note, notes_of, version_1_notes

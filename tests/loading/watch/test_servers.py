@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.errors import InputError
-from placement_checks.loading.watch.servers import RecordedServer, servers_recorded
+from placement_checks.core.recorded_server import RecordedServer
+from placement_checks.loading.watch.servers import servers_recorded
 
 tf1 = tf.compat.v1
 CLUSTER = {"ps": ["ps0:2222"], "worker": ["worker0:2222", "worker1:2223"]}
@@ -124,7 +125,7 @@ def test_a_local_server() -> None:
             {"worker": ["a:1"]},
             "worker",
             "it waits for ever in server.join()",
-            "watch a task that trains",
+            'a coordinator is to train: --machine "chief*1; ps*2; worker*2: gpu*2"',
         ),
     ],
 )

@@ -1,0 +1,72 @@
+"""Findings on workers that were given the same rows, each by a pipeline of its own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from placement_checks.analysis.inputs import Use
+from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.placement import producer_of
+from placement_checks.core.results import Finding
+
+
+def same_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
+    """A finding for each tower of another worker that was fed all that one before it was.
+
+    Args:
+        evidence: what is known of the program.
+        uses: which inputs the towers read.
+    """
+    strategy = evidence.placement.strategy
+    if strategy is None or not strategy.is_of_workers or not evidence.program:
+        return
+    given = _given(evidence.program.fed, uses)
+    towers = sorted(given)
+    for position, tower in enumerate(towers):
+        for before in towers[:position]:
+            if _are_equal(list(given[before].values()), list(given[tower].values())):
+                yield _finding(evidence, before, next(iter(given[before])), tower, given[tower])
+                break
+
+
+def _given(fed: Mapping[str, Any], uses: Sequence[Use]) -> Mapping[int, Mapping[str, Any]]:
+    """The rows that each tower was fed, by the names of tensors."""
+    given: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    for use in uses:
+        if (array := fed.get(use.tensor)) is not None and np.ndim(array):
+            given[use.tower][use.tensor] = np.asarray(array)
+    return given
+
+
+def _are_equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether two towers were fed the same, and not only what is the same in all rows."""
+    return (
+        len(some) == len(others)
+        and all(np.array_equal(a, b) for a, b in zip(some, others, strict=True))
+        and any((array != array[:1]).any() for array in some)
+    )
+
+
+def _finding(
+    evidence: Evidence, tower: int, tensor: str, again: int, given: Mapping[str, Any]
+) -> Finding:
+    placement = evidence.placement
+    both = analyse(placement).names_of(1 << tower | 1 << again)
+    original, name = producer_of(tensor), producer_of(next(iter(given)))
+    return Finding(
+        object=name,
+        op=placement.ops[name].type,
+        evidence="requested",
+        expected="rows of its own for each worker",
+        found=f"the same rows for {both}",
+        message=f"{both} were given the same rows, by {original} and {name}",
+        consequence="they compute the same gradients: one of the two works for nothing",
+        fix="dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the "
+        "function that makes the dataset, or experimental_distribute_dataset(dataset)",
+        alike="rows",
+    )

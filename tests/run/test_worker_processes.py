@@ -1,0 +1,117 @@
+"""Two workers that train for real, on loopback, beside what is said of them without any."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from workers import watched_workers
+
+from placement_checks import place
+from placement_checks.core.devices import Device
+from placement_checks.core.program import BuiltProgram
+from placement_checks.run.cluster.local import reserved_port
+from placement_checks.run.runnable import runnable
+from placement_checks.run.session import ProgramSession
+
+MACHINE = "worker*2"
+# What is given and returned are ops of their own in a function alone, and so is what sends.
+# The packed gradients, of which each has a sum of its own here.
+PACKING = {"ConcatV2", "SplitV", "Pack", "Prod", "Const"}
+OF_FUNCTIONS = {"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"}
+
+
+@pytest.fixture(scope="module")
+def program(fixtures: Path) -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(fixtures))
+        return importlib.import_module("workers_mirrored")
+
+
+@pytest.fixture(scope="module")
+def trained(fixtures: Path) -> Sequence[dict[str, Any]]:
+    """What each of two processes says at the end: its weights, and where the ops of a step ran."""
+    ports = [reserved_port() for _ in range(2)]
+    cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
+    running = [
+        subprocess.Popen(
+            [sys.executable, fixtures / "workers_mirrored.py"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={
+                **os.environ,
+                "TF_GRPC_REUSE_PORT": "1",
+                "TF_CONFIG": json.dumps(
+                    {"cluster": cluster, "task": {"type": "worker", "index": index}}
+                ),
+            },
+        )
+        for index in range(2)
+    ]
+    try:
+        return [json.loads(process.communicate(timeout=180)[0]) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+        for port in ports:
+            port.close()
+
+
+def test_ops_run_where_the_placer_puts_them(
+    program: ModuleType, trained: Sequence[dict[str, Any]]
+) -> None:
+    evidence = place(watched_workers(program.train, MACHINE, gpus=0), machine=MACHINE)
+
+    compared = 0
+    for task, said in enumerate(trained):
+        prefix = f"worker_{task}/" if task else ""
+        for name, (kind, device) in said["placed"].items():
+            full = prefix + name
+            if kind == "CollectiveReduceV2" and full not in evidence.ops:
+                full += "/part_0"
+            if kind not in OF_FUNCTIONS and (full in evidence.ops or kind not in PACKING):
+                op = evidence.ops[full]
+                assert (op.type, op.assigned) == (kind, Device.parse(device)), name
+                compared += 1
+    of_workers = [op for op in evidence.ops.values() if op.type not in ("VarHandleOp", "NoOp")]
+    assert compared > 0.8 * len(of_workers)
+
+
+def test_weights_are_those_of_the_workers_on_one_host(
+    program: ModuleType, trained: Sequence[dict[str, Any]]
+) -> None:
+    built = watched_workers(program.train, MACHINE, gpus=1).built
+    assert built is not None
+    assert built.on_one_host is not None
+
+    weights = weights_after(built.on_one_host, program)
+
+    for said in trained:
+        for own, expected in zip(said["weights"], weights, strict=True):
+            assert np.array(own) == pytest.approx(expected, rel=1e-5)
+
+
+def weights_after(built: BuiltProgram, program: ModuleType) -> list[Any]:
+    """The weights of the first worker after the steps, of which each worker gets its rows."""
+    batches = [
+        list(program.shards(tf.distribute.InputContext(2, worker, 2))) for worker in range(2)
+    ]
+    with ProgramSession(runnable(built, "simulated"), 60.0) as session:
+        session.begin({})
+        for step in range(program.STEPS):
+            parts = [batches[worker][step] for worker in range(2)]
+            given = {"x": parts[0][0], "y": parts[0][1]}
+            given |= {"worker_1/x": parts[1][0], "worker_1/y": parts[1][1]}
+            session.step({f"{name}:0": rows.numpy() for name, rows in given.items()})
+        values = session.values()
+    return [values["weights_0"], values["weights_1"]]
