@@ -31,6 +31,7 @@ class HandWrittenDetails(Details):
     values: Mapping[str, Any]
     device_lines: Mapping[str, str]
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    keras_parts: Mapping[str, str] = field(default_factory=dict)
 
     def frames(self, op: str) -> tuple[Frame, ...]:
         return tuple(map(_frame, self.lines.get(op, "").split()))
@@ -53,6 +54,9 @@ class HandWrittenDetails(Details):
         value = self.values[op]
         return ("int32" if isinstance(value, int) else "float32", (), value)
 
+    def parts_of_keras(self, op: str) -> tuple[str, ...]:
+        return (self.keras_parts[op],) if op in self.keras_parts else ()
+
 
 def _frame(line: str) -> Frame:
     file, number = line.split(":")
@@ -69,13 +73,15 @@ def placement(
     values: Mapping[str, Any] | None = None,
     device_lines: Mapping[str, str] | None = None,
     dtypes: Mapping[str, str] | None = None,
+    keras_parts: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Placement:
     """A placement of `ops`; `lines` has the user's lines of an op, as in "main.py:9 net.py:3".
 
     `outputs` has the shape of the one output of an op, float32 unless `dtypes` has its dtype,
     `values` the value of a constant, `device_lines` the line that decided what an op asks for: of
-    a scope, as in "main.py:9", or of a device function, as in "main.py:9 in chosen".
+    a scope, as in "main.py:9", or of a device function, as in "main.py:9 in chosen"; `keras_parts`
+    has the part of Keras that made an op.
     """
 
     fields = {"program": "train.py:build", "placer": "phantom", **more}
@@ -97,6 +103,7 @@ def placement(
             values or {},
             device_lines or {},
             dtypes or {},
+            keras_parts or {},
         ),
         **fields,
     )

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from placement_checks import watch
-from placement_checks.core.program import WatchedCode
+from placement_checks.core.program import Program, WatchedCode
+from placement_checks.loading.building import build_eagerly, noting_eager_code
+from placement_checks.loading.noted import Built
 
 
 def traced(train: Callable[..., Any], gpus: int = 2) -> WatchedCode:
@@ -15,3 +17,13 @@ def traced(train: Callable[..., Any], gpus: int = 2) -> WatchedCode:
     with watch(gpus, name=getattr(train, "__name__", "train"), eager=True) as code:
         train(**({"num_gpus": gpus} if inspect.signature(train).parameters else {}))
     return code
+
+
+def built_eagerly(program: Callable[..., Any], gpus: int = 2) -> Built:
+    """What a function builds that trains, or returns what does.
+
+    Raises:
+        InputError: it raised, or does not train.
+    """
+    with noting_eager_code(Program.of(program), gpus) as building:
+        return build_eagerly(building, gpus)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from placement_checks.core.op_types import FOR_PEOPLE, SAVERS, SWITCHES, VARIABLES
+from placement_checks.core.op_types import (
+    COLLECTIVE_GATHER,
+    FOR_PEOPLE,
+    SAVERS,
+    SWITCHES,
+    VARIABLES,
+)
 from placement_checks.core.placement import Op, Placement, producer_of
 
 
@@ -13,7 +19,9 @@ def beside_computation(placement: Placement, ops: Mapping[str, Op]) -> frozenset
     """Those of some ops that nobody wants on a GPU.
 
     They yield text, write or test for people, save or restore, or only such ops take their
-    values. So does the switch of a value that is on the host itself, such as a predicate.
+    values. So does the switch of a value that is on the host itself, such as a predicate. Nor the
+    numbers of the rows of a sparse gradient that replicas tell each other: whole numbers have few
+    kernels on GPUs, and the rows themselves go from GPU to GPU.
 
     Args:
         placement: the program.
@@ -34,6 +42,7 @@ def beside_computation(placement: Placement, ops: Mapping[str, Op]) -> frozenset
             or _is_for_people(op)
             or _is_text(placement, op)
             or _switches_on_host(placement, op)
+            or _numbers_rows(placement, op, takers[op.name])
         ):
             found.add(op.name)
     return frozenset(found)
@@ -47,6 +56,16 @@ def _is_text(placement: Placement, op: Op) -> bool:
     """Whether all that an op yields is text."""
     outputs = placement.details.outputs(op.name)
     return bool(outputs) and all(output.dtype == "string" for output in outputs)
+
+
+def _numbers_rows(placement: Placement, op: Op, takers: Sequence[str]) -> bool:
+    """Whether all that it yields are whole numbers, which are only joined with other replicas'."""
+    outputs = placement.details.outputs(op.name)
+    return (
+        bool(takers and outputs)
+        and all(output.dtype in ("int32", "int64") for output in outputs)
+        and all(placement.ops[taker].type == COLLECTIVE_GATHER for taker in takers)
+    )
 
 
 def _switches_on_host(placement: Placement, op: Op) -> bool:

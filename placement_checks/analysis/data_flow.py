@@ -9,6 +9,7 @@ from functools import cached_property
 from placement_checks.core.op_types import (
     COLLECTIVES,
     GRADIENT_OUTPUTS,
+    IDENTITY_N,
     ITERATOR_INITIALISERS,
     PASSES_HANDLE,
     PIPELINE_OUTPUTS,
@@ -56,6 +57,7 @@ class DataFlow:
                         continue
                 data.append(found)
             self.inputs.append(data)
+        self._take_one_of_several(placement)
         self.callers = {n: number[op.caller] for n, op in enumerate(ops.values()) if op.caller}
         self.calls = frozenset(self.callers.values())
         for here in self.having(SHAPE_ONLY.__contains__):
@@ -66,8 +68,33 @@ class DataFlow:
             self.inputs[call].append(here)
         for members in _collectives(placement, self):
             reduced = [self.inputs[member][0] for member in members if self.inputs[member]]
-            for member in members:
-                self.inputs[member] = [*reduced, *self.inputs[member][1:]]
+            for member in members:  # its other inputs are keys, which tell it from others
+                self.control_inputs.setdefault(member, []).extend(self.inputs[member][1:])
+                self.inputs[member] = reduced
+
+    def _take_one_of_several(self, placement: Placement) -> None:
+        """Let what takes one of the values that an op passes on compute with that one alone.
+
+        A custom gradient passes on the gradients of all variables together.
+        """
+        passing = set(self.having(IDENTITY_N.__eq__))
+        for here, op in enumerate(placement.ops.values() if passing else ()):
+            if passing.isdisjoint(self.inputs[here]):
+                continue
+            sources = [source for source in op.inputs if producer_of(source) in self.number]
+            data = [self._passed_on(source, placement) for source in sources if source[0] != "^"]
+            waits = passing.intersection(self.inputs[here])
+            self.control_inputs.setdefault(here, []).extend(waits)
+            self.inputs[here] = data
+
+    def _passed_on(self, source: str, placement: Placement) -> int:
+        """The op that a value comes from, before ops that pass on several."""
+        name, _, output = source.partition(":")
+        passed = placement.ops[name].inputs if self.types[self.number[name]] == IDENTITY_N else ()
+        index = int(output or 0)
+        if index < len(passed) and producer_of(passed[index]) in self.number:
+            return self._passed_on(passed[index], placement)
+        return self.number[name]
 
     @cached_property
     def all_inputs(self) -> Edges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -45,13 +45,16 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     outputs: dict[str, set[str]] = defaultdict(set)
     for tensor in consumers:
         outputs[producer_of(tensor)].add(tensor)
+    own = _given_to_one_tower(analysis.placement)
+    rows = _rows_fed(analysis)
     for source in analysis.flow.having(EXAMPLE_SOURCES.__contains__):
         fed = analysis.flow.types[source] in PLACEHOLDERS
+        fed = fed and analysis.flow.names[source] not in own
         seen = set(outputs[analysis.flow.names[source]])
         todo = sorted(seen)
         while todo:
             tensor = todo.pop()
-            if not _holds_examples(analysis.placement, tensor, fed=fed):
+            if not _holds_examples(analysis.placement, tensor, fed=fed, rows=rows):
                 continue
             for consumer in consumers[tensor]:
                 tower = analysis.tower_of[consumer]
@@ -88,11 +91,34 @@ def _values_read(analysis: TowerAnalysis, op: int) -> Iterator[str]:
     return (tensor.removesuffix(":0") for tensor in analysis.placement.by_number[op].inputs)
 
 
-def _holds_examples(placement: Placement, tensor: str, *, fed: bool) -> bool:
+def _given_to_one_tower(placement: Placement) -> frozenset[str]:
+    """The placeholders that the program lists as inputs of one of several towers: its rows."""
+    listed = placement.step.inputs
+    times = Counter(producer_of(name) for names in listed for name in set(names))
+    return frozenset(name for name, count in times.items() if count == 1 and len(listed) > 1)
+
+
+def _rows_fed(analysis: TowerAnalysis) -> int | None:
+    """How many rows a program is fed, all of its batches being of one size; else None.
+
+    Where only vectors are fed, several of one length are ids and labels of as many examples.
+    """
+    flow, details = analysis.flow, analysis.placement.details
+    if flow.having((EXAMPLE_SOURCES - PLACEHOLDERS).__contains__):
+        return None
+    fed = (details.outputs(flow.names[op]) for op in flow.having(PLACEHOLDERS.__contains__))
+    shapes = [outputs[0].shape for outputs in fed if outputs and outputs[0].shape]
+    tables = [shape for shape in shapes if shape and len(shape) > 1]
+    lengths = {shape[0] for shape in tables or shapes if shape}
+    return lengths.pop() if len(lengths) == 1 and (tables or len(shapes) > 1) else None
+
+
+def _holds_examples(placement: Placement, tensor: str, *, fed: bool, rows: int | None) -> bool:
     """Whether a tensor can have a row for each example.
 
-    What is fed with one dimension of fixed size is taken for weights of classes and the like, and
-    what is fed without a shape for a scalar, such as a rate of dropout.
+    What is fed with one dimension of fixed size is taken for weights of classes and the like,
+    unless it is as long as there are rows, and what is fed without a shape for a scalar, such as
+    a rate of dropout.
     """
     name, _, number = tensor.partition(":")
     outputs = placement.details.outputs(name)
@@ -101,7 +127,7 @@ def _holds_examples(placement: Placement, tensor: str, *, fed: bool) -> bool:
     shape = outputs[int(number)].shape
     if shape is None:
         return not fed
-    return len(shape) > 1 or (len(shape) == 1 and (shape[0] is None or not fed))
+    return len(shape) > 1 or (len(shape) == 1 and (shape[0] in (None, rows) or not fed))
 
 
 def pipelines_of_one(analysis: TowerAnalysis, uses: Sequence[Use]) -> Iterator[tuple[int, int]]:

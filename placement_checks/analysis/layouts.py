@@ -95,7 +95,7 @@ class Layout:
             name: tower
             for group in (self._candidates() if self.mirrored else ())
             for tower, name in group.items()
-            if name not in self.copies
+            if name not in self.copies and not self._is_frozen_copy(name)
         }
 
     @cached_property
@@ -199,6 +199,13 @@ class Layout:
         trainable = self._placement.collected.get(TRAINABLE)
         return trainable is None or variable.name in trainable or self._is_trained(variable.name)
 
+    def _is_frozen_copy(self, variable: str) -> bool:
+        """Whether a strategy keeps it equal, and no step trains it, as in a frozen layer."""
+        strategy = self._placement.strategy
+        return (
+            strategy is not None and variable in strategy.copies and not self._is_trained(variable)
+        )
+
     def _is_trained(self, variable: str) -> bool:
         return variable in self._gradients.trained
 
@@ -225,7 +232,9 @@ class Layout:
             name, readers = variable.name, self.readers.get(variable.name, 0)
             if name in bound:
                 yield name, bound[name]
-            elif readers.bit_count() == 1 and not self._is_trainable(variable):
+            elif readers.bit_count() == 1 and (
+                not self._is_trainable(variable) or self._is_frozen_copy(name)
+            ):
                 yield name, readers.bit_length() - 1
 
     def _bound(self, places: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:

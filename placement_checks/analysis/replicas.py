@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.core.op_types import EXAMPLE_SOURCES
+from placement_checks.core.op_types import (
+    COLLECTIVES,
+    EXAMPLE_SOURCES,
+    PLACEHOLDERS_TO_FEED,
+    RANDOM_STATEFUL,
+)
 from placement_checks.core.placement import Placement
 
 HANDLE = "resource"  # the dtype
@@ -19,8 +24,9 @@ class Replicas:
     """The copies of the variables of a strategy; `Placement.cached` keeps it.
 
     Copies that are meant to be equal stay so as long as all of them take the same. They drift if
-    their updates are made of different examples, or of what drifts itself. What is made of no
-    examples is taken to be the same for all, and so is each reading of copies that are equal.
+    their updates are made of different examples or random numbers, or of what drifts itself. What
+    is made of neither is taken to be the same for all, and so is each reading of copies that are
+    equal.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -42,6 +48,25 @@ class Replicas:
         }
 
     @cached_property
+    def sums_without_key(self) -> Sequence[str]:
+        """The collectives whose key nothing gives them, so that they cannot run.
+
+        A function that the step calls in a branch, which is in a loop, gets a placeholder for it
+        there that TensorFlow does not feed (cross_device_utils.py, ``_next_instance_key``).
+        """
+        flow = self._analysis.flow
+        placeholders = {
+            op
+            for op in flow.having(PLACEHOLDERS_TO_FEED.__contains__)
+            if not self._is_handle(flow.names[op])
+        }
+        return [
+            flow.names[member]
+            for member in flow.having(COLLECTIVES.__contains__)
+            if not placeholders.isdisjoint(flow.control_inputs.get(member, ()))
+        ]
+
+    @cached_property
     def drifting(self) -> Mapping[str, Groups]:
         """The variables whose copies drift, each with its copies: those that stay equal together.
 
@@ -55,7 +80,8 @@ class Replicas:
 
     def _taking_different(self, drifting: Collection[str]) -> Mapping[str, Groups]:
         """The variables whose copies take different examples, or what is known to drift."""
-        taken = self._taken([*self._sources(), *(c for v in drifting for c in self.copies[v])])
+        of_drifting = ([copy] for name in drifting for copy in self.copies[name])
+        taken = self._taken([*self._sources(), *of_drifting])
         found = {}
         for name, copies in self.copies.items():
             groups: dict[int, list[str]] = defaultdict(list)
@@ -65,26 +91,42 @@ class Replicas:
                 found[name] = list(groups.values())
         return found
 
-    def _sources(self) -> Iterator[str]:
-        """The ops whose values may differ from one replica to another."""
+    def _sources(self) -> Iterator[Sequence[str]]:
+        """The ops whose values may differ from one replica to another; equal ones together."""
         flow, strategy = self._analysis.flow, self._placement.strategy
         for op in flow.having(EXAMPLE_SOURCES.__contains__):
             if not self._is_handle(flow.names[op]):
-                yield flow.names[op]
+                yield [flow.names[op]]
+        yield from self._draws()
         if strategy is not None:
-            yield from (name for name, copy in strategy.copies.items() if not copy.in_sync)
+            yield from ([name] for name, copy in strategy.copies.items() if not copy.in_sync)
+
+    def _draws(self) -> Iterator[Sequence[str]]:
+        """The ops that draw random numbers, those of equal seeds together: they draw the same.
+
+        Not those whose numbers follow from a seed that they are given, such as Keras's.
+        """
+        flow = self._analysis.flow
+        alike: dict[Hashable, list[str]] = defaultdict(list)
+        for op in flow.having(RANDOM_STATEFUL.__contains__):
+            name = flow.names[op]
+            attributes = self._placement.details.attributes(name)
+            seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
+            alike[(flow.types[op], *seeds) if any(seeds) else name].append(name)
+        yield from alike.values()
 
     def _is_handle(self, placeholder: str) -> bool:
         """Whether it stands for an iterator, or for what orders sums, and for no examples."""
         outputs = self._placement.details.outputs(placeholder)
         return bool(outputs) and all(output.dtype == HANDLE for output in outputs)
 
-    def _taken(self, sources: Sequence[str]) -> Mapping[str, int]:
+    def _taken(self, sources: Sequence[Sequence[str]]) -> Mapping[str, int]:
         """Of which sources the updates of each variable are made, a bit each."""
         flow = self._analysis.flow
         own = [0] * len(flow.names)
-        for bit, name in enumerate(sources):
-            own[flow.number[name]] = 1 << bit
+        for bit, names in enumerate(sources):
+            for name in names:
+                own[flow.number[name]] = 1 << bit
         masks = flow.masks(own)
         taken: dict[str, int] = {}
         for variable, updates in self._analysis.updates.by_variable.items():
@@ -100,7 +142,8 @@ class Replicas:
         reads = self._analysis.reads_by_gpu
         if any(reads.in_loss(op) for copy in copies for op in reads.readers[copy]):
             return False
-        takers = {name for name, mask in self._taken(copies).items() if mask} - set(copies)
+        taken = self._taken([copies])
+        takers = {name for name, mask in taken.items() if mask} - set(copies)
         drifting_copies = {copy for name in drifting for copy in self.copies[name]}
         return bool(takers) and takers.isdisjoint(drifting_copies)
 

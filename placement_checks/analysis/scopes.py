@@ -33,7 +33,8 @@ def outside_scope(placement: Placement) -> Iterator[Outside]:
     Those of which it is plain that replicas share them by mistake: each replica updates the one
     variable for itself; or it is on a GPU, beside others that were made in the scope. One that is
     kept on the host and updated once is central, as may be meant; so is all that towers take
-    which are placed by hand, whatever strategy there is.
+    which are placed by hand, whatever strategy there is. Several workers share no variable: each
+    has one of its own, which none may train.
     """
     strategy = placement.strategy
     if strategy is None:
@@ -48,7 +49,8 @@ def outside_scope(placement: Placement) -> Iterator[Outside]:
         updates = analysis.updates.at_once(analysis.updates.by_variable[name])
         by_replicas = any(_REPLICA.search(analysis.flow.names[each.op]) for each in updates)
         on_gpu = placement.ops[name].requested.is_gpu
-        if (len(updates) > 1 and by_replicas) or (on_gpu and strategy.copies):
+        of_each = strategy.is_of_workers
+        if of_each or (len(updates) > 1 and by_replicas) or (on_gpu and strategy.copies):
             yield Outside(name, "trained" if name in trained else "slot", len(updates))
 
 

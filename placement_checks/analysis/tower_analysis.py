@@ -16,7 +16,7 @@ from placement_checks.analysis.updates import Updates
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
 from placement_checks.core.placement import Placement
-from placement_checks.util.text import joined
+from placement_checks.util.text import spanned
 
 
 class TowerAnalysis:
@@ -145,7 +145,7 @@ class TowerAnalysis:
     def names_of(self, mask: int) -> str:
         """``the tower on /device:GPU:0``, or ``the towers on …``, whose bits are set."""
         towers = [self.towers[number] for number in self.towers_in(mask)]
-        return f"the {'tower' if len(towers) == 1 else 'towers'} on {joined(towers)}"
+        return f"the {'tower' if len(towers) == 1 else 'towers'} on {spanned(map(str, towers))}"
 
     @cached_property
     def variables_read(self) -> frozenset[str]:

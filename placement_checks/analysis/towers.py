@@ -39,7 +39,9 @@ class ReadsByGpu:
 
     In one model, what is computed with a variable on one GPU is used by what is combined with a
     variable on the other, forwards or in its gradients; towers use each other's results only
-    after their gradients are computed. Variables that all GPUs read prove nothing.
+    after their gradients are computed. Variables that all GPUs read prove nothing. Nor do
+    replicas of a strategy hold parts of one model, which may tell each other what they compute:
+    to normalise by the rows of all, or to set the rows of one against those of the others.
 
     What is computed with a variable on the host, such as a lookup in a table, or once for several
     GPUs, such as a normalised kernel, is read by the GPUs that compute with the result. What only
@@ -62,6 +64,7 @@ class ReadsByGpu:
         self.flow = flow
         self._ops = placement.by_number
         self._homes = homes
+        self._strategy = placement.strategy
         self._backward = backward.ops
         self._updates = updates
         ends = [*backward.numbers(), *_named(placement, flow)]
@@ -183,11 +186,17 @@ class ReadsByGpu:
         if not readers_apart:
             return set()
         masks = self.flow.masks(own)
-        return {
+        pairs = {
             frozenset((number, other))
             for reader, number in readers_apart
             for other in _bits(masks[reader] & ~(1 << number))
         }
+        return {pair for pair in pairs if not all(map(self._is_replica, pair))}
+
+    def _is_replica(self, number: int) -> bool:
+        """Whether a GPU has a replica of the program's strategy."""
+        replicas = () if self._strategy is None else self._strategy.replicas
+        return any(self.gpus[number].device.matches(replica) for replica in replicas)
 
     def models(self, numbers: Sequence[int]) -> list[list[int]]:
         """The GPUs of these numbers, those that hold parts of one model together."""

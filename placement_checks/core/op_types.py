@@ -62,9 +62,12 @@ def is_update(kind: str) -> bool:
     return kind in UPDATES or is_gradient_update(kind)
 
 
+# It passes several values on, each as its own output.
+IDENTITY_N = "IdentityN"
 # They take a variable, beside its updates, and compute nothing with its value; the last three
-# add a gradient to an accumulator.
+# add a gradient to an accumulator. What takes an output of an IdentityN reads by itself.
 NOT_A_READ = INITIALISATION_TESTS | {
+    IDENTITY_N,
     *("Save", "SaveSlices", "SaveV2", "VariableShape"),
     *("DestroyResourceOp", "DestroyTemporaryVariable", "AccumulatorApplyGradient"),
     *("SparseAccumulatorApplyGradient", "ResourceAccumulatorApplyGradient"),
@@ -146,7 +149,8 @@ PIPELINE_OUTPUTS = frozenset(
         *("InfeedDequeue", "InfeedDequeueTuple"),
     ]
 )
-# They ask whether an iterator has a next element, and open it.
+# The next element of an iterator, if it has one; the others ask that, and open it.
+OPTIONAL_ELEMENT = "IteratorGetNextAsOptional"
 HAS_VALUE, OPTIONAL_VALUE = "OptionalHasValue", "OptionalGetValue"
 EXAMPLE_SOURCES = PLACEHOLDERS | PIPELINE_OUTPUTS | {OPTIONAL_VALUE}
 # They yield accumulated gradients: not examples, but computed from them.
@@ -182,9 +186,8 @@ def is_dataset(kind: str) -> bool:
 
 # --- What passes its first input on unchanged ---
 
-# IdentityN passes several values on, each as its own output.
 IDENTITY = "Identity"
-IDENTITIES = frozenset({IDENTITY, "IdentityN"})
+IDENTITIES = frozenset({IDENTITY, IDENTITY_N})
 # Control flow v1: into a loop, and to one of two outputs.
 ENTERS = frozenset({"Enter", "RefEnter"})
 SWITCHES = frozenset({"Switch", "RefSwitch"})
@@ -219,8 +222,8 @@ SCALES = PRODUCTS | DIVISIONS
 BOUNDS = frozenset({"Minimum", "Maximum", "ClipByValue"})
 # They normalise by the mean and variance of the rows.
 BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
-SUM, MEAN, NEGATION, STACK = "Sum", "Mean", "Neg", "Pack"
-ADD_N, JOIN, DIVISION = "AddN", "ConcatV2", "RealDiv"
+SUM, MEAN, PROD, NEGATION, STACK = "Sum", "Mean", "Prod", "Neg", "Pack"
+ADD_N, JOIN, CUT, DIVISION = "AddN", "ConcatV2", "SplitV", "RealDiv"
 # tf.global_norm adds these up: half the sum of squares.
 SUM_OF_SQUARES = "L2Loss"
 # They take a part of a tensor: the index of that input; the other inputs say which part.

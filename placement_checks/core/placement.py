@@ -149,6 +149,10 @@ class Details:
         """The op whose gradient a backward op computes; ``""`` where that is not known."""
         return ""
 
+    def parts_of_keras(self, _op: str) -> Collection[str]:
+        """The parts of Keras that the op was made by, of `core.keras_parts`."""
+        return ()
+
 
 class StepOps(NamedTuple):
     """What is known of one training step, by the names of ops and tensors.

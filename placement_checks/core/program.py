@@ -317,6 +317,8 @@ class BuiltProgram:
         turns: how many different training steps it takes in turn, as adversaries do.
         notes: what is said of it in reports beside the rules.
         machine: the cluster that it made a server of; None where it made none.
+        on_one_host: of several workers the same on one host that has all of their GPUs, which can
+            be run; None for any other program.
     """
 
     program: Program | Script | Missing
@@ -332,6 +334,7 @@ class BuiltProgram:
     turns: int = 1
     notes: Sequence[str] = ()
     machine: Machine | None = None
+    on_one_host: BuiltProgram | None = None
 
     @property
     def name(self) -> str:

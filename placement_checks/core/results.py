@@ -44,6 +44,9 @@ class Finding:
         at: the line of these to look at, where it is not the innermost.
         device_line: the ``with tf.device(…)`` that decided where ``placed`` is.
         follows: the rule that has found the same objects, from which this follows.
+        known: the library that is known to do this by itself, such as ``Keras 3``: no line of
+            the user's is at fault, and none is told. ``""`` where none does.
+        others: objects that a known behaviour, which is told once, is about as well.
     """
 
     object: str
@@ -62,6 +65,8 @@ class Finding:
     at: str | None = None
     device_line: str | None = None
     follows: str | None = None
+    known: str = ""
+    others: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         at = f", at {self.where}" if self.where else ""
@@ -73,6 +78,11 @@ class Finding:
     def where(self) -> str | None:
         """`at`, or else the innermost of `frames`, as ``file:line``; None where none is known."""
         return self.at or (self.frames[-1] if self.frames else None)
+
+    @property
+    def advice(self) -> str:
+        """The fix, told as one; of what a library does by itself it is the way out of that."""
+        return f"{'way out' if self.known else 'fix'}: {self.fix}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -32,17 +32,34 @@ class Strategy:
         replicas: the device of each replica.
         copies: the variables that each replica has for itself, the first one's too, by name.
         outside: variables that were made outside of its scope, by name.
+        in_sync: how many replicas there are in all processes; 0 for as many as ``replicas``.
     """
 
     name: str
     replicas: Sequence[Device]
     copies: Mapping[str, Copy] = field(default_factory=dict, repr=False)
     outside: Sequence[str] = field(default=(), repr=False)
+    in_sync: int = 0
 
     def device_of(self, variable: str) -> Device | None:
         """Where the copy of a replica belongs; None for what replicas share."""
         copy = self.copies.get(variable)
         return None if copy is None else self.replicas[copy.replica]
+
+    def is_later_copy(self, variable: str) -> bool:
+        """Whether it is meant to be equal to the copy of the first replica, and is not that."""
+        copy = self.copies.get(variable)
+        return copy is not None and copy.in_sync and copy.of != variable
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its replicas are known, and not those of one process alone."""
+        return self.in_sync <= len(self.replicas)
+
+    @property
+    def is_of_workers(self) -> bool:
+        """Whether its replicas are in several processes."""
+        return len({device.task_device for device in self.replicas}) > 1
 
     @property
     def gpus(self) -> int:

@@ -97,3 +97,28 @@ def test_the_switch_of_a_value_that_is_on_the_host(
     value: Op, switched: bool, found: Sequence[str]
 ) -> None:
     assert beside(placement(value, fell("s", "Switch", "value", "p", switched=switched))) == found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "takers", "is_beside"),
+    [
+        ("int64", ["CollectiveGatherV2"], True),
+        ("int32", ["CollectiveGatherV2", "CollectiveGatherV2"], True),
+        ("float32", ["CollectiveGatherV2"], False),
+        ("int64", ["CollectiveGatherV2", "MatMul"], False),
+        ("int64", ["CollectiveReduceV2"], False),
+        ("int64", [], False),
+    ],
+)
+def test_the_numbers_of_rows_that_replicas_tell_each_other(
+    dtype: str, takers: Sequence[str], is_beside: bool
+) -> None:
+    """Replicas that meet different ids fill up theirs, before they give them to the others."""
+    graph = placement(
+        fell("padded", "Pad"),
+        *(op(f"taker_{i}", kind, "/gpu:0", "GPU:0", "padded") for i, kind in enumerate(takers)),
+        outputs={"padded": (8,)},
+        dtypes={"padded": dtype},
+    )
+
+    assert beside(graph) == (["padded"] if is_beside else [])

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from towers import gradient, host, on, program, split, variable
 
-from placement_checks import Op, Placement
+from placement_checks import Device, Op, Placement
 from placement_checks.analysis.layouts import Copies, layout
 from placement_checks.core.placement import GLOBAL, TRAINABLE
+from placement_checks.core.strategies import Copy, Strategy
 
 APPLY = "ResourceApplyGradientDescent"
 
@@ -272,6 +273,22 @@ def test_what_a_tower_of_a_mirrored_program_trains_by_itself_is_a_stray() -> Non
     assert found.strays == {"v0/b": 0, "v1/b": 1}
     assert found.tower_of == {"v0/a": 0, "v1/a": 1, "v0/b": 0, "v1/b": 1}
     assert layout(mirrored(own_gradient(1))).strays == {}
+
+
+@pytest.mark.parametrize("is_strategys", [True, False])
+def test_what_a_strategy_keeps_and_nobody_trains_goes_with_copies(is_strategys: bool) -> None:
+    """A frozen layer, whose variables are trainable for all that TensorFlow knows."""
+    frozen = [variable(f"v{i}/frozen", at=f"GPU:{i}") for i in (0, 1)]
+    reads = [
+        on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/w/read", f"v{i}/frozen") for i in (0, 1)
+    ]
+    copies = {f"v{i}/{name}": Copy(f"v0/{name}", i) for i in (0, 1) for name in ("w", "frozen")}
+    strategy = Strategy("MirroredStrategy", [Device.parse(f"/gpu:{i}") for i in (0, 1)], copies)
+    graph = mirrored(*frozen, *reads, strategy=strategy if is_strategys else None)
+
+    assert str(layout(graph)).startswith("mirrored: 1 variable, ")
+    assert ("own: 2 variables" in str(layout(graph))) is not is_strategys
+    assert list(layout(graph).strays) == ([] if is_strategys else ["v0/frozen", "v1/frozen"])
 
 
 def test_what_several_towers_read_does_not_go_with_copies() -> None:

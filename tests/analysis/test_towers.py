@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from graphs import op, placement
 
-from placement_checks import Op, Placement
+from placement_checks import Device, Op, Placement
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.placement import StepOps
+from placement_checks.core.strategies import Strategy
 
 
 def read_by(graph: Placement, variable: str) -> list[str]:
@@ -43,7 +44,7 @@ def test_readers_follow_copies_of_the_value(copy: str) -> None:
     assert read_by(graph, "v") == ["conv"]
 
 
-@pytest.mark.parametrize("mixed", ["Merge", "Exit", "IdentityN"])
+@pytest.mark.parametrize("mixed", ["Merge", "Exit"])
 def test_what_may_yield_another_value_is_a_reader_itself(mixed: str) -> None:
     graph = placement(
         op("v", "VarHandleOp"),
@@ -51,6 +52,16 @@ def test_what_may_yield_another_value_is_a_reader_itself(mixed: str) -> None:
         op("conv", "Conv2D", "", "", "x", "mixed"),
     )
     assert read_by(graph, "v") == ["mixed"]
+
+
+def test_what_takes_one_of_several_values_reads_that_one() -> None:
+    graph = placement(
+        op("v", "VarHandleOp"),
+        op("both", "IdentityN", "", "", "v", "other"),
+        op("conv", "Conv2D", "", "", "x", "both"),
+        op("relu", "Relu", "", "", "both:1"),
+    )
+    assert read_by(graph, "v") == ["conv"]
 
 
 @pytest.mark.parametrize(
@@ -210,6 +221,35 @@ def test_gpus_are_joined_into_models_among_those_asked_about() -> None:
     assert parts.models([0, 1, 2]) == [[0, 1], [2]]
     assert parts.models([1, 2]) == [[1], [2]]
     assert parts.models([0, 2]) == [[0], [2]]
+
+
+@pytest.mark.parametrize(("strategy", "towers"), [(None, 1), ("MirroredStrategy", 2)])
+def test_replicas_that_use_each_others_results_are_towers(
+    strategy: str | None, towers: int
+) -> None:
+    """They normalise by the rows of all: each takes a sum of what both have computed."""
+    reads = [
+        each
+        for i in (0, 1)
+        for each in (
+            op(f"v{i}", "VarHandleOp", f"/gpu:{i}"),
+            op(f"rows/{i}", "MatMul", f"/gpu:{i}", "", "x", f"v{i}"),
+        )
+    ]
+    sums = [
+        each
+        for i in (0, 1)
+        for each in (
+            op(f"sum/{i}", "CollectiveReduceV2", f"/gpu:{i}", "", "rows/0", "rows/1"),
+            op(f"g{i}", "VarHandleOp", f"/gpu:{i}"),
+            op(f"out/{i}", "MatMul", f"/gpu:{i}", "", f"sum/{i}", f"g{i}"),
+        )
+    ]
+    gpus = [Device.parse(f"/gpu:{i}") for i in (0, 1)]
+    known = None if strategy is None else Strategy(strategy, gpus)
+    graph = placement(*reads, *sums, strategy=known)
+
+    assert len(analyse(graph).towers) == towers
 
 
 def test_the_body_of_a_function_reads_what_the_call_takes() -> None:

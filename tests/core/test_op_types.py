@@ -23,7 +23,7 @@ WORDS = {
     ("__init__.py", "Variable"),
     ("logs/__init__.py", "Log"),
     ("loading/batches.py", "BatchFunction"),  # a type of ours
-    ("loading/tf_internals.py", "Variable"),  # a class of Keras
+    ("loading/tf_internals/keras_objects.py", "Variable"),  # a class of Keras
     ("loading/tensorflow_1/moved_names.py", "Assert"),  # names of Python
     ("loading/tensorflow_1/moved_names.py", "Variable"),
 }

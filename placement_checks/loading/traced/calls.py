@@ -11,21 +11,25 @@ from typing import Any
 
 import tensorflow as tf
 
+from placement_checks.core.keras_parts import FIT, STEPPING, TRAIN_ON_BATCH
 from placement_checks.core.op_types import is_update
 from placement_checks.loading.gradient_notes import GradientNotes
 from placement_checks.loading.own_graphs import is_whole
 from placement_checks.loading.source_lines import users_frames
-from placement_checks.loading.tf_internals import (
-    MAKES_VARIABLES,
-    around_calls,
+from placement_checks.loading.tf_internals.distribution import (
     around_strategies,
     is_default_strategy,
-    patched,
+)
+from placement_checks.loading.tf_internals.keras_objects import parts_of_keras
+from placement_checks.loading.tf_internals.patching import patched
+from placement_checks.loading.tf_internals.traced_functions import (
+    MAKES_VARIABLES,
+    around_calls,
     traced_functions,
 )
 from placement_checks.loading.traced.gpu_only_ops import is_gpu_only
 from placement_checks.loading.traced.made_up import zeros_like
-from placement_checks.loading.traced.named_devices import refuse_stand_ins
+from placement_checks.loading.traced.named_devices import Refused, refuse_stand_ins
 
 _MOST_STEPS = 20  # made up, while others may still come
 
@@ -43,17 +47,24 @@ class SeenCall:
         given: the tensors that it is given.
         captured: those that it takes besides, such as the handles of variables.
         called_at: the user's line that called it; ``""`` where only libraries did.
+        method: the method of a Keras model that called it; ``""`` where none did.
     """
 
     function: Any
     given: Sequence[Any]
     captured: Sequence[Any]
     called_at: str
+    method: str = ""
 
     @property
     def graph(self) -> Any:
         """What it was traced into."""
         return self.function.graph
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return f"the step of model.{self.method}" if self.method else str(self.graph.name)
 
 
 class CallWatch:
@@ -93,6 +104,11 @@ class CallWatch:
         """Whether the program does what is for eager code."""
         return bool(self._strategies or self.steps or self.others or self.eager_gradients)
 
+    @property
+    def has_strategy(self) -> bool:
+        """Whether the program made a strategy."""
+        return bool(self._strategies)
+
     def call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """What calls of traced functions end in, which runs none that trains."""
 
@@ -124,6 +140,7 @@ class CallWatch:
 
         def taken(*args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly():
+                self._check_traced()
                 self.eager_gradients += 1
             else:
                 graph = tf.compat.v1.get_default_graph()
@@ -143,6 +160,19 @@ class CallWatch:
 
         return init
 
+    def _check_traced(self) -> None:
+        """Check that it is not Keras that takes its steps eagerly: it would take all of them.
+
+        Raises:
+            Refused: it does.
+        """
+        if not self.eager_gradients and STEPPING in parts_of_keras(traceback.extract_stack()):
+            raise Refused(
+                "a Keras model takes its steps eagerly, as it is compiled with run_eagerly=True: "
+                "nothing is known of such a step before it runs",
+                "compile it without run_eagerly, and leave out tf.config.run_functions_eagerly",
+            )
+
     def _in_graph(self, function: Any) -> None:
         """A call that adds to a graph, where one that trains cannot be taken out again."""
         if is_whole(tf.compat.v1.get_default_graph()):
@@ -156,9 +186,11 @@ class CallWatch:
         if is_new:
             # The first call of a function may also make variables; the next ones only train.
             self.steps = [step for step in self.steps if step.graph.name != MAKES_VARIABLES]
-            frames = users_frames(traceback.extract_stack(), None)
+            stack = traceback.extract_stack()
+            frames = users_frames(stack, None)
             called_at = str(frames[-1]) if frames else ""
-            self.steps.append(SeenCall(function, list(given), list(captured), called_at))
+            method = next(iter(parts_of_keras(stack) & {FIT, TRAIN_ON_BATCH}), "")
+            self.steps.append(SeenCall(function, list(given), list(captured), called_at, method))
         self._made_up_steps += 1
         is_last = not is_new or self._made_up_steps > _MOST_STEPS
         if is_last or not _can_be_made_up(function):

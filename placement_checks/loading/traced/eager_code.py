@@ -16,6 +16,8 @@ from placement_checks.loading.traced.named_devices import Refused
 from placement_checks.util.text import joined, plural
 
 _MOST = 4  # names of functions in a message
+_MODEL = "model"  # the key of a Keras model
+_EXAMPLE = "{'model': model, 'x': x, 'y': y, 'batch': 64}"
 # What TensorFlow says where a graph is built and eager code is expected; the last says nothing.
 _EAGER = re.compile(r"eager|SymbolicTensor|\bnumpy\b|symbolic|raised NotImplementedError$", re.I)
 
@@ -68,18 +70,21 @@ def refusals_told(program: str) -> Iterator[None]:
 
 
 def is_eager_step(returned: Any) -> bool:
-    """Whether a builder returned a step that is a function, to be called."""
-    return isinstance(returned, Mapping) and callable(returned.get("step"))
+    """Whether a builder returned a step that is a function, to be called, or a Keras model."""
+    return isinstance(returned, Mapping) and (callable(returned.get("step")) or _MODEL in returned)
 
 
 def seems_eager(graph: tf.Graph, calls: CallWatch) -> bool:
     """Whether a graph is what eager code leaves in one: nothing is fed, and no gradient known.
 
+    Such as the variables of a Keras model alone, that was made under a strategy.
+
     Args:
         graph: what a builder has built that returned nothing.
         calls: what was seen of its functions and tapes.
     """
-    return calls.in_graph and not any(op.type in EXAMPLE_SOURCES for op in graph.get_operations())
+    means_eager = calls.in_graph or calls.has_strategy
+    return means_eager and not any(op.type in EXAMPLE_SOURCES for op in graph.get_operations())
 
 
 def policy_of(returned: Any) -> Mapping[str, Any]:
@@ -95,11 +100,38 @@ def take_step(returned: Any, calls: CallWatch) -> None:
     """
     if not is_eager_step(returned) or calls.steps:
         return
+    if _MODEL in returned:
+        _fit(returned)
+        return
     step, given = returned["step"], returned.get("args", ())
     arguments = given() if callable(given) else given
     step(*arguments)
     if not calls.steps:
         tf.function(step)(*arguments)
+
+
+def _fit(returned: Mapping[str, Any]) -> None:
+    """Train the model that a builder returned, with its data.
+
+    Raises:
+        InputError: it is no model, or has no data.
+    """
+    model = returned[_MODEL]
+    if not callable(getattr(model, "fit", None)):
+        raise InputError(
+            "what the builder returned",
+            f"has as its 'model' a {type(model).__name__}, which has no fit",
+            f"return a compiled Keras model and its data: {_EXAMPLE}",
+        )
+    if "x" not in returned:
+        raise InputError(
+            "what the builder returned",
+            "has a 'model', and no 'x' to train it with",
+            f"return its data too: {_EXAMPLE}",
+        )
+    data = [returned[key] for key in ("x", "y") if key in returned]
+    rows = {"batch_size": returned["batch"]} if "batch" in returned else {}
+    model.fit(*data, **rows, shuffle=False, verbose=0)
 
 
 def no_traced_step(program: str, calls: CallWatch) -> InputError:
@@ -124,5 +156,5 @@ def no_traced_step(program: str, calls: CallWatch) -> InputError:
     return InputError(
         program,
         "ended without a training step, and called no tf.function",
-        f"call the function that trains, or return it: {step}",
+        f"call the function that trains, or return it: {step}; or a Keras model: {_EXAMPLE}",
     )

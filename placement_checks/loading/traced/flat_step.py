@@ -12,16 +12,13 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import CONST, NO_OP, VARIABLE_HANDLE
 from placement_checks.core.placement import producer_of
 from placement_checks.loading.simulated import as_requested
+from placement_checks.loading.tf_internals.distribution import PACKS_GRADIENTS
 from placement_checks.loading.traced.calls import SeenCall, trains
-from placement_checks.loading.traced.flattening import (
-    FlatGraph,
-    TracedOp,
-    flatten,
-    rename_classes,
-    renamed,
-)
+from placement_checks.loading.traced.flat_nodes import rename_classes, renamed
+from placement_checks.loading.traced.flattening import FlatGraph, TracedOp, flatten
 from placement_checks.loading.traced.noting import TracingNotes
 from placement_checks.loading.traced.outer_graph import Result, outer_graph
+from placement_checks.loading.traced.packed_sums import take_sums_apart
 from placement_checks.loading.traced.variables import NotedVariable
 from placement_checks.util.text import free_name
 
@@ -51,8 +48,9 @@ class FlatStep:
         self.arguments = self._outer.arguments
         self.given = self._outer.given
         self.inputs = self._outer.inputs
-        self._check_open(program, str(steps[0].graph.name))
+        self._check_open(program, steps[0].name)
         self._put_in_arguments()
+        self._part_of = take_sums_apart(self.graph_def, self._packs_gradients)
         self._add_train_op()
         nodes = [self.graph_def.node, *(f.node_def for f in self.graph_def.library.function)]
         for node in (node for body in nodes for node in body):
@@ -102,7 +100,7 @@ class FlatStep:
         names: dict[str, str] = {}
         bases: dict[int, str] = {}  # by what the copies are copies of
         taken_bases: set[str] = set()
-        taken = {node.name for node in self.graph_def.node} - self.arguments.keys()
+        taken = set(self._all_names) - self.arguments.keys()
         for noted in self._notes.variables.all():
             if id(noted) in placeholders:
                 owner = id(noted if noted.of is None else noted.of)
@@ -141,10 +139,19 @@ class FlatStep:
             node.input[:] = [renamed(source, self._names) for source in node.input]
             rename_classes(node, self._names)
 
+    def _packs_gradients(self, name: str) -> bool:
+        """Whether an op is part of how a strategy adds up many gradients at once."""
+        function, traced = self.flat.origins.get(name, TracedOp("", ""))
+        try:
+            stack = self.graphs[function].get_operation_by_name(traced).traceback
+        except KeyError:
+            return False
+        return any(frame.filename.endswith(PACKS_GRADIENTS) for frame in stack)
+
     @cached_property
     def train_op(self) -> str:
         """The op that waits for all that the steps do."""
-        return free_name("train_step", {node.name for node in self.graph_def.node})
+        return free_name("train_step", set(self._all_names))
 
     def _add_train_op(self) -> None:
         """Add an op that waits for all that the steps do."""
@@ -167,8 +174,16 @@ class FlatStep:
     @cached_property
     def origins(self) -> Mapping[str, TracedOp]:
         """Where each op was traced, by its name."""
-        origins = {**self.flat.origins, **self._outer.origins}
-        return {self._names.get(name, name): origin for name, origin in origins.items()}
+        origins = {
+            self._names.get(name, name): origin
+            for name, origin in (*self.flat.origins.items(), *self._outer.origins.items())
+        }
+        names = {name: self._part_of.get(name, name) for name in self._all_names}
+        return {name: origins[traced] for name, traced in names.items() if traced in origins}
+
+    @property
+    def _all_names(self) -> Sequence[str]:
+        return [node.name for node in self.graph_def.node]
 
 
 def _make_variable(node: Any, name: str, noted: NotedVariable) -> None:

@@ -10,14 +10,13 @@ whether an iterator has a next element, the side that takes it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from placement_checks.core.devices import Device
 from placement_checks.core.op_types import (
     FUNCTION_CALLS,
     LOOPS,
@@ -26,9 +25,20 @@ from placement_checks.core.op_types import (
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.loading.tf_internals import definition_of
+from placement_checks.loading.tf_internals.graph_building import definition_of
+from placement_checks.loading.traced.flat_nodes import (
+    COLOCATED,
+    device_in_body,
+    free_scope,
+    functions_of,
+    in_body,
+    in_order,
+    rename_classes,
+    renamed,
+    resolved,
+    scopes_of,
+)
 
-_COLOCATED = b"loc:@"
 _COMPILED = "_XlaMustCompile"
 
 
@@ -63,7 +73,7 @@ class FlatGraph:
 
     def tensor(self, name: str) -> str:
         """The tensor that one of the traced function is, by its name there (``add:0``)."""
-        full = _full("", name)
+        full = in_body("", name)
         return self._stands_for.get(full, full.removesuffix(":0"))
 
     def op(self, name: str) -> str:
@@ -117,9 +127,9 @@ class _Flattening:
         flat = type(self._graph_def)()
         flat.versions.CopyFrom(self._graph_def.versions)
         flat.library.function.extend(self._called_by(self._nodes))
-        flat.node.extend(_in_order(self._nodes))
+        flat.node.extend(in_order(self._nodes))
         stands_for = {
-            source: renamed(_resolved(self._stands_for, source), self._short)
+            source: renamed(resolved(self._stands_for, source), self._short)
             for source in self._stands_for
         }
         return FlatGraph(
@@ -130,7 +140,7 @@ class _Flattening:
         """The functions that some nodes call, are given, or are: those that stay functions."""
         waiting, seen = list(nodes), set()
         while waiting:
-            for name in _functions_of(waiting.pop()):
+            for name in functions_of(waiting.pop()):
                 if name in self._library and name not in seen:
                     seen.add(name)
                     yield self._library[name]
@@ -138,18 +148,18 @@ class _Flattening:
 
     def _expand(self, function: str, prefix: str, body: Any, device: str, wait: str) -> None:
         """Add the nodes of a body, all of which wait for the op ``wait``."""
-        scopes = {scope for node in body for scope in _scopes(node.name)}
+        scopes = {scope for node in body for scope in scopes_of(node.name)}
         for original in body:
             node = type(original)()
             node.CopyFrom(original)
             node.name = prefix + original.name
-            node.device = _over(original.device, device)
-            node.input[:] = [_full(prefix, source) for source in original.input]
+            node.device = device_in_body(original.device, device)
+            node.input[:] = [in_body(prefix, source) for source in original.input]
             if wait and all(source.startswith("^") for source in original.input):
                 node.input.append(f"^{wait}")
             called, arguments = self._called(original)
             if called in self._library:
-                scope = _free_scope(original.name, scopes)
+                scope = free_scope(original.name, scopes)
                 self._inline(node, called, arguments, f"{prefix}{scope}/")
                 continue
             if any(
@@ -184,7 +194,7 @@ class _Flattening:
             self._takes[function] = False  # itself, should it call itself
             nodes = self._library[function].node_def if function in self._library else ()
             self._takes[function] = any(
-                node.op == OPTIONAL_VALUE or any(map(self._takes_element, _functions_of(node)))
+                node.op == OPTIONAL_VALUE or any(map(self._takes_element, functions_of(node)))
                 for node in nodes
             )
         return self._takes[function]
@@ -210,7 +220,7 @@ class _Flattening:
         self._expand(name, prefix, body, call.device, start)
         for index, output in enumerate(function.signature.output_arg):
             result = results[function.ret[output.name]]
-            self._stands_for[f"{call.name}:{index}"] = _full(prefix, result)
+            self._stands_for[f"{call.name}:{index}"] = in_body(prefix, result)
         ends = [f"^{prefix}{end}" for end in function.control_ret.values()]
         end = self._no_op(
             f"{prefix}output_control_node", call.device, ends or [f"^{start}"] * bool(start)
@@ -264,7 +274,7 @@ class _Flattening:
         """Let the nodes take what stands for calls and arguments."""
         names = {node.name for node in self._nodes}
         for node, prefix in zip(self._nodes, self._prefixes, strict=True):
-            sources = [_resolved(self._stands_for, source) for source in node.input]
+            sources = [resolved(self._stands_for, source) for source in node.input]
             waits = sorted({source for source in sources if source.startswith("^")})
             node.input[:] = [source for source in sources if not source.startswith("^")] + waits
             if "_class" in node.attr:
@@ -296,98 +306,17 @@ class _Flattening:
         """Name what a node is bound to; what is not in the graph is left out."""
         classes = node.attr["_class"].list.s
         bound = [
-            self._bound(prefix, entry.removeprefix(_COLOCATED).decode(), names)
-            for entry in classes
+            self._bound(prefix, entry.removeprefix(COLOCATED).decode(), names) for entry in classes
         ]
-        classes[:] = [_COLOCATED + name.encode() for name in bound if name]
+        classes[:] = [COLOCATED + name.encode() for name in bound if name]
         if not classes:
             del node.attr["_class"]
 
     def _bound(self, prefix: str, name: str, names: set[str]) -> str:
         """An op that a body names: one of its own, or one of a body around it."""
         while True:
-            found = producer_of(_resolved(self._stands_for, f"{prefix}{name}:0"))
+            found = producer_of(resolved(self._stands_for, f"{prefix}{name}:0"))
             if found in names or not prefix:
                 return found if found in names else ""
             around = prefix[:-1].rpartition("/")[0]
             prefix = f"{around}/" if around else ""
-
-
-def _functions_of(node: Any) -> Iterator[str]:
-    """The names of the functions that a node may call."""
-    yield node.op
-    for attribute in node.attr.values():
-        for function in (attribute.func, *attribute.list.func):
-            yield function.name
-
-
-def renamed(source: str, names: Mapping[str, str]) -> str:
-    """An input or a tensor, where some ops have other names."""
-    name = producer_of(source)
-    return source.replace(name, names[name], 1) if name in names else source
-
-
-def rename_classes(node: Any, names: Mapping[str, str]) -> None:
-    """Bind a node to the same ops, where some have other names."""
-    if "_class" in node.attr:
-        classes = node.attr["_class"].list.s
-        bound = [entry.removeprefix(_COLOCATED).decode() for entry in classes]
-        classes[:] = [_COLOCATED + names.get(name, name).encode() for name in bound]
-
-
-def _scopes(name: str) -> Iterator[str]:
-    """The scopes that a name is in: ``a`` and ``a/b`` for ``a/b/c``."""
-    for position, letter in enumerate(name):
-        if letter == "/":
-            yield name[:position]
-
-
-def _free_scope(name: str, taken: Collection[str]) -> str:
-    """A scope for the body of a call, in which none of the ops beside the call is."""
-    free, number = name, 0
-    while free in taken:
-        number += 1
-        free = f"{name}_{number}"
-    return free
-
-
-def _full(prefix: str, source: str) -> str:
-    """An input of a node in a body: ``call/op:0`` or ``^call/op``."""
-    if source.startswith("^"):
-        return f"^{prefix}{source[1:]}"
-    return f"{prefix}{source}" if ":" in source else f"{prefix}{source}:0"
-
-
-def _resolved(stands_for: Mapping[str, str], source: str) -> str:
-    """What an input stands for in the end, in the form that a GraphDef has it."""
-    while source in stands_for:
-        source = stands_for[source]
-    return source if source.startswith("^") else source.removesuffix(":0")
-
-
-@lru_cache(maxsize=4096)
-def _over(own: str, outer: str) -> str:
-    """The device of a node in a body whose call has a device too."""
-    if not own or not outer:
-        return own or outer
-    return str(Device.parse(own).over(Device.parse(outer)))
-
-
-def _in_order(nodes: Sequence[Any]) -> Iterator[Any]:
-    """The nodes, each after its inputs, else in their order."""
-    by_name = {node.name: node for node in nodes}
-    done: set[str] = set()
-    for root in nodes:
-        waiting = [] if root.name in done else [(root, iter(root.input))]
-        done.add(root.name)
-        while waiting:
-            node, sources = waiting[-1]
-            for source in sources:
-                name = producer_of(source)
-                if name not in done and name in by_name:
-                    done.add(name)
-                    waiting.append((by_name[name], iter(by_name[name].input)))
-                    break
-            else:
-                yield node
-                waiting.pop()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from placement_checks.loading.tf_internals import around_gradients_of_ops
+from placement_checks.loading.tf_internals.traced_functions import around_gradients_of_ops
 
 
 class _Built(NamedTuple):

@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.loading.tf_internals import around_eager_ops, definition_of, failed_eager_op
+from placement_checks.loading.tf_internals.eager_devices import around_eager_ops, failed_eager_op
+from placement_checks.loading.tf_internals.graph_building import definition_of
 from placement_checks.loading.traced.made_up import zeros_like
 
 _NO_KERNEL = ("No OpKernel was registered", "NHWC", "CUDA", "NCCL", "cuDNN", "DNN library")

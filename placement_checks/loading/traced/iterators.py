@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.core.op_types import HAS_VALUE, OPTIONAL_VALUE, PIPELINE_OUTPUTS
+from placement_checks.core.op_types import OPTIONAL_VALUE, PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
-from placement_checks.loading.tf_internals import next_of
+from placement_checks.loading.tf_internals.traced_functions import next_of
 
 
 def next_elements(graph_def: Any, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -27,7 +27,6 @@ def next_elements(graph_def: Any, arguments: Mapping[str, Any]) -> Mapping[str, 
         if node.op in PIPELINE_OUTPUTS and source in arguments:
             values = _next(node, arguments[source])
             found |= dict(zip(_tensors(graph_def, node), values, strict=False))
-            found |= {f"{name}:0": True for name in _tests(graph_def, node) if values}
     return found
 
 
@@ -53,10 +52,3 @@ def _tensors(graph_def: Any, node: Any) -> Iterator[str]:
     ]
     for index in range(count):
         yield f"{openers[0] if openers else node.name}:{index}"
-
-
-def _tests(graph_def: Any, node: Any) -> Iterator[str]:
-    """The ops that ask whether there is an element."""
-    for each in graph_def.node:
-        if each.op == HAS_VALUE and producer_of(each.input[0]) == node.name:
-            yield each.name

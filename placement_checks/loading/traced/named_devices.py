@@ -12,7 +12,8 @@ import tensorflow as tf
 from placement_checks.core.devices import Device
 from placement_checks.loading.simulated import to_requested
 from placement_checks.loading.source_lines import is_users, users_frames
-from placement_checks.loading.tf_internals import ASKED_THROUGH, SCOPES_THROUGH
+from placement_checks.loading.tf_internals.eager_devices import SCOPES_THROUGH
+from placement_checks.loading.tf_internals.gpu_counts import ASKED_THROUGH
 
 # What stands between a program and the check of a device scope that it opens.
 _BETWEEN = ASKED_THROUGH | SCOPES_THROUGH | {contextlib.__name__}

@@ -13,7 +13,8 @@ from placement_checks.loading.applied_gradients import Call
 from placement_checks.loading.gradient_notes import GradientNotes
 from placement_checks.loading.own_graphs import is_whole
 from placement_checks.loading.simulated import simulated_scope
-from placement_checks.loading.tf_internals import around_eager_devices, patched
+from placement_checks.loading.tf_internals.eager_devices import around_eager_devices
+from placement_checks.loading.tf_internals.patching import patched
 from placement_checks.loading.traced.forward_ops import ForwardOps, noting_forward_ops
 from placement_checks.loading.traced.gpu_only_ops import gpu_only_ops_made_up
 from placement_checks.loading.traced.named_devices import refuse_stand_in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from placement_checks.core.placement import Frame, Tensor
 from placement_checks.loading.device_scopes import deciding_line
 from placement_checks.loading.origins import BodyOp, Origin, dims
 from placement_checks.loading.source_lines import users_frames
+from placement_checks.loading.tf_internals.keras_objects import parts_of_keras
 from placement_checks.loading.traced.flattening import TracedOp
 
 _NUMBER = re.compile(r"_\d+$")
@@ -42,6 +43,7 @@ class TracedGraph(Origin):
         self._forward = forward
         self._folder = folder
         self._frames: dict[Any, Sequence[Frame]] = {}
+        self._parts: dict[Any, Collection[str]] = {}
         self._outputs: dict[Any, Sequence[Tensor]] = {}
 
     def frames(self, op: str, body: BodyOp | None) -> Sequence[Frame]:
@@ -54,6 +56,17 @@ class TracedGraph(Origin):
         if stack not in self._frames:
             self._frames[stack] = users_frames(stack, self._folder)
         return self._frames[stack]
+
+    def parts_of_keras(self, op: str, body: BodyOp | None) -> Collection[str]:
+        if op in self._stacks:
+            return parts_of_keras(self._stacks[op])
+        traced = self._op(op, body)
+        if traced is None:
+            return ()
+        stack = traced.traceback
+        if stack not in self._parts:
+            self._parts[stack] = parts_of_keras(stack)
+        return self._parts[stack]
 
     def device_line(self, op: str, body: BodyOp | None) -> Frame | None:
         traced = None if op in self._stacks else self._op(op, body)

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from placement_checks.core.op_types import FUNCTION_CALL, PLACEHOLDER
-from placement_checks.loading.tf_internals import specs_of_replicas, traced_functions
+from placement_checks.loading.tf_internals.distribution import specs_of_replicas
+from placement_checks.loading.tf_internals.traced_functions import traced_functions
 from placement_checks.loading.traced.calls import SeenCall
 from placement_checks.loading.traced.flattening import TracedOp
 from placement_checks.util.text import free_name

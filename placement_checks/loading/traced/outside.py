@@ -11,6 +11,7 @@ from typing import Any
 
 from placement_checks.core.errors import InputError, message_of
 from placement_checks.loading.source_lines import is_users, users_frames
+from placement_checks.loading.tf_internals.distribution import name_of_strategy
 from placement_checks.loading.traced.noting import TracingNotes
 from placement_checks.loading.traced.strategies import made_by
 from placement_checks.loading.traced.variables import NotedVariable
@@ -46,7 +47,7 @@ def told_of_scope(error: InputError, notes: TracingNotes, folder: Path | None) -
     return InputError(
         error.object,
         f"it made {joined([*names[:_MOST], *more])} outside of the scope of its "
-        f"{type(strategy).__name__}{_lines(outside, folder)}, and TensorFlow refuses to train "
+        f"{name_of_strategy(strategy)}{_lines(outside, folder)}, and TensorFlow refuses to train "
         f"with {'it' if len(names) == 1 else 'them'} ({type(raised).__name__})",
         "make the model, its optimizer and its metrics under `with strategy.scope():`",
         details="\n".join(takewhile(lambda line: line[:1] == " ", error.details.splitlines())),

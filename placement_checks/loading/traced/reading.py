@@ -15,7 +15,9 @@ from placement_checks.core.placement import GLOBAL, TRAINABLE, StepOps, producer
 from placement_checks.core.program import AppliedGradient, Gradient, InitialState
 from placement_checks.loading.gradient_notes import GradientNotes
 from placement_checks.loading.graph_reading import GraphSource
-from placement_checks.loading.tf_internals import handle_of, parts_of, variable_of
+from placement_checks.loading.tf_internals.distribution import parts_of
+from placement_checks.loading.tf_internals.eager_variables import handle_of
+from placement_checks.loading.tf_internals.keras_objects import variable_of
 from placement_checks.loading.traced.calls import SeenCall
 from placement_checks.loading.traced.first_values import values_before
 from placement_checks.loading.traced.flat_step import FlatStep
@@ -60,7 +62,7 @@ def read_steps(
     """
     steps = in_turn(seen, notes)
     return _Reading(steps, notes, program, folder).step(
-        [step.graph.name for step in seen if step not in steps]
+        [step.name for step in seen if step not in steps]
     )
 
 
@@ -149,7 +151,12 @@ class _Reading:
     def _collections(self) -> Mapping[str, Sequence[str]]:
         """The variables but for copies, as strategies collect them in a graph."""
         firsts = {name: noted for name, noted in self._flat.variables.items() if not noted.replica}
-        trainable = [name for name, noted in firsts.items() if noted.variable.trainable]
+        trainable = [
+            name
+            for name, noted in firsts.items()
+            # Counters of Keras 2 call themselves trainable.
+            if noted.variable.trainable and not noted.variable.dtype.is_integer
+        ]
         return {GLOBAL: tuple(firsts), TRAINABLE: tuple(trainable)}
 
     def _step_ops(self) -> StepOps:

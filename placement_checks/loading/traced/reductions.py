@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.loading.tf_internals import around_reductions
+from placement_checks.loading.tf_internals.distribution import around_reductions
 
 
 class Reductions:

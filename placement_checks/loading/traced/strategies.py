@@ -11,7 +11,7 @@ import tensorflow as tf
 from placement_checks.core.devices import Device
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.loading.simulated import as_requested
-from placement_checks.loading.tf_internals import strategy_around
+from placement_checks.loading.tf_internals.distribution import name_of_strategy, strategy_around
 from placement_checks.loading.traced.variables import NotedVariable
 
 
@@ -26,15 +26,15 @@ def strategy_of(made: Sequence[Any], variables: Mapping[str, NotedVariable]) -> 
         return None
     used = Counter(map(made_by, variables.values()))
     strategy = max(made, key=lambda each: used[id(each)])
-    # A worker's strategy has more replicas than those of its own devices.
     devices = strategy.extended.worker_devices
     replicas = [Device.parse(as_requested(device)) for device in devices]
     outside = [name for name, noted in variables.items() if made_by(noted) is None]
     return Strategy(
-        type(strategy).__name__,
+        name_of_strategy(strategy),
         replicas,
         dict(_copies(variables, len(replicas))),
         outside,
+        strategy.num_replicas_in_sync,  # a worker's has more than those of its own devices
     )
 
 

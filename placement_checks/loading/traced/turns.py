@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from placement_checks.loading.tf_internals import handle_of, parts_of, variable_of
+from placement_checks.loading.tf_internals.distribution import parts_of
+from placement_checks.loading.tf_internals.eager_variables import handle_of
+from placement_checks.loading.tf_internals.keras_objects import variable_of
 from placement_checks.loading.traced.calls import SeenCall
 from placement_checks.loading.traced.flattening import FlatGraph
 from placement_checks.loading.traced.noting import TracingNotes
@@ -56,12 +58,14 @@ def notes_of(steps: Sequence[SeenCall], left_out: Sequence[str], flat: FlatGraph
         yield f"watched until its first training step, {told[0]}"
     else:
         yield f"watched until {len(steps)} training steps, which take turns: {joined(told)}"
-    names = [step.graph.name for step in steps]
+    names = [step.name for step in steps]
     if retraced := [name for name in left_out if name in names]:
         yield f"{joined(dict.fromkeys(retraced))} is traced again, for other shapes: not judged"
     if others := [name for name in left_out if name not in names]:
         yield f"{joined(dict.fromkeys(others))} trains the same variables, and is not judged"
-    if flat.loops:
+    if flat.loops and steps[0].method:
+        yield "a call of it takes several steps, of which one is judged"
+    elif flat.loops:
         yield f"{flat.loops[0]} is a loop of steps, of which one trip is judged"
     if flat.compiled:
         calls = plural(len(flat.compiled), "call")
@@ -69,4 +73,4 @@ def notes_of(steps: Sequence[SeenCall], left_out: Sequence[str], flat: FlatGraph
 
 
 def _told(step: SeenCall) -> str:
-    return f"{step.graph.name}, at {step.called_at}" if step.called_at else str(step.graph.name)
+    return f"{step.name}, at {step.called_at}" if step.called_at else step.name

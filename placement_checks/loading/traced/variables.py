@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,20 +11,21 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.op_types import VARIABLE_HANDLE
-from placement_checks.loading.tf_internals import (
-    ADDS_FIRST_VALUE_TO,
+from placement_checks.loading.tf_internals.distribution import (
     ORDERS_COLLECTIVES,
     around_distributed_variables,
+    parts_of,
+)
+from placement_checks.loading.tf_internals.eager_devices import eager_device
+from placement_checks.loading.tf_internals.eager_variables import (
+    ADDS_FIRST_VALUE_TO,
     around_handles,
-    around_keras_variables,
     around_variables,
     around_variables_of_functions,
-    eager_device,
     handle_of,
-    kernels_of,
-    parts_of,
-    variable_of,
 )
+from placement_checks.loading.tf_internals.graph_building import current_stack, kernels_of
+from placement_checks.loading.tf_internals.keras_objects import around_keras_variables, variable_of
 
 _OF_GPUS = {"GPU", "DEFAULT"}  # the device types of kernels; the latter is for all but CPUs
 _HOST, _FIRST_GPU = "/device:CPU:0", "/device:CPU:1"  # what stands in for it
@@ -48,7 +48,7 @@ class NotedVariable:
 
     variable: Any
     device: str
-    stack: Sequence[traceback.FrameSummary]
+    stack: Sequence[Any]
     of: Any = None
     replica: int = 0
     path: str = ""
@@ -97,9 +97,8 @@ class VariableNotes:
         """Note a variable that was just made."""
         handle = handle_of(variable)
         if not tf.is_symbolic_tensor(handle) and id(handle) not in self._noted:
-            stack = traceback.StackSummary.extract(traceback.walk_stack(None), lookup_lines=False)
             _, device = self._devices.get(id(handle), (handle, handle.device))
-            noted = NotedVariable(variable, device, stack[::-1])
+            noted = NotedVariable(variable, device, current_stack())
             self._noted[id(handle)] = handle, noted
 
     def note_parts(self, whole: Any) -> None:

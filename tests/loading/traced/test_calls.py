@@ -10,7 +10,8 @@ from loading.traced.programs import rows, types, updates, watched, weights
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import Program
-from placement_checks.loading.building import Building, noting_eager_code
+from placement_checks.loading.building import noting_eager_code
+from placement_checks.loading.noted import Building
 from placement_checks.loading.simulated import ask_for_cpus
 
 

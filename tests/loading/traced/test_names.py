@@ -11,8 +11,17 @@ import pytest
 import tensorflow as tf
 from loading.test_tf_internals import KERAS_2, Calls
 
-from placement_checks.loading import tf_internals
 from placement_checks.loading.simulated import ask_for_cpus
+from placement_checks.loading.tf_internals import (
+    distribution,
+    eager_devices,
+    eager_variables,
+    gpu_counts,
+    keras_objects,
+    patching,
+    traced_functions,
+    workers,
+)
 
 CPUS = ["/cpu:1", "/cpu:2"]
 
@@ -51,14 +60,14 @@ def test_every_call_of_a_traced_function_ends_in_one_method() -> None:
 
         return call
 
-    with tf_internals.around_calls(noting):
+    with traced_functions.around_calls(noting):
         outer(tf.constant(3.0))
         outer(tf.constant(3.0))
         outer.get_concrete_function(tf.constant(3.0))(tf.constant(4.0))
 
     assert [[each.numpy() for each in given] for _, given, _ in seen] == [[3.0], [3.0], [4.0]]
     function, _, captured = seen[0]
-    assert captured[0] is tf_internals.handle_of(w)
+    assert captured[0] is eager_variables.handle_of(w)
     assert [each.op.type for each in function.graph.inputs] == ["Placeholder", "Placeholder"]
 
 
@@ -80,17 +89,17 @@ def test_a_function_that_makes_variables_in_its_first_call_has_a_name() -> None:
 
         return call
 
-    with tf_internals.around_calls(noting):
+    with traced_functions.around_calls(noting):
         step(tf.constant(1.0))
 
-    assert tf_internals.MAKES_VARIABLES in names
+    assert traced_functions.MAKES_VARIABLES in names
 
 
 def test_the_functions_that_a_function_calls() -> None:
     inner = tf.function(tf.tanh)
     outer = tf.function(lambda x: inner(x) + 1.0).get_concrete_function(tf.constant(1.0))
 
-    called = tf_internals.traced_functions(outer.graph)
+    called = traced_functions.traced_functions(outer.graph)
 
     ((name, body),) = called.items()
     assert name in {each.signature.name for each in outer.graph.as_graph_def().library.function}
@@ -108,7 +117,7 @@ def test_variables_of_every_kind_are_made_by_one_constructor(
             made.append(tf.Variable(1.0, name="lazy"))
         return made[0] + 1.0
 
-    with tf_internals.around_variables(calls):
+    with eager_variables.around_variables(calls):
         tf.Variable(1.0, name="eager")
         tf.function(makes)()
         variable_in(mirrored)
@@ -120,9 +129,9 @@ def test_variables_of_every_kind_are_made_by_one_constructor(
 def test_the_handle_of_a_variable_in_a_strategy_is_that_of_each_replica(
     mirrored: tf.distribute.Strategy,
 ) -> None:
-    parts = tf_internals.parts_of(variable_in(mirrored))
+    parts = distribution.parts_of(variable_in(mirrored))
 
-    handles = list(map(tf_internals.handle_of, parts))
+    handles = list(map(eager_variables.handle_of, parts))
     assert ["CPU:1" in handles[0].device, "CPU:2" in handles[1].device] == [True, True]
     assert {handle.dtype for handle in handles} == {tf.resource}
 
@@ -130,7 +139,7 @@ def test_the_handle_of_a_variable_in_a_strategy_is_that_of_each_replica(
 def test_handles_are_made_by_one_function() -> None:
     calls = Calls()
 
-    with tf_internals.around_handles(calls):
+    with eager_variables.around_handles(calls):
         tf.Variable([1, 2])
 
     ((shape, dtype, *_),) = calls.noted
@@ -142,13 +151,13 @@ def test_variables_of_strategies_are_made_of_others(
 ) -> None:
     calls = Calls()
 
-    with tf_internals.around_distributed_variables(calls):
+    with distribution.around_distributed_variables(calls):
         of_both = [variable_in(mirrored), variable_in(central)]
 
     assert [made for made, *_ in calls.noted] == of_both
-    assert [len(tf_internals.parts_of(made)) for made in of_both] == [2, 1]
+    assert [len(distribution.parts_of(made)) for made in of_both] == [2, 1]
     plain = tf.Variable(1.0)
-    assert tf_internals.parts_of(plain) == (plain,)
+    assert distribution.parts_of(plain) == (plain,)
 
 
 def test_the_specs_of_a_value_for_each_replica(mirrored: tf.distribute.Strategy) -> None:
@@ -160,8 +169,8 @@ def test_the_specs_of_a_value_for_each_replica(mirrored: tf.distribute.Strategy)
 
     (rows,) = step.get_concrete_function(next(iter(dataset))).structured_input_signature[0]
 
-    assert len(tf_internals.specs_of_replicas(rows)) == 2
-    assert not tf_internals.specs_of_replicas(tf.TensorSpec([2]))
+    assert len(distribution.specs_of_replicas(rows)) == 2
+    assert not distribution.specs_of_replicas(tf.TensorSpec([2]))
 
 
 def test_a_variable_knows_the_strategy_around_it(
@@ -170,20 +179,20 @@ def test_a_variable_knows_the_strategy_around_it(
     one = tf.distribute.OneDeviceStrategy("/cpu:1")
 
     for strategy in (mirrored, central, one):
-        assert tf_internals.strategy_around(variable_in(strategy)) is strategy
-    assert tf_internals.strategy_around(tf.Variable(1.0)) is None
+        assert distribution.strategy_around(variable_in(strategy)) is strategy
+    assert distribution.strategy_around(tf.Variable(1.0)) is None
 
 
 def test_keras_gives_its_variables_those_of_tensorflow() -> None:
     calls = Calls()
 
-    with tf_internals.around_keras_variables(calls):
+    with keras_objects.around_keras_variables(calls):
         layer = tf.keras.layers.Dense(1, name="head")
         layer.build([None, 2])
 
     paths = [variable.path for variable, *_ in calls.noted]
     assert paths == ([] if KERAS_2 else ["head/kernel", "head/bias"])
-    assert isinstance(tf_internals.variable_of(layer.kernel), tf.Variable)
+    assert isinstance(keras_objects.variable_of(layer.kernel), tf.Variable)
 
 
 def test_tapes_ask_one_function_for_the_gradient_of_an_op() -> None:
@@ -196,7 +205,7 @@ def test_tapes_ask_one_function_for_the_gradient_of_an_op() -> None:
             y = tf.tanh(x)
         return tape.gradient(y, x)
 
-    with tf_internals.around_gradients_of_ops(calls):
+    with traced_functions.around_gradients_of_ops(calls):
         gradient()
     gradient()
 
@@ -218,7 +227,7 @@ def test_values_of_replicas_are_added_up_by_three_methods(
     def step() -> Any:
         return strategy.reduce("sum", strategy.run(replica), axis=None)
 
-    with tf_internals.around_reductions(several, one, in_replica):
+    with distribution.around_reductions(several, one, in_replica):
         assert step() == 2.0
 
     assert len(one.noted) == 1
@@ -229,7 +238,7 @@ def test_values_of_replicas_are_added_up_by_three_methods(
 def test_strategies_are_made_by_one_constructor() -> None:
     calls = Calls()
 
-    with tf_internals.around_strategies(calls):
+    with distribution.around_strategies(calls):
         made = [
             tf.distribute.MirroredStrategy(CPUS),
             tf.distribute.OneDeviceStrategy("/cpu:1"),
@@ -237,25 +246,25 @@ def test_strategies_are_made_by_one_constructor() -> None:
         ]
 
     assert [strategy for strategy, *_ in calls.noted] == made
-    assert not any(map(tf_internals.is_default_strategy, made))
-    assert tf_internals.is_default_strategy(tf.distribute.get_strategy())
+    assert not any(map(distribution.is_default_strategy, made))
+    assert distribution.is_default_strategy(tf.distribute.get_strategy())
 
 
 def test_the_device_scope_of_eager_code() -> None:
-    assert tf_internals.eager_device() == ""
+    assert eager_devices.eager_device() == ""
     with tf.device("/cpu:1"):
-        assert tf_internals.eager_device().endswith("CPU:1")
+        assert eager_devices.eager_device().endswith("CPU:1")
 
 
 def test_the_next_element_of_an_iterator_by_its_resource() -> None:
     iterator = iter(tf.data.Dataset.from_tensor_slices([5, 6]))
     resource = tf.nest.flatten(iterator, expand_composites=True)[0]
 
-    values = [tf_internals.next_of(resource, [tf.int32], [[]])[0].numpy() for _ in range(2)]
+    values = [traced_functions.next_of(resource, [tf.int32], [[]])[0].numpy() for _ in range(2)]
 
     assert values == [5, 6]
     with pytest.raises(tf.errors.OutOfRangeError):
-        tf_internals.next_of(resource, [tf.int32], [[]])
+        traced_functions.next_of(resource, [tf.int32], [[]])
 
 
 @pytest.mark.parametrize("is_traced", [False, True])
@@ -273,16 +282,119 @@ def test_device_scopes_are_opened_through_modules_that_are_known(is_traced: bool
 
         return device
 
-    through = tf_internals.SCOPES_THROUGH | {contextlib.__name__, *tf_internals.ASKED_THROUGH}
+    through = eager_devices.SCOPES_THROUGH | {contextlib.__name__, *gpu_counts.ASKED_THROUGH}
 
     def scope() -> Any:
         with tf.device("/cpu:1"):
             return tf.constant(1.0)
 
     with (
-        tf_internals.around_eager_devices(noting),
-        tf_internals.patched(tf.Graph, "device", noting),
+        eager_devices.around_eager_devices(noting),
+        patching.patched(tf.Graph, "device", noting),
     ):
         tf.function(scope, autograph=True)() if is_traced else scope()
 
     assert __name__ in modules
+
+
+def resolver(job: str, **jobs: int) -> Any:
+    """Of a task of a cluster, which nobody serves."""
+    spec = {name: [f"{name}-{task}:1" for task in range(tasks)] for name, tasks in jobs.items()}
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(spec), task_type=job, task_id=0, rpc_layer="grpc"
+    )
+
+
+def instead(calls: list[str], name: str) -> Callable[..., Any]:
+    """Takes the place of a function, and notes that it was called."""
+    return lambda _: lambda *_args, **_kwargs: calls.append(name)
+
+
+def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
+    calls: list[str] = []
+    starting = Calls()
+    host = "/job:localhost/replica:0/task:0"
+
+    def on_host(original: Callable[..., Any]) -> Callable[..., Any]:
+        def devices(extended: Any, resolver: Any, worker_device: str) -> Any:
+            assert worker_device == "/job:worker/task:0"
+            workers.make_local(extended, host)
+            return original(extended, resolver, "")
+
+        return devices
+
+    with (
+        workers.around_start_of_worker(instead(calls, "configure"), instead(calls, "serve")),
+        workers.around_worker_strategies(starting, on_host, instead(calls, "watch")),
+    ):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver("worker", worker=2))
+
+    assert calls == ["configure", "serve", "serve", "watch"]
+    assert strategy.num_replicas_in_sync == 2
+    assert strategy.extended.worker_devices == (f"{host}/device:CPU:0",)
+    ((extended, _),) = starting.noted
+    workers.forget_default_device(extended)
+    with strategy.scope():
+        assert eager_devices.eager_device() == ""
+    assert distribution.name_of_strategy(strategy) == "MultiWorkerMirroredStrategy"
+
+
+def test_collectives_are_made_by_functions_with_a_size() -> None:
+    made = Calls()
+    with workers.around_collectives({"all_reduce_v2": made}), contextlib.suppress(Exception):
+        tf.function(
+            lambda: tf.distribute.MirroredStrategy(CPUS).run(
+                lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([2]))
+            )
+        ).get_concrete_function()
+
+    assert [arguments[1] for arguments in made.noted] == [2, 2]
+
+
+def test_tf_config_is_read_by_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    read = Calls()
+    with workers.around_environment(read):
+        tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
+
+    assert read.noted
+
+
+def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> None:
+    calls: list[str] = []
+
+    def connecting(_: Callable[..., Any]) -> Callable[..., Any]:
+        def connect(strategy: Any, coordinator_name: str) -> None:
+            assert coordinator_name == "chief"
+            assert workers.resolver_of(strategy).cluster_spec().num_tasks("ps") == 3
+            workers.set_connected(strategy, 2, 3)
+
+        return connect
+
+    def counting(_: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda extended: workers.set_worker_gpus(extended, 4)
+
+    def scheduling(_: Callable[..., Any]) -> Callable[..., Any]:
+        def schedule(cluster: Any, function: Any, args: Any, kwargs: Any) -> Any:
+            return workers.scheduled(cluster, function, args, kwargs)
+
+        return schedule
+
+    with (
+        workers.around_parameter_servers(connecting, counting),
+        workers.around_coordinators(scheduling, instead(calls, "create"), instead(calls, "wait")),
+    ):
+        strategy = tf.distribute.ParameterServerStrategy(
+            resolver("chief", chief=1, ps=3, worker=2)
+        )
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        scheduled = coordinator.schedule(tf.function(lambda: tf.constant(1.0)))
+
+    assert strategy.num_replicas_in_sync == 4
+    assert [type(each).__name__ for each in scheduled] == ["Closure", "RemoteValueImpl"]
+    assert calls == ["wait"] * 3  # two workers, and what waits for their failures
+
+
+def test_whether_the_eager_runtime_has_begun() -> None:
+    tf.constant(1.0) + 1.0
+    assert workers.has_begun()

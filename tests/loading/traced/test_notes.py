@@ -46,6 +46,27 @@ def test_tensorflow_is_as_before() -> None:
     assert not noted.orders_collectives
 
 
+def test_what_a_function_makes_is_told_by_the_users_lines() -> None:
+    """AutoGraph rewrites the function in a file of its own, which is deleted at the end."""
+
+    class Layer(tf.Module):
+        made: tf.Variable | None = None
+
+        @tf.function
+        def __call__(self, x: Any) -> Any:
+            if self.made is None:
+                self.made = tf.Variable(1.0)
+            return x * self.made
+
+    with noting_traced(eager=True) as (variables, *_):
+        Layer()(tf.constant(2.0))
+
+    (noted,) = variables.all()
+    files = {frame.filename for frame in noted.stack}
+    assert __file__ in files
+    assert not any("autograph_generated" in file for file in files)
+
+
 def test_copies_know_whose_they_are_and_tokens_that_they_are_none() -> None:
     with noting_traced(eager=True) as (variables, *_):
         strategy = tf.distribute.MirroredStrategy(GPUS)
