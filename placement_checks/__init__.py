@@ -59,7 +59,15 @@ def __getattr__(name: str) -> object:
         return version(__name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        from placement_checks.loading.start import INSTALL
+
+        message = f"{__name__}.{name} needs TensorFlow, which is not installed; {INSTALL}"
+        raise ModuleNotFoundError(message, name=error.name) from None
 
 
 def __dir__() -> list[str]:

@@ -120,4 +120,6 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "frames": list(finding.frames),
         "device_line": finding.device_line,
         "follows": finding.follows,
+        "known": finding.known or None,
+        "others": list(finding.others),
     }

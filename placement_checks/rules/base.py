@@ -46,7 +46,7 @@ class Rule(ABC):
                 return self.without(missing)
         verdict = self.check(evidence)
         findings = [
-            finding if finding.frames else located(finding, evidence.placement)
+            finding if finding.frames or finding.known else located(finding, evidence.placement)
             for finding in verdict.findings
         ]
         return replace(verdict, findings=findings) if findings else verdict

@@ -61,7 +61,7 @@ def _mirrored(placement: Placement) -> Iterator[Finding]:
                 message=f"{name} is the copy that the tower on {analysis.towers[tower]} has of "
                 f"{first}, where one variable is to be shared",
                 consequence="every GPU holds the variable, and its slots, once more",
-                fix=f"around each tower `{REUSE}`; if copies are meant: "
+                fix=f"build each tower under `{REUSE}`; if copies are meant: "
                 "--set variables-shared.layout=mirrored",
                 alike="mirrored",
             )

@@ -18,10 +18,13 @@ from placement_checks.rules.lines.loop_lines import LoopLines
 from placement_checks.util.text import joined, plural
 
 _ANEW = (
-    "tf.compat.v1.get_variable in place of tf.Variable, variable_scope in place of name_scope in "
-    f"the model, and around each tower {REUSE}"
+    "use tf.compat.v1.get_variable in place of tf.Variable, and variable_scope in place of "
+    f"name_scope, in the model, and build each tower under `{REUSE}`"
 )
-_ELSE = f"one layer object called once per tower, or get_variable and around each tower {REUSE}"
+_ELSE = (
+    "call one layer object once per tower, or use get_variable and build each tower under "
+    f"`{REUSE}`"
+)
 _ONE_OPTIMIZER = (
     "create the optimiser once, before the loop over towers, and call apply_gradients once, "
     "after it"
@@ -193,4 +196,4 @@ def unsaved(placement: Placement, variable: str) -> Finding:
 
 
 def _without_number(part: str) -> str:
-    return f"leave the tower's number out of the name {part}, and around each tower {REUSE}"
+    return f"leave the tower's number out of the name {part}, and build each tower under `{REUSE}`"

@@ -27,11 +27,12 @@ from placement_checks.core.op_types import (
     IDENTITY,
     JOIN,
     NCCL_REDUCE,
-    PASSES_VALUE,
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.loading.traced.flattening import flatten, renamed
+from placement_checks.loading.graph_def import whole_number
+from placement_checks.loading.traced.flat_nodes import renamed
+from placement_checks.loading.traced.flattening import flatten
 from placement_checks.util.text import plural
 
 _ADDS = {NCCL_REDUCE: ("reduction", b"sum"), COLLECTIVE_REDUCE: ("merge_op", b"Add")}
@@ -129,18 +130,10 @@ def _group(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object,
         return node.attr["num_devices"].i, node.attr["shared_name"].s
     if node.op not in (COLLECTIVE_REDUCE, COLLECTIVE_GATHER):
         raise _cannot(program, node, "is of a kind that nothing stands in for")
-    size, *keys = (_number(source, by_name) for source in node.input[1:4])
+    size, *keys = (whole_number(source, by_name) for source in node.input[1:4])
     if size is None or None in keys:
         raise _cannot(program, node, "has a key that is only known when it runs")
     return size, node.op, *keys
-
-
-def _number(source: str, by_name: Mapping[str, Any]) -> int | None:
-    """The value of a constant, also behind ops that pass it on; None for anything else."""
-    node = by_name[producer_of(source)]
-    while node.op in PASSES_VALUE:
-        node = by_name[producer_of(node.input[0])]
-    return int(tf.make_ndarray(node.attr["value"].tensor)) if node.op == CONST else None
 
 
 def _together(nodes: list[Any]) -> Iterator[Any]:

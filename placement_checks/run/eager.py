@@ -14,8 +14,8 @@ from itertools import count
 import tensorflow as tf
 
 from placement_checks.core.gpus import Devices
-from placement_checks.loading import tf_internals
 from placement_checks.loading.simulated import ask_for_cpus, simulated_scope
+from placement_checks.loading.tf_internals import distribution, eager_devices, gpu_counts, patching
 from placement_checks.run.devices import uses_simulated
 
 # Where the numbers of the groups of devices begin that strategies add up in, of each strategy.
@@ -58,17 +58,17 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
         tf.config.set_soft_device_placement(soft)
 
 
-def _patches(gpus: int) -> Iterator[tf_internals.Patched]:
+def _patches(gpus: int) -> Iterator[patching.Patched]:
     """What leads elsewhere: device scopes, and what strategies take for the GPUs there are."""
-    yield tf_internals.around_eager_devices(simulated_scope)
-    yield tf_internals.patched(tf.Graph, "device", simulated_scope)
+    yield eager_devices.around_eager_devices(simulated_scope)
+    yield patching.patched(tf.Graph, "device", simulated_scope)
 
     devices = tuple(f"/device:GPU:{index}" for index in range(gpus)) or ("/device:CPU:0",)
-    yield tf_internals.around_all_local_devices(lambda _: lambda num_gpus=None: devices[:num_gpus])
-    yield tf_internals.around_local_devices(lambda of: lambda found: of(found or gpus))
+    yield gpu_counts.around_all_local_devices(lambda _: lambda num_gpus=None: devices[:num_gpus])
+    yield gpu_counts.around_local_devices(lambda of: lambda found: of(found or gpus))
 
     # Keys begin at 1 in every strategy, and a group that was used before expects the same shapes.
-    yield tf_internals.around_collective_keys(
+    yield distribution.around_collective_keys(
         lambda init: (
             lambda self, group_key_start=1: init(self, group_key_start + next(_group_keys))
         )

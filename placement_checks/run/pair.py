@@ -55,7 +55,7 @@ class ProgramPair:
             InputError: what one of them says about its step cannot be used.
             CannotRun: one of them cannot be run.
         """
-        program = runnable(towers, devices)
+        program = runnable(towers.on_one_host or towers, devices)
         # Not one on a GPU and the other on the CPU: their kernels round otherwise.
         single = runnable(reference, "simulated" if program.simulated else devices)
         return ProgramPair(replace(program, ends_at=ends_at), replace(single, ends_at=ends_at))

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.measurement import EPS
-from placement_checks.core.op_types import LINEAR
+from placement_checks.core.op_types import (
+    COLLECTIVE_GATHER,
+    COLLECTIVE_REDUCE,
+    LINEAR,
+    NCCL_REDUCE,
+)
 from placement_checks.core.placement import producer_of
 from placement_checks.run.runnable import RunnableProgram
 
@@ -38,6 +43,10 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
     return found
 
 
+# A strategy adds up what replicas have computed, or gives each the rows of all.
+_ADDS_UP = LINEAR | {NCCL_REDUCE, COLLECTIVE_REDUCE, COLLECTIVE_GATHER}
+
+
 def changed(program: RunnableProgram) -> Iterator[str]:
     """The variables whose gradient is clipped, or else changed, before it is applied.
 
@@ -50,7 +59,7 @@ def changed(program: RunnableProgram) -> Iterator[str]:
         start = analysis.flow.number[producer_of(gradient.values)]
         between = analysis.flow.walk_back([start], lambda op: not backward[op])
         if any(
-            of_gradients[op] and not backward[op] and analysis.flow.types[op] not in LINEAR
+            of_gradients[op] and not backward[op] and analysis.flow.types[op] not in _ADDS_UP
             for op in between
         ):
             yield variable

@@ -20,6 +20,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import gradients
 from placement_checks.numerics.reducing import trial_of
+from placement_checks.run.fed_ops import fed_ops
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession, Values
 from placement_checks.util.text import joined, plural
@@ -31,7 +32,7 @@ _MAX_STEPS = 10  # steps between a random op and what switches it
 def ancestors(program: RunnableProgram, roots: Iterable[str], fed: Collection[str]) -> list[str]:
     """The ops that run for some tensors or ops, in the order of building; not behind fed ones."""
     flow = analyse(program.placement).flow
-    ends = {flow.number[producer_of(tensor)] for tensor in fed}
+    ends = {flow.number[op] for op in fed_ops(program.placement, fed)}
     todo = [flow.number[producer_of(root)] for root in roots]
     seen = set(todo)
     while todo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.gpus import Devices
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import RANDOM_SEEDED
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import Placement
 from placement_checks.core.program import BuiltProgram, Step
 from placement_checks.loading.graph_def import keep_constants_whole
 from placement_checks.loading.simulated import to_simulated
@@ -22,6 +22,7 @@ from placement_checks.loading.steps import components
 from placement_checks.run.channels_last import channels_last
 from placement_checks.run.collectives import sums_for_collectives
 from placement_checks.run.devices import session_config, uses_simulated
+from placement_checks.run.fed_ops import cut_off, fed_ops
 from placement_checks.run.gradients import GradientTensors, gradient_tensors_of
 from placement_checks.util.text import plural
 
@@ -212,7 +213,7 @@ def _on_devices(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Grap
     """
     copied = type(built.graph_def)()
     copied.CopyFrom(built.graph_def)
-    _cut_off(copied, {producer_of(tensor) for tensor in built.fed})
+    cut_off(copied, fed_ops(built.requested, built.fed))
     bodies = (body.node_def for body in copied.library.function)
     for nodes in (copied.node, *bodies):
         for number, node in enumerate(nodes):
@@ -229,15 +230,3 @@ def _on_devices(built: BuiltProgram, *, simulated: bool, whole: bool) -> tf.Grap
     with graph.as_default():
         tf.graph_util.import_graph_def(copied, name="")
     return graph
-
-
-def _cut_off(graph_def: Any, fed: Collection[str]) -> None:
-    """Let nothing wait for ops whose values are fed.
-
-    TensorFlow runs an op that is fed if another waits for it by a control edge, unless it is a
-    placeholder (core/graph/subgraph.cc), and a queue that nothing fills is waited for in vain.
-    """
-    waits = {f"^{op}" for op in fed}
-    for node in graph_def.node:
-        if not waits.isdisjoint(node.input):
-            node.input[:] = [source for source in node.input if source not in waits]

@@ -72,7 +72,7 @@ def _of_reference(sessions: PairedSessions, batches: Sequence[Batch]) -> _Steps 
         return missing
     noise = [dict.fromkeys(after, 0.0) for after in compared]
     of_gradients = [dict.fromkeys(before, 0.0) for before in gradients]
-    for order in counted(orders, "order"):
+    for order in counted(orders, "order of the rows"):
         reference.load(sessions.start)
         for number, batch in enumerate(counted(batches, "step")):
             other = sessions.expected_step(batch, order, with_gradients=not is_certain)

@@ -79,6 +79,9 @@ def assert_variables_on_host(
     examples that are kept in variables which are neither trained nor saved. So is a part of one
     model that is split among GPUs, with its slots, on the one GPU that reads it.
 
+    So is a single number that is made outside of the scope of a strategy, such as the learning
+    rate of an optimiser, on the GPU of a replica; what is trained is named by created-in-scope.
+
     Where get_variable makes such variables for each tower and no sum makes them copies, that is
     the mistake, and that they are on the GPUs of their towers follows from it.
 
@@ -241,6 +244,9 @@ def assert_towers_alike(
 
     The towers are the same computation, devices apart.
 
+    Towers that differ train different models by one set of weights, and the mean of their
+    gradients is the gradient of none of them. Nothing fails, as their shapes agree.
+
     The loss of each tower is followed back beside that of the first, op by op, and each place
     where they differ is a finding: another op, another attribute, another constant. The usual
     cause is an `if` on the number of the tower, or an argument that only one of them gets.
@@ -271,7 +277,8 @@ def assert_inputs_distinct(
     Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
     the batch is a part of what it should be. A slice is followed from placeholders, iterators and
     queues into the towers; two are the same if they are cut from one tensor in the same way.
-    Scalars, and vectors of fixed length, are not examples.
+    Scalars, and vectors of fixed length, are not examples. Workers of several processes each have
+    a pipeline of their own: two are the same if their first batches are.
 
     Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
     batch twice; built again in the loop over towers, they read the same files N times. Ops that
@@ -421,10 +428,15 @@ def assert_replicas_in_sync(
     lets them drift apart, without an error: so does assign_sub of its own gradient, in a variable
     that is made without `aggregation`.
 
-    Judged by data flow: the updates of all copies must be made of the same examples. Copies that
-    are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so may
-    what only collects the gradients of each replica until they are added up. Towers that are
-    placed by hand are judged by variables-shared.
+    Judged by data flow: the updates of all copies must be made of the same examples, and of the
+    same random numbers, such as the noise that a generator makes pictures of. Copies that are
+    combined when they are read (VariableSynchronization.ON_READ) differ by design, and so may
+    what only collects the gradients of each replica until they are added up. Copies that make
+    different steps of the same examples show in their values, which weights-equal compares.
+    Towers that are placed by hand are judged by variables-shared.
+
+    Nor do copies stay equal where a sum waits for replicas that do not join it, as that of one
+    worker which builds another model, or does for itself what all must do together.
 
     BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
     made with synchronized=True.
@@ -512,7 +524,8 @@ def assert_loss_of_all_towers(
     gets printed, and it looks right, with the noise of a smaller batch. What is looked at: the
     `loss` of the Step (a list counts as one), and scalar summaries of losses.
 
-    Summaries that one line of the program builds in every tower are N curves of one quantity.
+    Summaries that one line of the program builds in every tower are N curves of one quantity. Of
+    the replicas of a strategy only the first writes any.
 
     `allow` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
 
@@ -591,12 +604,12 @@ def assert_names_portable(
 
     Variables are named so that a checkpoint moves between one GPU and many.
 
+    A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program
+    for one GPU, nor, if the scope is changed, by anybody later.
+
     With a reference, the program for one GPU, its variables decide: each must be here, of the
     same name and shape, and what is trained here must be there. Otherwise no variable may
     be named after a tower or device.
-
-    A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program
-    for one GPU, nor, if the scope is changed, by anybody later.
 
     A part of a variable's name counts as that of a tower if it has a number, only one tower's ops
     are in a scope of that name, and each other tower has one scope of the same name with another
@@ -605,7 +618,9 @@ def assert_names_portable(
 
     Copies of mirrored variables are named after towers, as they must: a checkpoint holds one of
     them. Beside a reference the first copy counts. Local variables are in no checkpoint, and what
-    each tower adds up by itself, to be shown or applied, is not missed there.
+    each tower adds up by itself, to be shown or applied, is not missed there. A checkpoint of
+    TensorFlow 2 (tf.train.Checkpoint, Keras) holds objects: between two such programs names may
+    differ.
 
     `allow` lists variables, or patterns, that are named so on purpose.
 
@@ -796,6 +811,9 @@ def assert_gradients_equal(
 
     The gradient that each variable receives is that of the program for one GPU.
 
+    A sum taken for a mean, a tower left out, labels of other rows: every device is right, the loss
+    falls, and the model is worse than the one that a single GPU would train.
+
     Both programs run, on GPUs or on CPU devices in their place, from equal variables and on the
     same rows. What the optimiser is given is compared, not what it makes of it: Adam hides a sum
     taken for a mean. The error of a variable is its largest difference over its largest expected
@@ -865,14 +883,15 @@ def assert_weights_equal(
 
     After some training steps all variables have the values that the reference gives them.
 
-    Weights, slots, statistics and the step counter start equal, and both programs take the same
-    steps. That shows what one gradient does not: towers that train copies of their own, updates
-    that are made twice, averages that move once a tower, counters that jump.
+    One gradient does not show what goes wrong from step to step: towers that train copies of their
+    own, updates that are made twice, averages that move once a tower, counters that jump.
 
-    Integers are equal or not. Other variables are compared as in gradients-equal; their noise is
-    that of the reference with its rows in three other orders. Optimisers such as Adam, which
-    divide the gradient by its size, let rounding decide the direction of elements whose gradient
-    is next to zero: those are left out, and a fiftieth of a variable's change is no difference.
+    Weights, slots, statistics and the step counter start equal, and both programs take the same
+    steps. Integers are equal or not. Other variables are compared as in gradients-equal; their
+    noise is that of the reference with its rows in three other orders. Optimisers such as Adam,
+    which divide the gradient by its size, let rounding decide the direction of elements whose
+    gradient is next to zero: those are left out, and a fiftieth of a variable's change is no
+    difference.
     After the last step both programs are given the reference's variables, and the gradients are
     compared once more: copies that no step refreshes show there, whatever the optimiser hides.
 
@@ -925,6 +944,9 @@ def assert_towers_overlap(
 
     No tower waits for another: all of them compute at once.
 
+    A control dependency, or a value, that makes one tower wait for another changes no number and
+    no device, and takes away all that the second GPU brings.
+
     Some steps are run and traced. The time that each op took, and what it waits for in the graphs
     that ran, give a schedule in which every GPU does one op at a time and nothing else holds it
     up. Of the two towers that compute at once least, the share is given: 1 if one of them never
@@ -934,8 +956,9 @@ def assert_towers_overlap(
 
     The rule is broken where the share of two towers is small and one waits for the other: a
     control dependency or a value leads from one to the next; and where all towers are on one GPU.
-    Towers that only the host holds up, each with work of its own, do not break it. `least` is the
-    smallest share that does not.
+    Towers that only the host holds up, each with work of its own, do not break it.
+
+    `least` is the smallest share that is no breach.
 
     Parameters and their defaults:
       towers-overlap.least = 0.5

@@ -101,13 +101,18 @@ def _allowed(
     if not hasattr(rule, "allow"):
         return {}
     names: dict[str, None] = {}
-    while new := {finding.object: None for finding in verdict.findings}.keys() - names.keys():
-        names |= {finding.object: None for finding in verdict.findings if finding.object in new}
+    while new := dict.fromkeys(_objects(verdict)).keys() - names.keys():
+        names |= {name: None for name in _objects(verdict) if name in new}
         fields = {"allow": [*rule.allow, *_patterns(evidence, list(names))]}
         verdict = judge(fields)
         if verdict.state != "broken":
             return fields
     return {}
+
+
+def _objects(verdict: Verdict) -> Iterator[str]:
+    for finding in verdict.findings:
+        yield from (finding.object, *finding.others)
 
 
 def _patterns(evidence: Evidence, names: Sequence[str]) -> Sequence[str]:

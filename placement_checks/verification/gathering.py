@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -130,7 +131,7 @@ def request(
     _start_placer()
     if machine is not None:
         gpus = machine.towers
-    built = _load(target, gpus)
+    built = _load(target, gpus, machine)
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
     if placement.strategy is not None and placement.strategy.gpus == 1:
         gpus = 1  # it is for one, as a reference is
@@ -155,10 +156,10 @@ def requested(target: Target, *, gpus: int = 2) -> Evidence:
     return _evidence_of(built, built.requested)
 
 
-def _load(target: Target, gpus: int) -> BuiltProgram:
+def _load(target: Target, gpus: int, machine: Machine | None = None) -> BuiltProgram:
     from placement_checks.loading.programs import load
 
-    return load(target, gpus)
+    return load(target, gpus, machine)
 
 
 def _evidence_of(built: BuiltProgram, requested: Placement) -> Evidence:
@@ -178,17 +179,19 @@ def single_gpu(built: BuiltProgram) -> BuiltProgram | Missing:
 
 
 def _check(target: Target) -> None:
-    """Check a target as far as that needs no TensorFlow.
+    """Check a target as far as that needs no TensorFlow, and that it is there for the rest.
 
     Raises:
-        InputError: it names nothing that can be loaded.
+        InputError: it names nothing that can be loaded, or TensorFlow is not installed.
     """
+    from placement_checks.loading.start import check_installed
     from placement_checks.loading.target_names import check
 
     if isinstance(target, Script):
         target = target.target
     if isinstance(target, str | Path):
         check(target)
+    check_installed()
 
 
 def _devices(placement: Placement) -> set[Device]:
@@ -212,11 +215,35 @@ def prepare(*, placer: bool = True) -> None:
     Raises:
         InputError: TensorFlow is not installed, or does not load.
     """
-    from placement_checks.loading.start import import_tensorflow
+    from placement_checks.loading.start import check_installed, import_tensorflow
 
+    check_installed()
+    is_first = "tensorflow" not in sys.modules
     if placer:
         _start_placer()
     import_tensorflow()
+    if is_first and _is_command():
+        from placement_checks.loading.watch.forking import fork_this_process
+
+        fork_this_process(_let_go)
+
+
+def _is_command() -> bool:
+    """Whether this process is the command, which holds nothing yet of any program."""
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:
+        return main.__spec__.name == "placement_checks.__main__"
+    return Path(getattr(main, "__file__", None) or "").name == "placement-checks"
+
+
+def _let_go() -> None:
+    """Leave a fork of the command without its placer process, and its libraries not imported."""
+    from placement_checks.placer.worker.client import phantom
+
+    phantom.stop()
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "click":
+            del sys.modules[name]
 
 
 def _start_placer() -> None:

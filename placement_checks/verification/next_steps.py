@@ -87,6 +87,8 @@ def _mend(reports: Sequence[Report]) -> str:
 def _without_line(reports: Sequence[Report], cause: _Cause) -> str:
     """The fix where it is one, and short; else where mended programs are shown."""
     rule = next(iter(cause.rules))
+    if any(finding.known for finding in cause.roots):
+        return f"take the way out of {rule}, or declare it: --declare prints how"
     fixes = {finding.fix for finding in cause.roots}
     fix = next(iter(fixes))
     if len(fixes) > 1 or not 0 < len(fix) <= _SHORT:
@@ -170,6 +172,8 @@ def _reference(evidence: Evidence) -> str | None:
     if program.takes_num_gpus:
         return f"the same function built for one GPU: --reference {name}"
     file, colon, _ = name.rpartition(":")
+    if evidence.placement.step.traced:
+        return f"a function that trains the same on one GPU: --reference {file}{colon}FUNCTION"
     return f"the function that builds it for one GPU: --reference {file}{colon}build_single"
 
 

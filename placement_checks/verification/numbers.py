@@ -60,14 +60,17 @@ def with_numbers(
     Raises:
         UsageError: a rule does not exist, or the program was not placed before.
         ConfigError: a policy is wrong.
-        InputError: a program or the batch function is at fault.
+        InputError: a program or the batch function is at fault, or TensorFlow is not installed.
     """
+    from placement_checks.loading.start import check_installed
+
+    __tracebackhide__ = True
+    check_installed()
     from placement_checks.loading.batches import batch_of
     from placement_checks.loading.programs import load, load_reference
     from placement_checks.run.measuring import measure
     from placement_checks.run.pair import ProgramPair
 
-    __tracebackhide__ = True
     evidence = Evidence.of(evidence)
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
     conditions = _conditions(rules)

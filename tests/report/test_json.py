@@ -31,6 +31,8 @@ FINDING = {
     "frames",
     "device_line",
     "follows",
+    "known",
+    "others",
 }
 
 
@@ -99,6 +101,8 @@ def test_a_program_has_its_verdicts(report: Report) -> None:
                 "device_line": None,
                 "consequence": "",
                 "follows": None,
+                "known": None,
+                "others": [],
                 "message": "variable größe sits on /device:GPU:0, not on /device:CPU:0; "
                 "it asks for /device:GPU:0",
                 "fix": "make it under `with tf.device('/cpu:0'):`",

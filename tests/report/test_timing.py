@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from documents import ROOT, blocks
 from rich.console import Console
 from timings import loop, timing
 
@@ -117,3 +118,11 @@ def test_the_json_has_all_figures() -> None:
     assert busy["measured_ratio"] is None
     assert busy["not_measured"].startswith("the baseline is 1.500")
     assert busy["simulated_ratio"] == 0.5
+
+
+def test_the_documentation_shows_the_lines_of_the_table() -> None:
+    page = ROOT / "docs" / "timing.md"
+    shown = next(block for block in blocks(page) if block.language == "console").printed
+
+    lines = shown.splitlines()[4:-1]
+    assert [line[:13] for line in lines] == [line[:13] for line in written(QUIET)[4:12]]

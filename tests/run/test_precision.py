@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pairs
 import pytest
 import tensorflow as tf
+import towers
 
-from placement_checks.core.program import Program
+from placement_checks.core.program import Gradient, Program
 from placement_checks.loading.programs import load
 from placement_checks.run.precision import changed
 from placement_checks.run.runnable import runnable
@@ -63,3 +65,16 @@ def test_gradients_are_changed_by_what_depends_on_them(
         return pairs.towers(num_gpus, optimizer=lambda: Changing(0.1))
 
     assert set(changed(runnable(load(Program("towers", towers), 2), "simulated"))) == names
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [("CollectiveReduceV2", []), ("NcclAllReduce", []), ("AddN", []), ("Sign", ["w"])],
+)
+def test_what_a_strategy_adds_up_is_not_changed(kind: str, found: list[str]) -> None:
+    """Else a sum taken for a mean could not be told of any program under a strategy."""
+    sums = towers.on(0, "sum", kind, towers.gradient(0), towers.gradient(1))
+    taken = SimpleNamespace(gradients={"w": Gradient("sum:0")})
+    program: Any = SimpleNamespace(placement=towers.program(sums), gradient_tensors=taken)
+
+    assert list(changed(program)) == found

@@ -94,10 +94,10 @@ def test_message_has_source_line_path_and_fix(unsound: Placement) -> None:
         "reads w: they are trained separately\n"
         "    each tower learns from its own part of each batch alone; what is evaluated or "
         "exported is one tower's weights\n"
-        "    fix: tf.compat.v1.get_variable in place of tf.Variable, variable_scope in place of "
-        "name_scope in the model, and\n"
-        "        around each tower with "
-        "tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):"
+        "    fix: use tf.compat.v1.get_variable in place of tf.Variable, and variable_scope in "
+        "place of name_scope, in the model,\n"
+        "        and build each tower under "
+        "`with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):`"
     )
 
 

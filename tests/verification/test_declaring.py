@@ -134,6 +134,19 @@ def test_losses_that_read_other_towers() -> None:
     assert fields_of(mixed_losses())["losses-apart"] == {"allow": ["tower_1/loss"]}
 
 
+def test_all_that_a_known_behaviour_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["a/moving_mean", "b/moving_mean"]
+    graph = program(*(variable(name) for name in names))
+    found = Finding(names[0], "", "requested", "", "", "", "", known="Keras 3", others=(names[1],))
+    told = Verdict("replicas-in-sync", "broken", "requested", None, [found])
+    declared = Verdict("replicas-in-sync", "kept", "requested")
+    monkeypatch.setattr(declaring, "_judged", lambda *given: declared if given[-1] else told)
+
+    (declaration,) = declarations(Report(Evidence.of(graph), [told]), {})
+
+    assert declaration.fields == {"allow": names}
+
+
 def test_an_op_that_fell_back() -> None:
     fell = op("sound", "Decode", "/gpu:0", "CPU:0", fallback_reason="no GPU kernel")
 

@@ -136,6 +136,14 @@ def test_the_fix_where_it_is_one_and_short() -> None:
     )
 
 
+def test_what_a_library_does_has_a_way_out_or_is_declared() -> None:
+    known = replace(finding("bn/moving_mean"), fix="long", known="Keras 3")
+
+    assert next_step([report(broken("replicas-in-sync", known))]) == (
+        "next: take the way out of replicas-in-sync, or declare it: --declare prints how"
+    )
+
+
 TAKES_ALL = {"gpu_options": {"allow_growth": False}}
 
 
@@ -224,6 +232,20 @@ def test_another_function_is_the_reference_of_one_that_does_not() -> None:
     assert next_step([sound]) == (
         "next: compare numbers, with the function that builds it for one GPU: "
         "--reference train.py:build_single"
+    )
+
+
+def test_the_reference_of_a_function_that_trains_trains_too() -> None:
+    sound = report(
+        *NOT_COMPARED,
+        graph=program(step={"traced": True}),
+        program=built(lambda: None),
+        reference=NO_REFERENCE,
+    )
+
+    assert next_step([sound]) == (
+        "next: compare numbers, with a function that trains the same on one GPU: "
+        "--reference train.py:FUNCTION"
     )
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow that is not there, or does not load, is an error of its own."""
+"""TensorFlow that does not load is an error of its own."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
     [
         (
             "import nothing_of_that_name",
-            "tensorflow: cannot be imported: No module named 'nothing_of_that_name'; "
-            "pip install 'tensorflow>=2.15'",
+            "tensorflow: cannot be imported: ModuleNotFoundError: No module named "
+            "'nothing_of_that_name'; see what python -c 'import tensorflow' says",
         ),
         (
             "raise FileNotFoundError(2, 'No usable temporary directory found in /tmp')",

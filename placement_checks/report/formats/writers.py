@@ -1,17 +1,18 @@
-"""The formats of a report by name: for people, and for other programs."""
+"""The formats of a report by name: for people, and for other programs.
+
+Those that are not asked for are not loaded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TextIO
 
 from rich.console import Console
 
 from placement_checks.report import json
-from placement_checks.report.formats import github, junit, markdown, sarif
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.picture.model import program_data
-from placement_checks.report.picture.page import page
 from placement_checks.report.text import writing
 from placement_checks.report.text.wrapping import WIDTH, fitted
 
@@ -32,16 +33,28 @@ def _json(outcome: Outcome, stream: TextIO) -> None:
 
 
 def _html(outcome: Outcome, stream: TextIO) -> None:
+    from placement_checks.report.picture.model import program_data
+    from placement_checks.report.picture.page import page
+
     if outcome.reports:
         stream.write(page(list(map(program_data, outcome.reports)), outcome.next_step))
+
+
+def _for_programs(name: str) -> Writer:
+    """The writer of a module of this package."""
+
+    def write(outcome: Outcome, stream: TextIO) -> None:
+        import_module(f"placement_checks.report.formats.{name}").write(outcome, stream)
+
+    return write
 
 
 WRITERS: Mapping[str, Writer] = {
     "text": _text,
     "json": _json,
     "html": _html,
-    "markdown": markdown.write,
-    "github": github.write,
-    "sarif": sarif.write,
-    "junit": junit.write,
+    "markdown": _for_programs("markdown"),
+    "github": _for_programs("github"),
+    "sarif": _for_programs("sarif"),
+    "junit": _for_programs("junit"),
 }

@@ -56,7 +56,7 @@ def findings_on(name: str, verdicts: Iterable[Verdict]) -> list[str]:
         f"{verdict.rule}: {finding.message}"
         for verdict in verdicts
         for finding in verdict.findings
-        if finding.object == name
+        if name in (finding.object, *finding.others)
     ]
 
 

@@ -41,10 +41,10 @@ def finding_lines(groups: Sequence[Group], *, everything: bool = False) -> Itera
         for group in members:
             for kind, text in _group(group, everything):
                 yield from _sentence(kind, text, everything)
-        consequence, fix = _cure(members[0])
-        if consequence:
-            yield from _sentence("consequence", consequence, everything)
-        yield from _sentence("fix", f"fix: {fix}", everything)
+        first = members[0].first
+        if first.consequence:
+            yield from _sentence("consequence", first.consequence, everything)
+        yield from _sentence("fix", first.advice, everything)
 
 
 def first_lines(groups: Sequence[Group], shown: int, hint: str) -> Iterator[Line]:

@@ -27,7 +27,7 @@ def sentences(group: Group, *, with_line: bool = False) -> Iterator[str]:
     if first.consequence:
         yield told(first.consequence)
     if first.fix:
-        yield told(f"fix: {first.fix}")
+        yield told(first.advice)
 
 
 def told(sentence: str, most: int = _LONGEST) -> str:

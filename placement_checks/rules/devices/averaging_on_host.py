@@ -17,7 +17,7 @@ from placement_checks.rules.base import Rule, request_of, steps
 from placement_checks.rules.lines.joining import joining_ops
 from placement_checks.rules.lines.locating import device_line
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import joined, plural
+from placement_checks.util.text import plural, spanned
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class AveragingOnHost(Rule):
         analysis = analyse(placement)
         op = placement.by_number[number]
         numbers = analysis.towers_in(gradient_flow(placement).gradient_towers[number])
-        towers = joined(analysis.towers[tower] for tower in numbers)
+        towers = spanned(str(analysis.towers[tower]) for tower in numbers)
         expected = " or ".join(str(Device.parse(name)) for name in self._names())
         return Finding(
             object=op.name,

@@ -42,6 +42,9 @@ class VariablesOnHost(Rule):
     examples that are kept in variables which are neither trained nor saved. So is a part of one
     model that is split among GPUs, with its slots, on the one GPU that reads it.
 
+    So is a single number that is made outside of the scope of a strategy, such as the learning
+    rate of an optimiser, on the GPU of a replica; what is trained is named by created-in-scope.
+
     Where get_variable makes such variables for each tower and no sum makes them copies, that is
     the mistake, and that they are on the GPUs of their towers follows from it.
 
@@ -109,8 +112,18 @@ class VariablesOnHost(Rule):
         strategy = placement.strategy
         if strategy is not None and (device := strategy.device_of(variable)) is not None:
             yield device.short
+        elif (
+            strategy is not None
+            and variable in strategy.outside
+            and _is_scalar(placement, variable)
+        ):
+            yield from (device.short for device in strategy.replicas)
         elif not (self.local and _is_local(placement, variable)):
             yield from _gpus_of_its_tower(placement, variable)
+
+
+def _is_scalar(placement: Placement, name: str) -> bool:
+    return any(each.name == name and each.shape == () for each in placement.variables)
 
 
 def _is_on(names: Sequence[str], assigned: Device) -> bool:
@@ -145,6 +158,8 @@ def _fix(placement: Placement, op: Op, name: str) -> str:
     if strategy is not None and op.name not in strategy.outside:
         which = f", parameter_device='{name}'" if "CentralStorage" in strategy.name else ""
         return f"let the strategy keep it there: {strategy.name}(gpus{which})"
+    if strategy is not None and "CentralStorage" not in strategy.name:
+        return "make it under `with strategy.scope():`"
     decided = placement.details.device_line(_decided_by(op))
     if decided is not None and decided.function:
         named = "" if decided.function.startswith("<") else f" {decided.function}"

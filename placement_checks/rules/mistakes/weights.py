@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from placement_checks.core.placement import Placement
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.mistakes.places import Place
 from placement_checks.rules.mistakes.updates import copies_of, repeated_updates
 from placement_checks.util.text import plural
@@ -62,6 +63,9 @@ def cause_of(
     trained = trained_variable_of(name, trajectory.trained)
     if trained in variables_with_stale_copies(measured):
         return COPIES._replace(place=copies_of(placement, trained or name))
+    strategy = placement.strategy
+    if strategy is not None and strategy.is_later_copy(name):
+        return _of_copy(strategy, name, divergence.moved)
     return _of_change(placement, name, divergence.moved, is_trained=trained == name)
 
 
@@ -111,6 +115,19 @@ def _of_count(trajectory: Trajectory, name: str, number: int) -> Cause:
         else "a step changes it in another way",
         "let a step count as one, whatever the number of towers and rows",
         "what depends on it, such as the decay of the learning rate, changes at another time",
+    )
+
+
+def _of_copy(strategy: Strategy, name: str, moved: float | None) -> Cause:
+    """What is wrong with a copy of a strategy, where that of the first replica is as expected."""
+    device = strategy.replicas[strategy.copies[name].replica].short
+    often = f" {moved:.3g} times as much as" if moved else " otherwise than"
+    return Cause(
+        f"that step changes the copy on {device}{often} that on {strategy.replicas[0].short}",
+        "let the update of every copy be the same: of what all replicas have added up, and of "
+        "nothing that one replica alone knows, such as its number",
+        "the copies drift apart: each replica trains a model of its own, and that of the first is "
+        "saved",
     )
 
 

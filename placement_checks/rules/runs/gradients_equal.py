@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 class GradientsEqual(Rule):
     """The gradient that each variable receives is that of the program for one GPU.
 
+    A sum taken for a mean, a tower left out, labels of other rows: every device is right, the loss
+    falls, and the model is worse than the one that a single GPU would train.
+
     Both programs run, on GPUs or on CPU devices in their place, from equal variables and on the
     same rows. What the optimiser is given is compared, not what it makes of it: Adam hides a sum
     taken for a mean. The error of a variable is its largest difference over its largest expected

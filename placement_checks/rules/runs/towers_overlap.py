@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 class TowersOverlap(Rule):
     """No tower waits for another: all of them compute at once.
 
+    A control dependency, or a value, that makes one tower wait for another changes no number and
+    no device, and takes away all that the second GPU brings.
+
     Some steps are run and traced. The time that each op took, and what it waits for in the graphs
     that ran, give a schedule in which every GPU does one op at a time and nothing else holds it
     up. Of the two towers that compute at once least, the share is given: 1 if one of them never
@@ -34,8 +37,9 @@ class TowersOverlap(Rule):
 
     The rule is broken where the share of two towers is small and one waits for the other: a
     control dependency or a value leads from one to the next; and where all towers are on one GPU.
-    Towers that only the host holds up, each with work of its own, do not break it. `least` is the
-    smallest share that does not.
+    Towers that only the host holds up, each with work of its own, do not break it.
+
+    `least` is the smallest share that is no breach.
     """
 
     name = "towers-overlap"

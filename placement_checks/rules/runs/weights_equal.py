@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 class WeightsEqual(Rule):
     """After some training steps all variables have the values that the reference gives them.
 
-    Weights, slots, statistics and the step counter start equal, and both programs take the same
-    steps. That shows what one gradient does not: towers that train copies of their own, updates
-    that are made twice, averages that move once a tower, counters that jump.
+    One gradient does not show what goes wrong from step to step: towers that train copies of their
+    own, updates that are made twice, averages that move once a tower, counters that jump.
 
-    Integers are equal or not. Other variables are compared as in gradients-equal; their noise is
-    that of the reference with its rows in three other orders. Optimisers such as Adam, which
-    divide the gradient by its size, let rounding decide the direction of elements whose gradient
-    is next to zero: those are left out, and a fiftieth of a variable's change is no difference.
+    Weights, slots, statistics and the step counter start equal, and both programs take the same
+    steps. Integers are equal or not. Other variables are compared as in gradients-equal; their
+    noise is that of the reference with its rows in three other orders. Optimisers such as Adam,
+    which divide the gradient by its size, let rounding decide the direction of elements whose
+    gradient is next to zero: those are left out, and a fiftieth of a variable's change is no
+    difference.
     After the last step both programs are given the reference's variables, and the gradients are
     compared once more: copies that no step refreshes show there, whatever the optimiser hides.
 
@@ -92,7 +93,7 @@ class WeightsEqual(Rule):
         ]
         findings = [
             _finding(placement, measured, measured.trajectory, divergence, divergences)
-            for divergence in divergences
+            for divergence in sorted(divergences, key=lambda divergence: divergence.step)
         ]
         findings += [
             _stale(placement, measured, measured.trajectory, name)

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.clipping import Clipped, clipped_alone
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.keras_parts import CLIPPING
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.known_keras import KERAS, known, some
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import plural
 
@@ -48,12 +51,43 @@ class AggregatedBeforeClipped(Rule):
         if clipped and placement.strategy is None:
             return self.not_checked(_of_towers(clipped))
         copies = placement.strategy.copies if placement.strategy else {}
-        findings = [
-            _finding(placement, each)
+        firsts = [
+            each
             for each in clipped
             if each.variable not in copies or copies[each.variable].of == each.variable
         ]
+        of_keras = [each for each in firsts if _is_of_keras(placement, each)]
+        findings = [
+            *_by_optimizer(placement, of_keras),
+            *(_finding(placement, each) for each in firsts if each not in of_keras),
+        ]
         return self.verdict(findings, plural(len(trained), "variable"))
+
+
+def _is_of_keras(placement: Placement, clipped: Clipped) -> bool:
+    """Whether an optimiser does it that was made with ``clipnorm`` and the like."""
+    op = analyse(placement).flow.names[clipped.op]
+    return CLIPPING in placement.details.parts_of_keras(op)
+
+
+def _by_optimizer(placement: Placement, clipped: Sequence[Clipped]) -> Iterator[Finding]:
+    """That an optimiser clips in each replica."""
+    if not clipped:
+        return
+    how = "clipnorm or global_clipnorm" if clipped[0].by_norm else "clipvalue"
+    yield known(
+        placement,
+        [each.variable for each in clipped],
+        f"an optimizer of {KERAS} with {how} clips the gradients of each replica, and then adds "
+        f"them up: those of {some(each.variable for each in clipped)}",
+        _CONSEQUENCE,
+        "in a train_step of your own: gradients = tf.distribute.get_replica_context().all_reduce("
+        "'SUM', gradients), then clip, and divide by the number of replicas, as the optimizer "
+        "adds up once more. If each is meant to be clipped: "
+        "--set aggregated-before-clipped.allow=*",
+        expected="the sum of all replicas' gradients, and then clipping",
+        found="clipping in each replica, and then the sum",
+    )
 
 
 def _of_towers(clipped: list[Clipped]) -> str:
@@ -80,9 +114,11 @@ def _finding(placement: Placement, clipped: Clipped) -> Finding:
         alike=clipped.by_norm,
         message=f"each replica's gradient of {clipped.variable} is {how}, before those of all "
         "replicas are added up",
-        consequence="the update is another than one GPU would make, and changes with the number "
-        "of GPUs",
+        consequence=_CONSEQUENCE,
         fix="clip the sum: gradients = tf.distribute.get_replica_context().all_reduce('SUM', "
         "gradients), then clip, and update without another sum. If each is meant to be clipped: "
         "--set aggregated-before-clipped.allow=*",
     )
+
+
+_CONSEQUENCE = "the update is another than one GPU would make, and changes with the number of GPUs"

@@ -61,6 +61,15 @@ def _finding(placement: Placement, strategy: Strategy, outside: Outside) -> Find
     )
     on = f", on {op.requested.short}" if op.requested else ""
     several = outside.updates > 1
+    there_is = f"there is only one{on}"
+    consequence = (
+        f"each replica updates it: {outside.updates} updates race in place of one"
+        if several
+        else "all others read it from there in each step"
+    )
+    if strategy.is_of_workers:
+        there_is = "each worker has one of its own"
+        consequence = "the workers train models of their own, and that of the first is saved"
     return Finding(
         object=outside.variable,
         op=op.type,
@@ -68,10 +77,8 @@ def _finding(placement: Placement, strategy: Strategy, outside: Outside) -> Find
         expected=f"made under the scope of {strategy.name}",
         found="made outside of it",
         message=f"{outside.variable} {keeps}, and was made outside of strategy.scope(): "
-        f"there is only one{on}",
-        consequence=f"each replica updates it: {outside.updates} updates race in place of one"
-        if several
-        else "all others read it from there in each step",
+        f"{there_is}",
+        consequence=consequence,
         fix=f"make the {'model' if is_trained else 'optimizer'} under `with strategy.scope():`",
         alike=(outside.role, outside.updates, op.requested),
     )

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.equivalence import EqualTensors
 from placement_checks.analysis.inputs import Use, input_uses, pipelines_of_one
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.keras_parts import TRAIN_ON_BATCH
 from placement_checks.core.op_types import (
     CUTS,
     GENERATOR_DATASET,
@@ -21,8 +22,10 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, request_of, steps
+from placement_checks.rules.known_keras import KERAS, known, some
 from placement_checks.rules.lines.loop_lines import LoopLines
 from placement_checks.rules.needs import Need
+from placement_checks.rules.same_rows import same_rows
 from placement_checks.util.text import plural
 
 
@@ -33,7 +36,8 @@ class InputsDistinct(Rule):
     Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
     the batch is a part of what it should be. A slice is followed from placeholders, iterators and
     queues into the towers; two are the same if they are cut from one tensor in the same way.
-    Scalars, and vectors of fixed length, are not examples.
+    Scalars, and vectors of fixed length, are not examples. Workers of several processes each have
+    a pipeline of their own: two are the same if their first batches are.
 
     Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
     batch twice; built again in the loop over towers, they read the same files N times. Ops that
@@ -54,9 +58,10 @@ class InputsDistinct(Rule):
         uses = list(input_uses(analysis))
         findings: dict[str, Finding] = {}
         for finding in (
-            *_same_slices(placement, analysis, uses),
+            *_told_once(placement, analysis, _same_slices(placement, analysis, uses), self.allow),
             *_on_gpus(placement),
             *_built_again(placement, analysis, uses),
+            *same_rows(evidence, uses),
         ):
             if not is_among(finding.object, self.allow):
                 findings.setdefault(finding.object, finding)
@@ -79,6 +84,35 @@ def _same_slices(
         first, *others = sorted(by_tower)
         for tower in others:
             yield _same_slice(analysis, first, by_tower[first], tower, by_tower[tower])
+
+
+def _told_once(
+    placement: Placement,
+    analysis: TowerAnalysis,
+    findings: Iterator[Finding],
+    allow: Sequence[str],
+) -> Iterator[Finding]:
+    """The findings, and of what train_on_batch of Keras gives to all replicas one."""
+    whole = []
+    for finding in findings:
+        if TRAIN_ON_BATCH not in placement.details.parts_of_keras(finding.object):
+            yield finding
+        elif not is_among(finding.object, allow):
+            whole.append(finding.object)
+    if whole:
+        replicas = len(analysis.towers)
+        pattern = f"{whole[0]}*" if all(name.startswith(whole[0]) for name in whole) else "*"
+        yield known(
+            placement,
+            list(dict.fromkeys(whole)),
+            f"model.train_on_batch of {KERAS} gives each of {replicas} replicas the whole batch: "
+            f"{some(whole)}",
+            f"all compute the same gradients: {replicas} GPUs do the work of one",
+            "model.fit, which gives each replica its part. If it is meant: "
+            f"--set inputs-distinct.allow={pattern}",
+            expected="a slice of its own for each tower",
+            found="one slice for all",
+        )
 
 
 def _same_slice(
@@ -148,7 +182,8 @@ def _on_gpus(placement: Placement) -> Iterator[Finding]:
                 f"input ops belong on the CPU",
                 consequence="it has no kernel there and fails, or each batch is copied to the "
                 "GPU and back",
-                fix="before the loop over towers: with tf.device('/cpu:0'): around the pipeline",
+                fix="build the pipeline before the loop over towers, under "
+                "`with tf.device('/cpu:0'):`",
                 alike="on a GPU",
                 placed=op.name,
             )
@@ -193,7 +228,7 @@ def _again(analysis: TowerAnalysis, tower: int, holder: int, again: int, copy: i
         consequence="the other shards are never read, and the towers compute the same gradients"
         if shard is not None
         else "an epoch reads each example once per tower, and rows may be the same in all of them",
-        fix="the loop's index for each tower: dataset.shard(num_gpus, i)"
+        fix="give each tower the loop's index: dataset.shard(num_gpus, i)"
         if shard is not None
         else "build it once, before the loop, and call get_next() once per tower, or give each "
         "tower its part: dataset.shard(num_gpus, i)",

@@ -27,7 +27,8 @@ class LossOfAllTowers(Rule):
     gets printed, and it looks right, with the noise of a smaller batch. What is looked at: the
     `loss` of the Step (a list counts as one), and scalar summaries of losses.
 
-    Summaries that one line of the program builds in every tower are N curves of one quantity.
+    Summaries that one line of the program builds in every tower are N curves of one quantity. Of
+    the replicas of a strategy only the first writes any.
 
     `allow` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
     """
@@ -46,10 +47,7 @@ class LossOfAllTowers(Rule):
         of_losses = list(_of_losses(analysis, summaries))
         findings = [*_repeated(placement, analysis, summaries)]
         if not reported and not of_losses and not findings:
-            return self.not_checked(
-                "no reported loss is known; return it from the function that builds the graph: "
-                "{'loss': loss}"
-            )
+            return self.not_checked(_NOT_RETURNED if placement.step.traced else _NOT_KNOWN)
         findings += _partial(placement, analysis, [analysis.flow.number[n] for n in reported])
         named = {finding.object for finding in findings}
         repeated = {op: finding for finding in findings for op in finding.ops}
@@ -66,9 +64,14 @@ class LossOfAllTowers(Rule):
 
 
 def _written(analysis: TowerAnalysis) -> list[int]:
-    """The summaries; where the program merges some, only those are written."""
+    """The summaries; where the program merges some, only those are written.
+
+    Of the replicas of a strategy only the first writes: TensorFlow sees to that.
+    """
     types = analysis.flow.types
     summaries = analysis.flow.having(SUMMARIES.__contains__)
+    if analysis.placement.strategy is not None:
+        summaries = [op for op in summaries if _tower(analysis, op) <= 0]
     merged = {
         op
         for op in summaries
@@ -112,7 +115,8 @@ def _partial(placement: Placement, analysis: TowerAnalysis, ops: list[int]) -> I
         path=steps(placement, path),
         message=f"{name} ({analysis.flow.types[ops[-1]]}) reports only the loss of {towers}; it "
         f"does not depend on {without}",
-        consequence="what is printed looks like the loss of the batch, and is of a part of it",
+        consequence="what is printed looks like the loss of the batch, and is that of a part "
+        "of it",
         fix="in the loop losses.append(loss), and after it report tf.add_n(losses) / num_gpus",
         alike=read,
         at=placement.cached(LoopLines).line(name),
@@ -128,14 +132,19 @@ def _like(finding: Finding, cause: Finding | None) -> Finding:
     )
 
 
+def _tower(analysis: TowerAnalysis, summary: int) -> int:
+    """The tower that a summary is of; -1 where it is of several, or of none."""
+    mask = analysis.towers_behind[summary] & analysis.all_towers
+    return mask.bit_length() - 1 if mask.bit_count() == 1 else analysis.tower_of[summary]
+
+
 def _repeated(
     placement: Placement, analysis: TowerAnalysis, summaries: list[int]
 ) -> Iterator[Finding]:
     """Findings on summaries that one line has built in several towers."""
     built: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
     for op in summaries:
-        mask = analysis.towers_behind[op] & analysis.all_towers
-        tower = mask.bit_length() - 1 if mask.bit_count() == 1 else analysis.tower_of[op]
+        tower = _tower(analysis, op)
         frames = tuple(placement.details.frames(analysis.flow.names[op]))
         if tower >= 0 and frames:
             built[analysis.flow.types[op], frames].setdefault(tower, op)
@@ -156,7 +165,13 @@ def _repeated(
                 f"that builds {original} for the tower on {analysis.towers[first]}",
                 consequence="there is a curve for each tower, of its part of each batch, and none "
                 "of the whole",
-                fix="after the loop, of the mean: tf.add_n(values) / num_gpus; or of one tower, "
-                "and allow that: --set loss-of-all-towers.allow=PATTERN",
+                fix="write it after the loop, of the mean: tf.add_n(values) / num_gpus; or of "
+                "one tower, and allow that: --set loss-of-all-towers.allow=PATTERN",
                 alike="repeated",
             )
+
+
+_NOT_KNOWN = (
+    "no reported loss is known; return it from the function that builds the graph: {'loss': loss}"
+)
+_NOT_RETURNED = "the step returns no number that is made of what it takes gradients of"

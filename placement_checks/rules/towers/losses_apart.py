@@ -61,7 +61,7 @@ def _where_they_meet(placement: Placement) -> str:
     if meeting is None:
         return ""
     towers = analysis.names_of(meetings(placement)[meeting])
-    return f"; {towers} depend on each other alike, from {analysis.flow.names[meeting]} on"
+    return f"; {towers} depend on each other alike: they meet at {analysis.flow.names[meeting]}"
 
 
 def _finding(placement: Placement, mixed: MixedLoss) -> Finding:

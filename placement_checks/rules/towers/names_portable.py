@@ -27,12 +27,12 @@ _NUMBERED = re.compile(r"(.*?)[_:-]?(\d+)")
 class NamesPortable(Rule):
     """Variables are named so that a checkpoint moves between one GPU and many.
 
+    A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program
+    for one GPU, nor, if the scope is changed, by anybody later.
+
     With a reference, the program for one GPU, its variables decide: each must be here, of the
     same name and shape, and what is trained here must be there. Otherwise no variable may
     be named after a tower or device.
-
-    A checkpoint holds names. Variables called tower_0/conv1/weights are not found by the program
-    for one GPU, nor, if the scope is changed, by anybody later.
 
     A part of a variable's name counts as that of a tower if it has a number, only one tower's ops
     are in a scope of that name, and each other tower has one scope of the same name with another
@@ -41,7 +41,9 @@ class NamesPortable(Rule):
 
     Copies of mirrored variables are named after towers, as they must: a checkpoint holds one of
     them. Beside a reference the first copy counts. Local variables are in no checkpoint, and what
-    each tower adds up by itself, to be shown or applied, is not missed there.
+    each tower adds up by itself, to be shown or applied, is not missed there. A checkpoint of
+    TensorFlow 2 (tf.train.Checkpoint, Keras) holds objects: between two such programs names may
+    differ.
 
     `allow` lists variables, or patterns, that are named so on purpose.
     """
@@ -60,7 +62,7 @@ class NamesPortable(Rule):
         if not placement.variables and not (evidence.reference and evidence.reference.variables):
             return self.not_checked("neither the graph nor its reference has variables")
         findings = self._named_after_towers(placement) if few is None else {}
-        if evidence.reference:
+        if evidence.reference and not (placement.step.traced and evidence.reference.step.traced):
             for finding in _unlike(placement, evidence.reference):
                 if not is_among(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)
@@ -260,10 +262,10 @@ def _finding(
 
 
 _NAME_SCOPE = (
-    "tf.name_scope in place of tf.compat.v1.variable_scope around each tower: get_variable does "
-    "not add it to names"
+    "use tf.name_scope in place of tf.compat.v1.variable_scope around each tower: get_variable "
+    "does not add it to names"
 )
 _GET_VARIABLE = (
-    "tf.compat.v1.get_variable in place of tf.Variable: it does not add the tower's tf.name_scope "
-    "to names"
+    "use tf.compat.v1.get_variable in place of tf.Variable: it does not add the tower's "
+    "tf.name_scope to names"
 )

@@ -198,7 +198,7 @@ def _moved_by(placement: Placement, analysis: TowerAnalysis, update: Update) -> 
     return int(value[2]) if value is not None else None
 
 
-_APPLY_AVERAGE = f"once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
+_APPLY_AVERAGE = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
 _APPLY_ONCE = (
     "apply the optimiser once, to all of its variables, or use one for each group of them"
 )

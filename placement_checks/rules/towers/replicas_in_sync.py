@@ -1,24 +1,23 @@
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.replicas import Groups, replicas
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.keras_parts import FIT, NORMALISING
 from placement_checks.core.missing import OneTower
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.advice import ADD_UP
 from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.known_keras import KERAS, known, some
 from placement_checks.rules.needs import Need
+from placement_checks.rules.unmet_sums import unmet_sums
 from placement_checks.util.text import joined, plural
-
-# What Keras calls the averages of its batch normalisation.
-_BATCH_NORM = re.compile(r"moving_(mean|variance)(_\d+)?$")
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,15 @@ class ReplicasInSync(Rule):
     lets them drift apart, without an error: so does assign_sub of its own gradient, in a variable
     that is made without `aggregation`.
 
-    Judged by data flow: the updates of all copies must be made of the same examples. Copies that
-    are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so may
-    what only collects the gradients of each replica until they are added up. Towers that are
-    placed by hand are judged by variables-shared.
+    Judged by data flow: the updates of all copies must be made of the same examples, and of the
+    same random numbers, such as the noise that a generator makes pictures of. Copies that are
+    combined when they are read (VariableSynchronization.ON_READ) differ by design, and so may
+    what only collects the gradients of each replica until they are added up. Copies that make
+    different steps of the same examples show in their values, which weights-equal compares.
+    Towers that are placed by hand are judged by variables-shared.
+
+    Nor do copies stay equal where a sum waits for replicas that do not join it, as that of one
+    worker which builds another model, or does for itself what all must do together.
 
     BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
     made with synchronized=True.
@@ -57,12 +61,78 @@ class ReplicasInSync(Rule):
         copies = replicas(placement).copies
         if not copies:
             return self.not_checked(f"{strategy.name} keeps no copies of the variables")
-        findings = [
-            _finding(placement, strategy, variable, groups)
+        unmet = [
+            finding
+            for finding in unmet_sums(placement, strategy)
+            if not is_among(finding.object, self.allow)
+        ]
+        if unmet:
+            return self.verdict(unmet)  # and what comes of it
+        drifting = {
+            variable: groups
             for variable, groups in replicas(placement).drifting.items()
             if not is_among(variable, self.allow)
+        }
+        of_keras = [variable for variable in drifting if _is_of_keras(placement, variable)]
+        findings = [
+            *_sums_without_key(placement, strategy, self.allow),
+            *_moving_averages(placement, strategy, of_keras),
+            *(
+                _finding(placement, strategy, variable, groups)
+                for variable, groups in drifting.items()
+                if variable not in of_keras
+            ),
         ]
         return self.verdict(findings, f"copies of {plural(len(copies), 'variable')}")
+
+
+def _is_of_keras(placement: Placement, variable: str) -> bool:
+    """Whether it is a moving average of BatchNormalization, which its layer made and updates."""
+    return NORMALISING in placement.details.parts_of_keras(variable)
+
+
+def _moving_averages(
+    placement: Placement, strategy: Strategy, variables: Sequence[str]
+) -> Iterator[Finding]:
+    """That BatchNormalization does not bring the averages of replicas together."""
+    if not variables:
+        return
+    layers = some(variable.rpartition("/")[0] for variable in variables)
+    yield known(
+        placement,
+        variables,
+        f"BatchNormalization of {KERAS} keeps the moving averages of each replica apart: {layers}",
+        "they drift apart from the first step on, and evaluate, predict and a saved model have "
+        f"those of the first replica, which sees one row in {len(strategy.replicas)}",
+        "BatchNormalization(synchronized=True), which also normalises over the rows of all "
+        "replicas. If each is meant to have its own: --set replicas-in-sync.allow=*/moving_*",
+        expected="the same update of all copies",
+        found="an update of each copy by what its own replica has computed",
+    )
+
+
+def _sums_without_key(
+    placement: Placement, strategy: Strategy, allow: Sequence[str]
+) -> Iterator[Finding]:
+    """That sums over replicas are in a branch of a loop, where TensorFlow gives them no key."""
+    sums = [name for name in replicas(placement).sums_without_key if not is_among(name, allow)]
+    if not sums:
+        return
+    in_fit = FIT in placement.details.parts_of_keras(sums[0])
+    takes = f"fit of {KERAS} takes" if in_fit else "the program takes"
+    other = ", or steps_per_execution=1" if in_fit else ""
+    yield known(
+        placement,
+        sums,
+        f"{takes} several steps in a call, and TensorFlow gives the sums over replicas in them no "
+        f"key: {some(sums)}",
+        "it ends as it begins: InvalidArgumentError, You must feed a value for placeholder tensor",
+        f"tf.distribute.{strategy.name}(cross_device_ops=tf.distribute.HierarchicalCopyAllReduce"
+        f"()){other}",
+        expected="sums that run",
+        found="sums whose key is a placeholder that nothing feeds",
+        library=KERAS if in_fit else "TensorFlow",
+    )
 
 
 def _finding(placement: Placement, strategy: Strategy, variable: str, groups: Groups) -> Finding:
@@ -100,7 +170,7 @@ def _finding(placement: Placement, strategy: Strategy, variable: str, groups: Gr
         "the first is saved"
         if is_trained
         else "the copies drift apart, and that of the first replica is saved",
-        fix=_fix(variable, is_trained=is_trained),
+        fix=ADD_UP if is_trained else _AGGREGATE,
     )
 
 
@@ -108,17 +178,7 @@ def _devices(strategy: Strategy, copies: Sequence[str]) -> str:
     return joined(device.short for copy in copies if (device := strategy.device_of(copy)))
 
 
-def _fix(variable: str, *, is_trained: bool) -> str:
-    if _BATCH_NORM.search(variable):
-        return _SYNCHRONISED
-    return ADD_UP if is_trained else _AGGREGATE
-
-
 _AGGREGATE = (
     "make it with aggregation=tf.VariableAggregation.MEAN or SUM; if each replica is meant to "
     "have its own, with synchronization=tf.VariableSynchronization.ON_READ"
-)
-_SYNCHRONISED = (
-    "BatchNormalization(synchronized=True); Keras 3 does not bring the averages of replicas "
-    "together otherwise. If that is meant: --set replicas-in-sync.allow=*/moving_*"
 )

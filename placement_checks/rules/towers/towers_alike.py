@@ -17,6 +17,9 @@ from placement_checks.rules.needs import Need
 class TowersAlike(Rule):
     """The towers are the same computation, devices apart.
 
+    Towers that differ train different models by one set of weights, and the mean of their
+    gradients is the gradient of none of them. Nothing fails, as their shapes agree.
+
     The loss of each tower is followed back beside that of the first, op by op, and each place
     where they differ is a finding: another op, another attribute, another constant. The usual
     cause is an `if` on the number of the tower, or an argument that only one of them gets.

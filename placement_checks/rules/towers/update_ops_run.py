@@ -135,7 +135,7 @@ def _finding(analysis: TowerAnalysis, op: int, runs: int) -> Finding:
 
 
 _GROUP = (
-    "tf.group(train_op, *tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)), of all "
-    "scopes"
+    "make the train op tf.group(train_op, "
+    "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)), of all scopes"
 )
 _OF_ONE = "; if one tower's are enough, declare it: --set update-ops-run.tower=/gpu:0"

@@ -18,6 +18,7 @@ import threading
 from typing import Any, NoReturn
 
 from placement_checks.util.child import end_with_parent
+from placement_checks.util.garbage import kept_for_good
 from placement_checks.util.loopback import close_to_others
 from placement_checks.util.streams import quiet_stderr
 
@@ -28,7 +29,7 @@ _IOLBF = 1  # setvbuf(3): by line
 
 def main() -> None:
     request = json.loads(sys.stdin.readline())
-    with quiet_stderr():
+    with quiet_stderr(), kept_for_good():
         import tensorflow  # noqa: F401
 
     running: dict[int, tuple[str, int]] = {}

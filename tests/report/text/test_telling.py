@@ -20,6 +20,12 @@ def test_a_group_is_told_in_sentences() -> None:
     ]
 
 
+def test_of_what_a_library_does_the_way_out_is_told() -> None:
+    of_keras = finding("w", frames=(), known="Keras 3")
+
+    assert list(sentences(Group([of_keras]))) == ["w is [on a GPU]", "way out: pin it"]
+
+
 def test_what_is_long_is_cut() -> None:
     name = "scope/" * 100
 

@@ -10,10 +10,11 @@ from snapshots import messages
 from syrupy.assertion import SnapshotAssertion
 from towers import accumulating, broken_mirror, gradient, objects_of, on, program, split
 
-from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks import Device, Finding, Op, Placement, Verdict
 from placement_checks.core.errors import ConfigError, InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.devices.variables_on_host import VariablesOnHost
 
 CLUSTER = "ps*2; worker*2: gpu*2"
@@ -28,6 +29,27 @@ def test_kept(snapshot: SnapshotAssertion) -> None:
     verdict = VariablesOnHost().judge(graph)
     assert verdict == Verdict("variables-on-host", "kept", "assigned", findings=[], note=ANY)
     assert messages(verdict) == snapshot
+
+
+@pytest.mark.parametrize(("shape", "state"), [((), "kept"), ((8,), "broken")])
+def test_a_number_that_is_made_outside_of_a_strategys_scope(
+    shape: tuple[int, ...], state: str
+) -> None:
+    """An optimiser that is made before the scope: its learning rate, and a table beside it."""
+    replicas = [Device.parse(f"/gpu:{i}") for i in (0, 1)]
+    graph = placement(
+        op("rate", "VarHandleOp", "/gpu:0", "GPU:0"),
+        op("a", "MatMul", "/gpu:0", "GPU:0", "rate"),
+        shapes={"rate": shape},
+        strategy=Strategy("MirroredStrategy", replicas, outside=["rate"]),
+    )
+
+    verdict = VariablesOnHost().judge(graph)
+
+    assert verdict.state == state
+    assert [finding.fix for finding in verdict.findings] == (
+        [] if state == "kept" else ["make it under `with strategy.scope():`"]
+    )
 
 
 def test_broken(snapshot: SnapshotAssertion) -> None:

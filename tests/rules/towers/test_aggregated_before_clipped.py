@@ -48,6 +48,17 @@ def test_each_replica_clips_its_own(kind: str, factor: str, snapshot: SnapshotAs
     assert messages(verdict) == snapshot
 
 
+def test_what_an_optimizer_of_keras_clips_is_told_as_its_own(snapshot: SnapshotAssertion) -> None:
+    part = "clipping of an optimizer"
+    verdict = AggregatedBeforeClipped().judge(
+        clipping("Mul", "norm/{}", lines={"clip/0": "a.py:7"}, keras_parts={"clip/0": part})
+    )
+
+    assert messages(verdict) == snapshot
+    assert [finding.known for finding in verdict.findings] == ["Keras 3"]
+    assert verdict.findings[0].where is None
+
+
 def test_it_may_be_meant() -> None:
     assert found(clipping("Mul", "norm/{}"), allow=("*",)) == []
 

@@ -85,6 +85,24 @@ def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
+def test_what_keras_gives_to_every_replica_is_told_once(snapshot: SnapshotAssertion) -> None:
+    inputs = [host(name, "Placeholder") for name in ("data", "data_1")]
+    labels = [on(i, f"tower_{i}/labels", "Square", "data_1") for i in (0, 1)]
+    losses = [on(i, f"tower_{i}/w/more", "Mul", f"tower_{i}/labels") for i in (0, 1)]
+    graph = fed(
+        *("data", "data"),
+        ops=[*inputs, *labels, *losses],
+        keras_parts=dict.fromkeys(("data", "data_1"), "train_on_batch"),
+        lines={"data": "main.py:9"},
+    )
+    verdict = InputsDistinct().judge(graph)
+
+    assert messages(verdict) == snapshot
+    assert [finding.known for finding in verdict.findings] == ["Keras 3"]
+    assert verdict.findings[0].where is None
+    assert objects(graph, allow=("data*",)) == []
+
+
 def test_broken_by_one_tensor(snapshot: SnapshotAssertion) -> None:
     graph = fed(
         "images", "images", ops=[host("images", "Placeholder")], lines={"images": "main.py:9"}
@@ -327,6 +345,59 @@ def test_scalars_and_vectors_of_fixed_length_are_no_examples(
         ]
 
     assert objects(program(*ops, outputs={"extra": shape})) == found
+
+
+@pytest.mark.parametrize(
+    ("shapes", "found"),
+    [
+        ({"ids": (32,), "labels": (32,)}, ["ids", "labels"]),
+        ({"ids": (32,), "images": (32, 8)}, ["ids", "images"]),
+        ({"weights": (10,), "images": (32, 8)}, ["images"]),
+        ({"mean": (3,), "weights": (10,)}, []),
+    ],
+)
+def test_vectors_of_one_entry_for_each_row_are_examples(
+    shapes: dict[str, tuple[int, ...]], found: Sequence[str]
+) -> None:
+    """Ids of a batch of a fixed size, which all replicas of a strategy are given whole."""
+    ops = [host(name, "Placeholder") for name in shapes]
+    for i in (0, 1):
+        taken = [
+            on(i, f"tower_{i}/{name}/taken", "Mul", f"tower_{i}/w/MatMul", name) for name in shapes
+        ]
+        sums = [op.name for op in taken]
+        ops += [*taken, on(i, f"tower_{i}/loss", "AddN", *sums)]
+
+    graph = program(*ops, outputs={"x": None, **shapes})
+
+    assert sorted(objects(graph)) == found
+
+
+def test_vectors_that_one_tower_is_given_are_its_examples() -> None:
+    """A strategy gives each replica its ids: of a fixed batch, a vector of fixed length."""
+    given = [host(f"ids_{i}", "Placeholder") for i in (0, 1)]
+    shapes = {f"ids_{i}": (16,) for i in (0, 1)}
+    listed = {"inputs": [["ids_0:0"], ["ids_1:0"]]}
+    graph = fed("ids_0", "ids_1", ops=given, outputs=shapes, step=listed)
+    both = fed("ids_0", "ids_0", ops=given, outputs=shapes, step=listed)
+
+    assert InputsDistinct().judge(graph).state == "kept"
+    assert objects(both) == ["ids_0"]
+
+
+def test_a_vector_beside_a_pipeline_is_no_row() -> None:
+    """Means and deviations of channels, and pictures that are read in the step."""
+    ops = [host("iterator", "IteratorV2"), host("mean", "Placeholder"), host("dev", "Placeholder")]
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/next", "IteratorGetNext", "iterator"),
+            on(i, f"tower_{i}/scaled", "Sub", f"tower_{i}/next", "mean"),
+            on(
+                i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/scaled", "dev", f"tower_{i}/w/read"
+            ),
+        ]
+
+    assert objects(program(*ops, outputs={"x": None, "mean": (3,), "dev": (3,)})) == []
 
 
 def test_a_scalar_whose_shape_the_program_does_not_state() -> None:

@@ -18,10 +18,11 @@ from towers import (
     without_two_towers,
 )
 
-from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks import Device, Finding, Op, Placement, Verdict
 from placement_checks.core.missing import Missing
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.towers.loss_of_all_towers import LossOfAllTowers
-from placement_checks.util.text import joined
+from placement_checks.util.text import spanned
 
 
 def objects(graph: Placement, **parameters: Any) -> list[str]:
@@ -105,7 +106,7 @@ def test_a_list_that_leaves_one_tower_out(
     graph = reported(*(f"tower_{i}/loss:0" for i in towers), gpus=range(count))
 
     (finding,) = LossOfAllTowers().judge(graph).findings
-    others = joined(f"/device:GPU:{i}" for i in towers)
+    others = spanned(f"/device:GPU:{i}" for i in towers)
     assert finding.object == f"tower_{towers[-1]}/loss"
     assert finding.path[0] == f"tower_{towers[-1]}/loss (Mean)"
     assert finding.found == f"the loss of the towers on {others}"
@@ -297,6 +298,24 @@ def test_lines_that_are_reached_in_different_ways_are_different() -> None:
     )
 
     assert objects(graph) == []
+
+
+def test_of_the_replicas_of_a_strategy_the_first_writes() -> None:
+    """As TensorFlow has it: a curve of its loss is of one replica, and no other is written."""
+    replicas = [Device.parse(f"/gpu:{i}") for i in (0, 1)]
+    strategy = Strategy("MirroredStrategy", replicas)
+    pictures = summaries("WriteImageSummary", "x", strategy=strategy)
+    losses = summaries("WriteScalarSummary", "loss", strategy=strategy)
+
+    assert objects(pictures) == []
+    assert objects(summaries("WriteImageSummary", "x")) == ["tower_1/shown"]
+    assert objects(losses) == ["tower_0/shown"]
+
+
+def test_a_step_that_returns_no_loss() -> None:
+    graph = program(step={"losses": (), "traced": True})
+
+    assert "the step returns no number" in str(LossOfAllTowers().judge(graph).reason)
 
 
 def test_summaries_of_all_towers_on_one_line_of_a_loop_over_variables() -> None:

@@ -280,6 +280,15 @@ def test_named_as_in_the_reference(
     assert messages(verdict) == snapshot
 
 
+@pytest.mark.parametrize(("here", "there"), [(True, True), (True, False), (False, True)])
+def test_checkpoints_of_objects_do_not_ask_for_names(here: bool, there: bool) -> None:
+    """Optimisers of Keras 2 name slots otherwise under a strategy."""
+    other = reference(variables=["fc/weights"], step={"traced": there})
+    graph = beside(other, variables=["weights"], step={"traced": here})
+
+    assert NamesPortable().judge(graph).state == ("kept" if here and there else "broken")
+
+
 def test_a_name_that_the_towers_do_not_have(snapshot: SnapshotAssertion) -> None:
     other = reference(
         variables=["fc/weights"], lines={"fc/weights": "single.py:3 net.py:9", "w": "x.py:1"}

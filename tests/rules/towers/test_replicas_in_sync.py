@@ -102,15 +102,58 @@ def test_copies_that_each_adds_its_own_examples_to_drift(snapshot: SnapshotAsser
     assert messages(ReplicasInSync().judge(graph)) == snapshot
 
 
-def test_averages_of_batch_normalisation_have_a_way_out(snapshot: SnapshotAssertion) -> None:
+def test_what_batch_normalisation_of_keras_does_is_told_once(snapshot: SnapshotAssertion) -> None:
+    names = [f"bn{i}/moving_mean" for i in range(6)]
+    graph = replicas(
+        *(each for name in names for each in assigned(name, "tower_0/x", "tower_1/x")),
+        stepping(*names),
+        more=tuple(names),
+        keras_parts={f"v0/{name}": "BatchNormalization" for name in names},
+        lines={"v0/bn0/moving_mean": "model.py:9"},
+    )
+    verdict = ReplicasInSync().judge(graph)
+    (finding,) = verdict.findings
+
+    assert messages(verdict) == snapshot
+    assert [finding.object, *finding.others] == [f"v0/{name}" for name in names]
+    assert (finding.known, finding.where) == ("Keras 3", None)
+    assert found(graph, allow=("*/moving_*",)) == []
+
+
+def test_averages_of_another_layer_of_that_name_are_the_users() -> None:
     graph = replicas(
         *assigned("bn/moving_mean", "tower_0/x", "tower_1/x"),
         stepping("bn/moving_mean"),
         more=("bn/moving_mean",),
     )
+    (finding,) = ReplicasInSync().judge(graph).findings
 
-    assert messages(ReplicasInSync().judge(graph)) == snapshot
-    assert found(graph, allow=("*/moving_*",)) == []
+    assert finding.known == ""
+    assert "aggregation=tf.VariableAggregation.MEAN" in finding.fix
+
+
+@pytest.mark.parametrize("part", ["fit", ""])
+def test_sums_whose_key_nothing_gives_do_not_run(part: str, snapshot: SnapshotAssertion) -> None:
+    keys = [on(i, f"key_{i}", "Placeholder") for i in (0, 1)]
+    sums = [
+        on(i, f"sum_{i}", "CollectiveReduceV2", gradient(i), "size", "group", f"key_{i}")
+        for i in (0, 1)
+    ]
+    graph = replicas(
+        *(host(name, "Const") for name in ("size", "group")),
+        *keys,
+        *sums,
+        *assigned("c", "sum_0", "sum_1"),
+        stepping("c"),
+        more=("c",),
+        keras_parts={"sum_0": part} if part else {},
+    )
+
+    verdict = ReplicasInSync().judge(graph)
+
+    assert messages(verdict) == snapshot
+    assert [finding.object for finding in verdict.findings] == ["sum_0"]
+    assert verdict.findings[0].others == ("sum_1",)
 
 
 @pytest.mark.parametrize("value", ["step/one", "tower_0/x"])
@@ -138,6 +181,33 @@ def test_what_takes_a_drifting_variable_drifts_too() -> None:
     )
 
     assert found(graph) == ["v0/m", "v0/c"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "kind", "drifts"),
+    [
+        ((0, 0), "RandomStandardNormal", True),
+        ((1, 1), "RandomStandardNormal", False),
+        ((1, 2), "RandomStandardNormal", True),
+        ((0, 0), "StatelessRandomNormalV2", False),
+        ((0, 0), "StatefulStandardNormalV2", True),
+    ],
+)
+def test_copies_that_take_what_each_replica_draws_drift(
+    seeds: tuple[int, int], kind: str, drifts: bool
+) -> None:
+    """Averages of a generator, which makes its pictures of noise and sees no examples."""
+    draws = [on(i, f"noise/{i}", kind) for i in (0, 1)]
+    updates = assigned("m", "noise/0", "noise/1")
+    graph = replicas(
+        *draws,
+        *updates,
+        stepping("m"),
+        more=("m",),
+        attributes={f"noise/{i}": {"seed": seed} for i, seed in enumerate(seeds)},
+    )
+
+    assert found(graph) == (["v0/m"] if drifts else [])
 
 
 def test_copies_that_are_combined_when_they_are_read_may_differ() -> None:
