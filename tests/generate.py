@@ -1,12 +1,12 @@
-"""Writes what follows from the rules: ``python -m tests.generate``, after a rule has changed.
+"""Writes what follows from the code: ``python -m tests.generate``, after a rule has changed.
 
-The assertions, the public names for type checkers, the README's table, and docs/rules.md.
+The assertions, the public names for type checkers, and the pages that `reference` makes.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, fields
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import placement_checks
 from placement_checks.rules.base import Rule
-from placement_checks.rules.examples import example
 from placement_checks.rules.registry import NAMES, RULES
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +21,6 @@ OWN = {name: RULES[name] for name in NAMES}  # and not those of whatever is inst
 COMMAND = "python -m tests.generate"
 _WIDTH = 99  # of a line, as ruff is told
 _EVIDENCE = "Evidence | Placement"  # what an assertion is given to look at
-_MARKS = (f"<!-- written by {COMMAND} -->", "<!-- until here -->")
 # What the assertions' annotations are made of.
 _HOMES = {
     "Any": "typing",
@@ -47,9 +45,10 @@ the towers are built for."""
 
 def contents() -> Mapping[str, Callable[[], str]]:
     """What each generated file should hold, by its path."""
+    from reference import pages  # which imports this module
+
     return {
-        "README.md": _readme,
-        "docs/rules.md": _rules_page,
+        **pages(),
         "placement_checks/__init__.pyi": _stub,
         "placement_checks/testing/assertions.py": _assertions,
     }
@@ -71,24 +70,24 @@ from __future__ import annotations
 def _assertion(rule: type[Rule]) -> str:
     given = (
         ["towers: Target", "single: Target", "batch: Batch = None", "*", "gpus: int = 2"]
-        if _runs(rule)
+        if runs(rule)
         else [f"evidence: {_EVIDENCE}"]
     )
-    parameters = [
+    accepts = [
         *given,
-        *(f"{field.name}: {_accepted(field)} | None = None" for field in _of(rule)),
+        *(f"{field.name}: {accepted(field)} | None = None" for field in parameters(rule)),
     ]
-    passed = [f"{field.name}={field.name}" for field in _of(rule)]
+    passed = [f"{field.name}={field.name}" for field in parameters(rule)]
     call = (
         _call("check_run", f'"{rule.name}"', "towers", "single", "batch", "gpus", *passed)
-        if _runs(rule)
+        if runs(rule)
         else _call("check_rule", "evidence", f'"{rule.name}"', *passed)
     )
-    headline = f"Assert `{rule.name}`{_RUN if _runs(rule) else '.'}"
+    headline = f"Assert `{rule.name}`{_RUN if runs(rule) else '.'}"
     return "\n".join(
         (
-            f"def {_function(rule)}(",
-            *(f"    {parameter}," for parameter in parameters),
+            f"def {assertion_of(rule)}(",
+            *(f"    {parameter}," for parameter in accepts),
             ") -> None:",
             _indented(f'"""{headline}\n\n{_help(rule)}"""'),
             "    __tracebackhide__ = True",
@@ -102,7 +101,7 @@ def _help(rule: type[Rule]) -> str:
     assert "\\" not in text
     assert '"""' not in text
     own = "Fields that are not given are those of the program's policy, else the rule's own."
-    return f"{text}\n\n{own}\n" if _of(rule) else f"{text}\n"
+    return f"{text}\n\n{own}\n" if parameters(rule) else f"{text}\n"
 
 
 def _stub() -> str:
@@ -124,77 +123,16 @@ __version__: str
 '''
 
 
-def _readme() -> str:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    before, begin, rest = text.partition(_MARKS[0])
-    _, end, after = rest.partition(_MARKS[1])
-    assert begin
-    assert end
-    rows = "".join(
-        _row(f"[`{name}`](docs/rules.md#{name})", _condition(rule)) for name, rule in OWN.items()
-    )
-    return f"{before}{begin}\n{_row('rule', 'holds when')}|---|---|\n{rows}{end}{after}"
-
-
-def _condition(rule: type[Rule]) -> str:
-    """The first sentence, as the end of another."""
-    sentence = rule.explanation().splitlines()[0].removesuffix(".")
-    return sentence[0].lower() + sentence[1:]
-
-
-def _rules_page() -> str:
-    sections = "\n".join(map(_section, OWN.values()))
-    return f"""<!-- written by {COMMAND} -->
-# The rules
-
-As `placement-checks explain RULE` and the assertions' `help()` have them. A field is set by the
-program's policy, in the configuration (`[tool.placement_checks.policy.RULE]`), by
-`--set RULE.FIELD=VALUE`, or as an argument of the assertion. A name, where a field takes a list of
-them, does as well.
-
-Each has a program that breaks it, by the lines with `-`, and keeps it with those with `+` instead,
-for `import tensorflow as tf; tf1 = tf.compat.v1`.
-
-{sections}"""
-
-
-def _section(rule: type[Rule]) -> str:
-    wanted = "towers, single, batch, gpus=2" if _runs(rule) else "evidence"
-    call = (
-        f"`{_function(rule)}({', '.join((wanted, *(f'{field.name}=…' for field in _of(rule))))})`"
-    )
-    table = "".join(
-        _row(f"`{field.name}`", f"`{_accepted(field)}`", f"`{field.default!r}`")
-        for field in _of(rule)
-    )
-    head = f"\n{_row('field', 'takes', 'default')}|---|---|---|\n" if table else ""
-    text = inspect.cleandoc(rule.__doc__ or "")
-    diff = "\n".join(("```diff", *example(rule.name), "```"))
-    return f"## {rule.name}\n\n{_markdown(text)}\n\n{diff}\n\n{call}\n{head}{table}"
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
-
-
-def _markdown(text: str) -> str:
-    """The text, in which nothing but quoted code has a meaning."""
-    quoted = re.split(r"(`[^`]*`)", text)
-    return "".join(
-        part if part.startswith("`") else re.sub(r"([*<])", r"\\\1", part) for part in quoted
-    )
-
-
-def _runs(rule: type[Rule]) -> bool:
+def runs(rule: type[Rule]) -> bool:
     """Whether an assertion runs a program; the others look at what `place` made."""
     return rule.kind == "executed"
 
 
-def _of(rule: type[Rule]) -> tuple[Field[object], ...]:
+def parameters(rule: type[Rule]) -> tuple[Field[object], ...]:
     return fields(rule)
 
 
-def _accepted(field: Field[object]) -> str:
+def accepted(field: Field[object]) -> str:
     """What a call may give for a field: for a list of names a single one will do."""
     kinds = [
         re.sub(r"^tuple\[(.*), \.\.\.\]$", r"Sequence[\1]", kind)
@@ -206,7 +144,7 @@ def _accepted(field: Field[object]) -> str:
     return " | ".join(kinds)
 
 
-def _function(rule: type[Rule]) -> str:
+def assertion_of(rule: type[Rule]) -> str:
     return f"assert_{rule.name.replace('-', '_')}"
 
 
@@ -249,7 +187,9 @@ def _indented(text: str) -> str:
 
 def main() -> None:
     """Write the files."""
+    sys.path.insert(0, str(Path(__file__).parent))
     for path, content in contents().items():
+        (ROOT / path).parent.mkdir(exist_ok=True)
         (ROOT / path).write_text(content(), encoding="utf-8")
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = sorted(
+    path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(pattern)
+)
 # `loading.programs:load`, `analysis.data_flow:DataFlow.masks`
 NAMES = re.findall(
     r"`([a-z_]+(?:\.[a-z_]+)+):([\w.]+)`",
@@ -36,7 +38,7 @@ def _defined(body: list[ast.stmt], within: str = "") -> Iterator[str]:
             yield f"{within}{node.target.id}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_of_the_documentation_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
 

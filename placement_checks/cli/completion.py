@@ -15,14 +15,14 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.command("completion")
 @click.argument("shell", type=click.Choice(_SHELLS))
 def command(shell: str) -> int:
-    r"""Print a script with which a shell completes commands, options, rules and files.
+    """Print a script with which a shell completes commands, options, rules and files.
 
-    \b
-    bash  placement-checks completion bash >> ~/.bash_completion
-    zsh   placement-checks completion zsh > ~/.zfunc/_placement-checks
-    fish  placement-checks completion fish > ~/.config/fish/completions/placement-checks.fish
+    For bash, append it to ~/.bash_completion.
 
-    For zsh a folder such as ~/.zfunc must be in fpath before compinit is called.
+    For zsh, write it to _placement-checks in a folder such as ~/.zfunc, which must be in fpath
+    before compinit is called.
+
+    For fish, write it to ~/.config/fish/completions/placement-checks.fish.
 
     The exit status is 0.
     """

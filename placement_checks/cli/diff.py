@@ -8,6 +8,7 @@ import click
 
 from placement_checks.cli import FAILED, baselines
 from placement_checks.cli.completing import FILE
+from placement_checks.cli.format_option import format_option
 from placement_checks.cli.options import (
     ProgramCommand,
     call_settings,
@@ -32,13 +33,7 @@ from placement_checks.verification.targets import check_targets, gather
 @click.argument("new", type=FILE)
 @machine_options
 @program_options
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json", "html"]),
-    default="text",
-    show_default=True,
-)
+@format_option("text", "json", "html")
 def command(
     old: str,
     new: str,

@@ -11,6 +11,7 @@ import click
 
 from placement_checks.cli import FAILED
 from placement_checks.cli.completing import FILE
+from placement_checks.cli.format_option import format_option
 from placement_checks.cli.output import tell
 from placement_checks.logs import Log, Source, processors, read_logs
 from placement_checks.report.log import render_json, render_lines, render_text, torn_and_reason
@@ -23,13 +24,7 @@ _STEPS = 50  # of the bar
 
 @click.command("log")
 @click.argument("files", nargs=-1, required=True, metavar="FILE... | -", type=FILE)
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json", "lines"]),
-    default="text",
-    show_default=True,
-)
+@format_option("text", "json", "lines")
 @click.option("--require-records", is_flag=True, help="A log without records is an error.")
 def command(files: tuple[str, ...], output_format: str, require_records: bool) -> int:
     """Say what a placement log has on each device.

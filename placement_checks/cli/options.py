@@ -20,7 +20,7 @@ def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--gpus", type=int, metavar="N", help="GPUs of the host or of each worker."),
         click.option(
             "--machine",
-            metavar="M",
+            metavar="MACHINE",
             help='Devices, such as "gpu*4" or "ps*2; worker*8: gpu*4", or TF_CONFIG.',
         ),
         click.option(

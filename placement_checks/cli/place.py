@@ -12,6 +12,7 @@ from placement_checks.analysis.traffic import sent
 from placement_checks.analysis.transfers import copies
 from placement_checks.cli.completing import FILE
 from placement_checks.cli.files import written
+from placement_checks.cli.format_option import format_option
 from placement_checks.cli.options import (
     ProgramCommand,
     call_settings,
@@ -52,9 +53,7 @@ from placement_checks.verification.targets import gather
     type=FILE,
     help="Write the graph with these devices there, for TensorBoard, instead.",
 )
-@click.option(
-    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text"
-)
+@format_option("text", "json", "html")
 @click.option("--output", metavar="FILE", type=FILE, help="Write to this file.")
 def command(
     target: str,

@@ -16,6 +16,7 @@ from rich.console import Console
 from placement_checks.cli import FAILED
 from placement_checks.cli.completing import FILE
 from placement_checks.cli.files import written
+from placement_checks.cli.format_option import format_option
 from placement_checks.cli.options import ProgramCommand, let_of, program_options
 from placement_checks.cli.output import tell
 from placement_checks.core.errors import InputError, UsageError
@@ -45,9 +46,9 @@ _ROUNDS = 30
 @click.argument("target", type=FILE)
 @click.option("--gpus", type=int, metavar="N", help="GPUs that the program is built for.")
 @program_options
-@click.option("--reference", metavar="T", type=FILE, help="The program for one GPU.")
+@click.option("--reference", metavar="TARGET", type=FILE, help="The program for one GPU.")
 @click.option(
-    "--batch", metavar="T", type=FILE, help="The function batch(rng, n) that gives rows."
+    "--batch", metavar="TARGET", type=FILE, help="The function batch(rng, n) that gives rows."
 )
 @click.option(
     "--rows",
@@ -72,10 +73,7 @@ _ROUNDS = 30
 @click.option(
     "--timeline", metavar="FILE", type=FILE, help="Write one step as a Chrome trace (JSON)."
 )
-@click.option(
-    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text",
-    show_default=True,
-)  # fmt: skip
+@format_option("text", "json", "html")
 @click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
 def command(
     target: str,

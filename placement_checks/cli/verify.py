@@ -13,6 +13,7 @@ from placement_checks.cli import FAILED, baselines, declaring, print_error
 from placement_checks.cli.baselines import Baselines
 from placement_checks.cli.completing import FILE, RULE
 from placement_checks.cli.files import written
+from placement_checks.cli.format_option import format_option
 from placement_checks.cli.options import (
     ProgramCommand,
     call_settings,
@@ -42,17 +43,20 @@ from placement_checks.verification.targets import check_targets, gather
 @click.argument("targets", nargs=-1, metavar="[TARGET]...", type=FILE)
 @machine_options
 @program_options
-@click.option("--graph", metavar="T", type=FILE, help="The program that printed the log.")
+@click.option("--graph", metavar="TARGET", type=FILE, help="The program that printed the log.")
 @click.option(
-    "--reference", metavar="T", type=FILE, help="The program for one GPU, to compare numbers with."
+    "--reference",
+    metavar="TARGET",
+    type=FILE,
+    help="The program for one GPU, to compare numbers with.",
 )
 @click.option(
-    "--batch", metavar="T", type=FILE, help="The function batch(rng, n), or a saved case."
+    "--batch", metavar="TARGET", type=FILE, help="The function batch(rng, n), or a saved case."
 )
 @click.option(
-    "--rule", "rules", multiple=True, metavar="R", type=RULE, help="Check this rule only."
+    "--rule", "rules", multiple=True, metavar="RULE", type=RULE, help="Check this rule only."
 )
-@click.option("--without", multiple=True, metavar="R", type=RULE, help="Leave this rule out.")
+@click.option("--without", multiple=True, metavar="RULE", type=RULE, help="Leave this rule out.")
 @click.option("--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="A rule's field.")
 @click.option(
     "--baseline",
@@ -65,13 +69,7 @@ from placement_checks.verification.targets import check_targets, gather
 @click.option(
     "--declare", is_flag=True, help="Print how to declare in pyproject.toml what is broken."
 )
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(list(WRITERS)),
-    default="text",
-    show_default=True,
-)
+@format_option(*WRITERS)
 @click.option(
     "--all",
     "-v",
@@ -112,7 +110,7 @@ def command(
     """Judge programs, graphs and logs by the rules.
 
     TARGET is a program, path/to/file.py or package.module, which is run with ARGS until its first
-    training step, in a process of its own; a function of either that builds the graph,
+    training step, in a process of its own; a function of either that builds the graph or trains,
     path/to/file.py:function; a graph file (.pb, .pbtxt, .meta), a SavedModel folder or a placement
     log; without one, the programs of [tool.placement_checks] in pyproject.toml. In ARGS {gpus}
     stands for the number of GPUs, {gpu_list} for 0,1,….

@@ -88,7 +88,7 @@ STAGES = {
 WRITERS = {
     "text": "placement_checks.report.text.writing.write",
     "json": "placement_checks.report.json.render",
-    "html": "placement_checks.report.formats.writers.page",
+    "html": "placement_checks.report.picture.page.page",
     "markdown": "placement_checks.report.formats.markdown.ranked",
     "github": "placement_checks.report.formats.github.ranked",
     "sarif": "placement_checks.report.formats.sarif.versions",

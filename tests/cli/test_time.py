@@ -59,6 +59,20 @@ def test_by_default_a_batch_has_about_128_rows(run: Run) -> None:
     assert "129 rows" in ran.out
 
 
+def test_a_step_that_is_a_function_is_timed_with_the_rows_that_it_was_fed(run: Run) -> None:
+    functions = "fixtures/functions.py"
+    ran = run(
+        *("time", f"{functions}:train_mirrored", "--reference", f"{functions}:train_one_device"),
+        *("--rounds", 3, "--format", "json"),
+    )
+
+    (timed,) = json.loads(ran.out)["timings"]
+    assert ran.status == 0
+    assert timed["rows"] == 24
+    assert len(timed["towers"]["wall"]) == len(timed["single"]["wall"]) == 3
+    assert 0.3 < timed["simulated_ratio"] < 0.9
+
+
 def test_the_configuration_knows_the_reference_of_a_program(run: Run, project: Path) -> None:
     (project / "pyproject.toml").write_text(
         "[[tool.placement_checks.programs]]\n"

@@ -1,0 +1,60 @@
+"""What the documentation shows is what its commands print, and the options that it names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from commands import Run
+from documents import PAGES, ROOT, blocks, run_apart, walk
+
+from placement_checks.cli import cli
+
+# Pages with commands whose output can be compared: times are another each time.
+WALKED = [
+    page
+    for page in PAGES
+    if page.name != "timing.md" and any(block.language == "console" for block in blocks(page))
+]
+# A command as it is written in a block or in a line of text.
+_COMMAND = re.compile(r"(?<!_)placement-checks ([a-z-](?:[^`\n#|>]|\\\n)*)")
+
+
+def test_there_are_some() -> None:
+    assert {page.name for page in WALKED} >= {"README.md", "tutorial.md", "numbers.md"}
+
+
+@pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
+def test_commands_print_what_a_page_shows(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: Path
+) -> None:
+    """After a change of the reports, python -m tests.documents PAGE writes them."""
+
+    def printed(words: list[str], folder: Path) -> str:
+        if folder != ROOT:  # where modules of the same name change from block to block
+            return run_apart(words, folder)
+        monkeypatch.chdir(folder)
+        ran = run(*words[1:])
+        return ran.out or ran.err
+
+    for block, now in walk(page, tmp_path, printed):
+        assert block.printed == now, block.command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_a_page_exist_with_their_options(page: Path) -> None:
+    for command in _COMMAND.findall(page.read_text(encoding="utf-8")):
+        name, _, others = command.partition(" ")
+        options = re.findall(r"(?<!\S)--?[a-z][\w-]*", others.partition(" -- ")[0])
+        context = click.Context(cli)
+
+        named = cli.get_command(context, name)
+
+        if named is None:
+            assert name.startswith("-"), command
+            continue
+        known = {name for parameter in named.params for name in parameter.opts}
+        known |= {name for parameter in named.params for name in parameter.secondary_opts}
+        assert set(options) <= known, command

@@ -1,0 +1,161 @@
+"""The pages that follow from the code: the rules, the commands, the picture of the rooms."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+
+import click
+from generate import COMMAND, OWN, ROOT, accepted, assertion_of, parameters, runs
+from rooms import picture_of_rooms
+from threads import THREADS
+
+from placement_checks.cli import cli
+from placement_checks.rules.base import Rule
+from placement_checks.rules.examples import example
+
+_MARKS = (f"<!-- written by {COMMAND} -->", "<!-- until here -->")
+
+
+def pages() -> Mapping[str, Callable[[], str]]:
+    """What each page should hold, by its path."""
+    return {
+        "README.md": lambda: _filled("README.md", _table_of_rules("docs/rules/")),
+        "docs/rules.md": lambda: _filled("docs/rules.md", _table_of_rules("rules/")),
+        "docs/command_line.md": lambda: _filled("docs/command_line.md", _commands()),
+        "docs/rooms.svg": picture_of_rooms,
+        **{f"docs/rules/{name}.md": _page(rule) for name, rule in OWN.items()},
+    }
+
+
+def _filled(page: str, text: str) -> str:
+    """A page with what stands between its marks written anew."""
+    before, begin, rest = (ROOT / page).read_text(encoding="utf-8").partition(_MARKS[0])
+    _, end, after = rest.partition(_MARKS[1])
+    assert begin, f"{page} has no {_MARKS[0]}"
+    assert end, f"{page} has no {_MARKS[1]}"
+    return f"{before}{begin}\n{text}{end}{after}"
+
+
+def _table_of_rules(folder: str) -> str:
+    rows = "".join(
+        _row(f"[`{name}`]({folder}{name}.md)", _condition(rule)) for name, rule in OWN.items()
+    )
+    return f"{_row('rule', 'holds when')}|---|---|\n{rows}"
+
+
+def _condition(rule: type[Rule]) -> str:
+    """The first sentence, as the end of another."""
+    sentence = rule.explanation().splitlines()[0].removesuffix(".")
+    return sentence[0].lower() + sentence[1:]
+
+
+def _page(rule: type[Rule]) -> Callable[[], str]:
+    """The page of a rule.
+
+    Of its docstring the first paragraph is the condition, the second says why, those that begin
+    with the name of a field are its options, and the others say what is judged.
+    """
+
+    def page() -> str:
+        condition, why, *others = (
+            _markdown(part) for part in inspect.cleandoc(rule.__doc__ or "").split("\n\n")
+        )
+        names = tuple(f"`{field.name}`" for field in fields(rule))
+        options = [part for part in others if part.startswith(names or ("\0",))]
+        judged = [part for part in others if part not in options]
+        return "\n\n".join(
+            (
+                f"<!-- written by {COMMAND} -->\n# {rule.name}",
+                f"## What it does\n\n{condition}",
+                *judged,
+                f"## Why is this bad?\n\n{why}",
+                *_example(rule.name),
+                f"## In a test\n\n{_call(rule)}",
+                *_options(rule, options),
+                *_see_also(rule.name),
+            )
+        )
+
+    return lambda: f"{page()}\n"
+
+
+def _example(name: str) -> Iterator[str]:
+    """The program that breaks a rule, and the mended one with its changed lines marked."""
+    lines = example(name)
+    broken = "\n".join(line[1:] for line in lines if not line.startswith("+"))
+    yield f"## Example\n\n```python\n{broken}\n```"
+    yield "Use instead:\n\n{}".format("\n".join(("```diff", *lines, "```")))
+    yield "`tf` is `tensorflow`, and `tf1` is `tf.compat.v1`."
+
+
+def _call(rule: type[Rule]) -> str:
+    given = "towers, single, batch, gpus=2" if runs(rule) else "evidence"
+    set_here = [f"{field.name}=…" for field in parameters(rule)]
+    return f"`{assertion_of(rule)}({', '.join((given, *set_here))})`"
+
+
+def _options(rule: type[Rule], texts: Sequence[str]) -> Iterator[str]:
+    """The fields: what each takes, and how it is set."""
+    rows = "".join(
+        _row(f"`{field.name}`", f"`{accepted(field)}`", f"`{field.default!r}`")
+        for field in parameters(rule)
+    )
+    if not rows:
+        return
+    yield f"## Options\n\n{_row('field', 'takes', 'default')}|---|---|---|\n{rows.rstrip()}"
+    yield from texts
+    yield (
+        f"Set by the policy of a program, in `[tool.placement_checks.policy.{rule.name}]`, by\n"
+        f"`--set {rule.name}.FIELD=VALUE`, or as an argument of the assertion "
+        "([configuration](../configuration.md))."
+    )
+
+
+def _see_also(name: str) -> Iterator[str]:
+    """The threads in which people met what the rule is for."""
+    threads = THREADS.get(name, {})
+    if threads:
+        lines = (
+            f"* [{thread}](https://github.com/{thread.replace('#', '/issues/')}): {said}"
+            for thread, said in threads.items()
+        )
+        yield "## See also\n\nWhere people met it:\n\n{}".format("\n".join(lines))
+
+
+def _commands() -> str:
+    context = click.Context(cli, info_name="placement-checks")
+    return "\n".join(
+        _command(context, name, command)
+        for name in cli.list_commands(context)
+        if (command := cli.get_command(context, name)) is not None
+    )
+
+
+def _command(outer: click.Context, name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=name, parent=outer)
+    usage = " ".join(command.collect_usage_pieces(context))
+    text = _markdown(inspect.cleandoc(command.help or ""))
+    records = [
+        record
+        for parameter in command.params  # and not --help, which all have
+        if isinstance(parameter, click.Option)
+        and (record := parameter.get_help_record(context)) is not None
+    ]
+    rows = "".join(_row(f"`{option}`", _markdown(said)) for option, said in records)
+    table = f"\n{_row('option', 'meaning')}|---|---|\n{rows}" if rows else ""
+    return f"### {name}\n\n`placement-checks {name} {usage}`\n\n{text}\n{table}"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _markdown(text: str) -> str:
+    """The text, in which nothing but quoted code has a meaning."""
+    quoted = re.split(r"(`[^`]*`)", text)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*<])", r"\\\1", part) for part in quoted
+    )

@@ -1,0 +1,136 @@
+"""The snippets that the documentation shows run."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from textwrap import indent
+
+import pytest
+from documents import PAGES, ROOT, Block, blocks
+
+from placement_checks.run.threads import POOL
+
+# The program that snippets speak of: towers, the same for one GPU, and a loop that trains.
+TRAIN = """
+import sys
+
+import numpy as np
+import tensorflow as tf
+from mnist import batch, build_single, build_towers
+
+tf1 = tf.compat.v1
+
+
+def main(arguments=()):
+    gpus = [int(each.partition("=")[2]) for each in arguments if each.startswith("--num_gpus=")]
+    with tf.Graph().as_default(), tf1.Session() as session:
+        program = build_towers(*gpus)
+        rows = batch(np.random.default_rng(0), 8)
+        session.run(tf1.global_variables_initializer())
+        fed = {given[name]: rows[name] for given in program["inputs"] for name in given}
+        session.run(program["train_op"], fed)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+"""
+# The same under a strategy, for pages about these.
+TRAIN_2 = "from functions import train_mirrored as main\n"
+# And in several workers.
+TRAIN_3 = "from workers_mirrored import train as main\n"
+# A program before and after it became one of TensorFlow 2.
+OLD_AND_NEW = {
+    "old": "from migration import batch, build_towers\n",
+    "new": "from migration import train_mirrored\n",
+}
+# What the reader of a snippet has at hand.
+AT_HAND = """
+import numpy as np
+import pytest
+import tensorflow as tf
+import placement_checks
+import train
+from placement_checks import *
+from train import *
+
+"""
+OF_PAGE = {
+    "clusters.md": "from cluster import batch, build_in_graph as build\n\n",
+    "logs.md": """
+with tf.Graph().as_default() as graph:
+    w = tf.compat.v1.get_variable("w", [])
+    train_op = tf.group(w.initializer, w.assign_add(1.0))
+session = tf.compat.v1.Session("", graph, tf.compat.v1.ConfigProto(log_device_placement=True))
+
+""",
+}
+# The snippet of a log: without a GPU every op is on a CPU, and no rule about that is kept. That of
+# a time: whether towers are faster hangs on who else uses the machine.
+NOT_HERE = (
+    "FAILED test_logs_*AssertionError: variables-on-host could*",
+    "FAILED test_timing_*::test_towers_are_faster - AssertionError*",
+)
+
+
+def _snippets(*pages: str) -> Iterator[tuple[str, Block]]:
+    """The snippets of the pages that are named, each with a name for a file of it."""
+    for page in PAGES:
+        for number, block in enumerate(blocks(page)):
+            own = block.file or "rules" in page.parts  # a page's project, examples of rules
+            if block.language == "python" and not own and page.name in pages:
+                yield f"test_{page.stem}_{number}.py", block
+
+
+STRATEGIES, WORKERS = ("functions.md", "migration.md"), ("workers.md",)
+ELSEWHERE = ("keras.md",)  # tests/fixtures/test_keras_docs.py
+OTHERS = tuple(page.name for page in PAGES if page.name not in (*STRATEGIES, *WORKERS, *ELSEWHERE))
+
+
+@pytest.mark.parametrize(
+    ("pages", "train"),
+    [(STRATEGIES, TRAIN_2), (WORKERS, TRAIN_3), (OTHERS, TRAIN)],
+    ids=["strategies", "workers", "others"],
+)
+def test_snippets_run(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    pages: tuple[str, ...],
+    train: str,
+) -> None:
+    monkeypatch.setenv(POOL, "1")  # what is timed comes after sessions of other snippets
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'fixtures'}:{pytester.path}")
+    pytester.makepyfile(train=train, **OLD_AND_NEW)
+    log = (ROOT / "fixtures" / "logs" / "1.15.5" / "session.log").read_bytes()
+    (pytester.path / "outputlog").write_bytes(log)
+    found = dict(_snippets(*pages))
+    assert found
+    for file, block in found.items():
+        before = f"{AT_HAND}{OF_PAGE.get(block.page.name, '')}"
+        code = block.text
+        if "def test_" not in code:
+            code = f"def test_snippet():\n{indent(code, '    ')}"
+        (pytester.path / file).write_text(f"{before}{code}", encoding="utf-8")
+
+    result = pytester.runpytest_subprocess(
+        *("-q", "-p", "no:cacheprovider", "--benchmark-disable"),
+        *("--placement-gpus=2", "--placement-update=force"),
+    )
+
+    failed = [line for line in result.outlines if line.startswith(("FAILED", "ERROR"))]
+    assert [line for line in failed if not any(fnmatch(line, each) for each in NOT_HERE)] == []
+    assert result.parseoutcomes()["passed"] >= len(found) - len(NOT_HERE)
+
+
+TABLES = [
+    pytest.param(block.text, id=f"{page.relative_to(ROOT)}:{number}")
+    for page in PAGES
+    for number, block in enumerate(blocks(page))
+    if block.language == "toml"
+]
+
+
+@pytest.mark.parametrize("text", TABLES)
+def test_tables_are_toml(text: str) -> None:
+    assert tomllib.loads(text)
