@@ -37,7 +37,7 @@ def test_the_top_of_the_project_explains_itself() -> None:
 def test_the_extras_and_the_entry_point_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-    assert set(project["optional-dependencies"]) == {"benchmark", "data", "v1"}
+    assert set(project["optional-dependencies"]) == {"benchmark", "data", "tensorflow", "v1"}
     plugin = "placement_checks.testing.pytest_plugin"
     assert project["entry-points"]["pytest11"] == {"placement": plugin}
 
@@ -58,7 +58,11 @@ INSTALLED_AS = {"google": "protobuf", "grpc": "grpcio", "keras": "tensorflow"}
 
 def test_every_package_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"\W", dependency)[0] for dependency in project["dependencies"]}
+    with_tensorflow = project["optional-dependencies"]["tensorflow"]
+    declared = {
+        re.split(r"\W", dependency)[0]
+        for dependency in [*project["dependencies"], *with_tensorflow]
+    }
     own = {*sys.stdlib_module_names, "placement_checks"}
 
     imported = {

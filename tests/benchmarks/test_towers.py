@@ -50,6 +50,19 @@ def test_strategies(
     check(tower_benchmark, towers, fixtures / "mnist.py:build_single", 2, rows, rounds=30)
 
 
+@pytest.mark.parametrize("kind", ["towers", "mirrored", "central"])
+def test_functions(tower_benchmark: TowerBenchmark, fixtures: Path, kind: str) -> None:
+    """The network of MNIST once more, in a `tf.function` and under strategies."""
+    functions = os.path.relpath(fixtures / "functions.py")
+
+    timing = tower_benchmark(
+        f"{functions}:train_{kind}", f"{functions}:train_one_device", gpus=2, rounds=30
+    )
+
+    assert timing.simulated is not None
+    assert 0.35 < timing.simulated.ratio < 0.65
+
+
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_cifar10(tower_benchmark: TowerBenchmark, fixtures: Path, gpus: int) -> None:
     towers, single = (fixtures / f"cifar10.py:build_{kind}" for kind in ("towers", "single"))

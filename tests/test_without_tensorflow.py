@@ -1,0 +1,136 @@
+"""Without TensorFlow: logs and baselines are read and judged, and what needs it says so.
+
+Its import is blocked here; `tox run -e bare` has these tests where it is not installed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from baselines import TWO
+from commands import Ran
+
+import placement_checks
+from placement_checks.core.baseline.text import render
+from placement_checks.verification.baselines.comparing import written
+
+HOME = Path(placement_checks.__file__).parents[1]
+_BLOCKED = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name not in ("tensorflow", "keras", "grpc", "google.protobuf"):
+            return super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+"""
+_NEEDED = (
+    "is not installed, and this needs it; pip install 'placement_checks[tensorflow]', or the "
+    "build of TensorFlow that you use, such as a nightly"
+)
+LOG = """\
+w: (VariableV2): /job:localhost/replica:0/task:0/device:CPU:0
+tower_0/y: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0
+tower_1/y: (MatMul): /job:localhost/replica:0/task:0/device:GPU:1
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(HOME))
+    Path("good.log").write_text(LOG)
+    Path("bad.log").write_text(LOG.replace("CPU:0", "GPU:1"))
+    Path("train.py").write_text("def build(num_gpus): pass\n")
+    Path("two.txt").write_text(render(written(TWO)))
+
+
+def python(code: str, *arguments: str) -> Ran:
+    done = subprocess.run(
+        [sys.executable, "-c", _BLOCKED + code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def command(*arguments: str) -> Ran:
+    return python("from placement_checks.cli import main; main()", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ("log good.log", 0, "/device:GPU:1"),
+        ("verify good.log --rule variables-on-host --rule no-idle-device --gpus 2", 0, "2 kept"),
+        ("verify bad.log --rule variables-on-host", 1, "w sits on /device:GPU:1"),
+        ("verify bad.log --format html", 1, "<!DOCTYPE html>"),
+        ("diff good.log bad.log", 1, "GPU:1"),
+        ("diff two.txt two.txt", 0, "nothing has moved"),
+        ("rules", 0, "no-fallback"),
+        ("explain no-fallback", 0, "allow_soft_placement"),
+        ("schema verify", 0, '"$schema"'),
+        ("completion bash", 0, "_placement_checks_completion"),
+    ],
+)
+def test_what_needs_no_tensorflow(arguments: str, status: int, said: str) -> None:
+    ran = command(*arguments.split())
+
+    assert (ran.status, ran.err) == (status, "")
+    assert said in ran.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "verify train.py",
+        "verify train.py:build",
+        "verify good.log --graph train.py:build",
+        "verify good.log --reference train.py:build",
+        "place train.py:build",
+        "time train.py:build --reference train.py:build",
+        "diff good.log train.py:build",
+        "explain w train.py:build",
+    ],
+)
+def test_what_needs_it_says_so_in_one_line(arguments: str) -> None:
+    ran = command(*arguments.split())
+
+    assert (ran.status, ran.err) == (2, f"placement-checks: tensorflow: {_NEEDED}\n")
+
+
+def test_a_target_that_does_not_exist_is_said_first() -> None:
+    ran = command("verify", "trian.py:build")
+
+    assert ran.status == 2
+    assert ran.err.startswith("placement-checks: trian.py")
+
+
+def test_tests_of_logs() -> None:
+    Path("test_log.py").write_text(
+        "import pytest\n"
+        "from placement_checks import assert_variables_on_host, read_logs\n"
+        "\n"
+        "def test_good():\n"
+        "    assert_variables_on_host(read_logs(['good.log']).placement())\n"
+        "\n"
+        "def test_program(place):\n"
+        "    place('train.py:build')\n"
+        "\n"
+        "def test_import():\n"
+        "    from placement_checks import watch\n"
+    )
+
+    ran = python("import pytest; pytest.main(['-p', 'no:cacheprovider', '--placement-gpus=2'])")
+
+    assert "2 failed, 1 passed" in ran.out
+    assert f"InputError: tensorflow: {_NEEDED}" in ran.out
+    said = "ModuleNotFoundError: placement_checks.watch needs TensorFlow, which is not installed; "
+    assert f"{said}pip install 'placement_checks[tensorflow]'" in ran.out
