@@ -61,7 +61,8 @@ OF_PAGE = {
     "logs.md": """
 with tf.Graph().as_default() as graph:
     w = tf.compat.v1.get_variable("w", [])
-    train_op = tf.group(w.initializer, w.assign_add(1.0))
+    with tf.control_dependencies([w.initializer]):
+        train_op = w.assign_add(1.0)
 session = tf.compat.v1.Session("", graph, tf.compat.v1.ConfigProto(log_device_placement=True))
 
 """,
