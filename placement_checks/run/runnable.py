@@ -142,7 +142,8 @@ def _have_values(built: BuiltProgram) -> None:
             raise CannotRun(
                 f"the first step of {built.name} makes {variable.name}"
                 f"{f' (built at {where})' if where else ''}, of a value that only the step knows; "
-                "make it before, as optimizer.build(model.trainable_variables) does for slots"
+                "make it before: a layer with model.build(…), slots with "
+                "optimizer.build(model.trainable_variables)"
             )
 
 

@@ -52,6 +52,16 @@ def around_gradients_of_ops(around: Around) -> Iterator[None]:
         register(original)
 
 
+def lifted(tensor: Any, graph: Any) -> Any:
+    """A tensor of a function, made in another graph; None where it hangs on what is outside."""
+    owner = "tensorflow.python.eager.lift_to_graph"
+    lift = existing_in(owner, "lift_to_graph")
+    try:
+        return lift([tensor], graph)[tensor]
+    except existing_in(owner, "UnliftableError"):
+        return None
+
+
 def next_of(iterator: Any, dtypes: Sequence[Any], shapes: Sequence[Any]) -> Sequence[Any]:
     """The next element of an iterator, by its resource."""
     take = existing_in("tensorflow.python.ops.gen_dataset_ops", "iterator_get_next")

@@ -42,8 +42,7 @@ class NotedVariable:
         of: the variable of a strategy that it is a part of; None for one of its own.
         replica: which of the parts it is.
         path: the name that Keras gives it; ``""`` where it is not Keras's.
-        first_value: that of one which a function makes as it is traced; None where it is not
-            known before the function runs.
+        first_value: the tensor of one which a function makes as it is traced; else None.
     """
 
     variable: Any
@@ -108,10 +107,10 @@ class VariableNotes:
                 noted.of, noted.replica = whole, replica
 
     def note_first_value(self, variable: Any, added: Sequence[tuple[Any, Any]]) -> None:
-        """Note what a variable of a function begins with, where that is a constant."""
+        """Note what a variable of a function begins with."""
         for other, value in added:
             if other is variable and (noted := self.of_handle(handle_of(variable))):
-                noted.first_value = tf.get_static_value(value)
+                noted.first_value = value
 
     def note_path(self, keras: Any, variable: Any) -> None:
         """Note which variable of Keras one of TensorFlow is."""
