@@ -55,7 +55,8 @@ def _brief(sections: Sections, lines: int) -> _Lines:
     for section, items in zip(causes, given, strict=True):
         if items:
             yield from _shortened(section, items)
-    left_out = [section for section, items in zip(causes, given, strict=True) if not items]
+    untold = [section for section, items in zip(causes, given, strict=True) if not items]
+    left_out = [section for section in untold if section.findings]
     yield from _left_out(left_out)
     yield from following
     if left_out or following:

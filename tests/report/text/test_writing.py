@@ -218,6 +218,15 @@ def test_the_picture_comes_after_the_first_group() -> None:
     )
 
 
+def test_a_picture_that_does_not_fit_is_left_out_without_a_word() -> None:
+    kept = [Verdict(f"rule-{n}", "kept", "executed", figures=figures(8)) for n in range(9)]
+
+    told = written(report(*kept))
+
+    assert 0 < told.count("in eps of the largest value") < len(kept)
+    assert "0 findings" not in told
+
+
 def test_notes_of_a_program_are_cut() -> None:
     program = Missing("a graph")
     evidence = Evidence(placement(program="p"), program)
