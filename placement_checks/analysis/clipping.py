@@ -1,4 +1,4 @@
-"""Clipping: gradients of single towers that are cut down before those of all are added up."""
+"""Clipping: of gradients of single towers, and by a norm of sparse ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from placement_checks.analysis.gradient_flow import GradientFlow, gradient_flow
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.analysis.updates import Update
-from placement_checks.core.op_types import BOUNDS, SCALES
+from placement_checks.core.op_types import BOUNDS, SCALES, SUM_OF_SQUARES
 from placement_checks.core.placement import Placement
 
 
@@ -44,6 +44,27 @@ def clipped_alone(placement: Placement) -> Iterator[Clipped]:
                     op = max(op for tower, op in clips if tower == first)
                     yield Clipped(variable, op, analyse(placement).flow.types[op] not in BOUNDS)
                     break
+
+
+def norms_of_slices(placement: Placement) -> list[str]:
+    """The ops that take the norm of a sparse gradient, whose rows of one index are still apart.
+
+    Its slices have another shape than every variable.
+    """
+    analysis = analyse(placement)
+    flow = analysis.flow
+    shapes = {variable.shape for variable in placement.variables}
+    return [
+        flow.names[op]
+        for op, kind in enumerate(flow.types)
+        if kind == SUM_OF_SQUARES
+        and analysis.towers_behind[op] & analysis.gradient_bit
+        and all(
+            output.shape is not None and output.shape not in shapes
+            for source in flow.inputs[op]
+            for output in placement.details.outputs(flow.names[source])
+        )
+    ]
 
 
 def _clips(

@@ -76,6 +76,13 @@ _CHANGED_DIFFERENTLY = Diagnosis(
     mistake="changed",
     consequence="the step points elsewhere than on one GPU",
 )
+# What "changed" is where sparse gradients are clipped; numbers alone cannot tell the two apart.
+NORM_OF_SLICES = _CHANGED_DIFFERENTLY._replace(
+    what="it is clipped by a norm of sparse gradients, before rows of one index are added up, and "
+    "how many of these there are depends on the towers",
+    fix="make them dense before the norm, in both programs: tf.convert_to_tensor(gradient)",
+    mistake="slices",
+)
 UNEXPLAINED = Diagnosis(
     "no known mistake explains it",
     "compare the two programs on this batch; if the difference is meant, allow it for the "

@@ -21,6 +21,7 @@ Mistake = Literal[
     "scaled",
     "changed",
     "changed in towers",
+    "slices",
     "statistics",
     "moved",
     "paired",

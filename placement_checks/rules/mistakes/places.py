@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from placement_checks.analysis.clipping import norms_of_slices
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.op_types import CONST, DIVISIONS, SCALES
@@ -139,6 +140,10 @@ def _beside_gradient(placement: Placement, op: int, gradient: int) -> Place:
     return Place([names[op]], frames_beside(placement, names[op], taken))
 
 
+def _slices(placement: Placement, *_: object) -> Place:
+    return Place(placement.cached(norms_of_slices))
+
+
 def _frozen(placement: Placement, variable: str, diagnosis: Diagnosis) -> Place:
     return _of(placement, frozen_reads(placement, variable, diagnosis.towers))
 
@@ -165,6 +170,7 @@ _FINDERS: Mapping[Mistake, Callable[[Placement, str, Diagnosis], Place]] = {
     "weights": _weighted,
     "changed": _changed,
     "changed in towers": _changed,
+    "slices": _slices,
     "statistics": _statistics,
     "penalty": _penalty,
     "frozen": _frozen,

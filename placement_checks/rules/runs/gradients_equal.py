@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Literal
 
+from placement_checks.analysis.clipping import norms_of_slices
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
@@ -166,18 +167,22 @@ def _findings(
         for difference in differences
         if difference.state == "differs"
     }
-    found = _diagnoses(measured, trial, wrong)
+    found = _diagnoses(placement, measured, trial, wrong)
     for variable, difference in wrong.items():
         yield _finding(placement, measured, difference, found[variable])
 
 
 def _diagnoses(
-    measured: Measurement, trial: Trial, wrong: Collection[str]
+    placement: Placement, measured: Measurement, trial: Trial, wrong: Collection[str]
 ) -> dict[str, Diagnosis]:
-    from placement_checks.numerics.diagnosis import diagnoses
+    from placement_checks.numerics.diagnosis import NORM_OF_SLICES, diagnoses
     from placement_checks.numerics.row_weights import Diagnosis
 
     found = diagnoses(measured, trial, [name for name in wrong if name not in trial.not_finite])
+    if placement.cached(norms_of_slices):
+        for name, diagnosis in found.items():
+            if diagnosis.mistake == "changed":
+                found[name] = NORM_OF_SLICES
     for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""
