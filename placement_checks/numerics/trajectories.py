@@ -199,6 +199,37 @@ def _would_show(trajectory: Trajectory, factor: float) -> bool:
     return False
 
 
+def unseen_parts(
+    measured: Measurement, trajectory: Trajectory, equal: Collection[Difference]
+) -> dict[str, float]:
+    """Which part of its change could be wrong and not be seen, by trained variable.
+
+    Those alone of which nothing but their value tells: no gradient was compared, and no slot.
+
+    Args:
+        measured: what is known of both programs.
+        trajectory: the steps.
+        equal: the variables that stay equal.
+    """
+    told = {
+        gradient.variable
+        for trial in measured.trials
+        for gradient in gradients(trial, measured.precisions)
+        if gradient.state == "equal"
+    }
+    slots = (same.variable for same in equal if same.variable not in trajectory.trained)
+    told |= {trained_variable_of(name, trajectory.trained) or "" for name in slots}
+    parts = {}
+    for same in equal:
+        if same.variable in trajectory.trained - told:
+            last = trajectory.steps[-1][same.variable]
+            unit = EPS.get(measured.dtypes[same.variable], 0.0) * largest(last.expected)
+            allowed = same.limit * unit
+            change = largest(last.expected - last.start)
+            parts[same.variable] = allowed / change if change else np.inf
+    return parts
+
+
 def trained_variable_of(name: str, trained: Collection[str]) -> str | None:
     """The trained variable that this is, or is a slot of: slots are named under their variable."""
     while name:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, isnan
+from math import isfinite, isinf, isnan
 from typing import TYPE_CHECKING
 
 from placement_checks.core.errors import ConfigError
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trajectory
     from placement_checks.numerics.comparing import Difference
     from placement_checks.numerics.trajectories import Divergence
+
+# Parts of a variable's change: a sum taken for a mean is wrong by the whole of it or by half.
+_LITTLE, _HALF = 0.05, 0.5
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class WeightsEqual(Rule):
         from placement_checks.numerics.trajectories import (
             compared,
             compensated_factor,
+            unseen_parts,
             variables_with_races,
             variables_with_stale_copies,
         )
@@ -111,7 +115,8 @@ class WeightsEqual(Rule):
             for name, raced_for in variables_with_races(measured, measured.trajectory).items()
             if not is_among(name, self.allow)
         }
-        verdict = self._verdict(measured.trajectory, findings, equal, racing)
+        unseen = unseen_parts(measured, measured.trajectory, equal)
+        verdict = self._verdict(measured.trajectory, findings, equal, racing, unseen)
         return replace(verdict, figures=figures)
 
     def _verdict(
@@ -120,6 +125,7 @@ class WeightsEqual(Rule):
         findings: Sequence[Finding],
         equal: Sequence[Difference],
         racing: Mapping[str, str],
+        unseen: Mapping[str, float],
     ) -> Verdict:
         too_coarse = [same.variable for same in equal if same.state == "too-coarse"]
         if too_coarse and not findings:
@@ -138,9 +144,25 @@ class WeightsEqual(Rule):
         if not findings and racing.keys() >= trajectory.trained != frozenset():
             what = "no variable that is trained is left to compare"
             return self.not_checked("; ".join([what, *left_out]))
+        hidden = trained and trained == unseen.keys() and min(unseen.values()) > _HALF
+        if hidden and not findings:
+            what = (
+                "the trained variables change so little in these steps that half of it could be "
+                "wrong and not be seen, and no gradient was compared"
+            )
+            way_out = "check at a larger learning rate"
+            return self.not_checked("; ".join([what, *left_out]), way_out)
         steps = plural(len(trajectory.steps), "step")
         note = f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"
-        return self.verdict(findings, "; ".join([note, *left_out]))
+        return self.verdict(findings, "; ".join([note, *_unseen(unseen), *left_out]))
+
+
+def _unseen(parts: Mapping[str, float]) -> Iterator[str]:
+    """A clause on the variable whose change could hide the most, unless that is little."""
+    if parts:
+        name = max(parts, key=lambda name: parts[name])
+        if parts[name] > _LITTLE and not isinf(parts[name]):
+            yield f"up to {parts[name]:.0%} of the change of {name} could be wrong and not be seen"
 
 
 def _left_out(racing: Mapping[str, str]) -> list[str]:

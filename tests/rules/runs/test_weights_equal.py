@@ -709,3 +709,49 @@ def test_where_it_is_not_known_what_is_trained_the_others_are_compared() -> None
     verdict = checked(taken, races={"v": "step"})
 
     assert verdict.note == f"1 variable equal after 3 steps; 1 variable {IN_NO_ORDER} v"
+
+
+def after_small_steps(change: float, trial: Trial | None = None) -> Verdict:
+    """Of w and v without slots, which are up to 1000 and move by so much in each step."""
+    start = {"w": [1000.0, 500.0], "v": [1000.0, 1.0]}
+    taken = trajectory(
+        start,
+        {name: [np.add(start[name], change * n) for n in (1, 2, 3)] for name in start},
+        {},
+        uncertain={"w": [False, False], "v": [False, False]},
+    )
+    dtypes = dict.fromkeys("wv", "float32")
+    unread = Trial(4, (), {}, {}, {})
+    numbers = measurement(trial or unread, trajectory=taken, dtypes=dtypes)
+    return WeightsEqual().judge(built(numbers))
+
+
+def test_a_change_in_which_a_mistake_would_hide_is_not_said_to_be_right() -> None:
+    verdict = after_small_steps(0.001)
+
+    assert verdict.state == "not-checked"
+    assert verdict.reason == (
+        "the trained variables change so little in these steps that half of it could be wrong "
+        "and not be seen, and no gradient was compared"
+    )
+    assert verdict.note == "check at a larger learning rate"
+
+
+def test_how_much_of_a_change_could_be_wrong_is_said() -> None:
+    verdict = after_small_steps(0.01)
+
+    assert verdict.state == "kept"
+    assert verdict.note == (
+        "2 variables equal after 3 steps; up to 13% of the change of w could be wrong and not be "
+        "seen"
+    )
+
+
+def test_small_steps_hide_nothing_where_gradients_were_compared() -> None:
+    verdict = after_small_steps(0.001, batch())
+
+    assert verdict.note == "2 variables equal after 3 steps"
+
+
+def test_nothing_is_said_of_large_steps() -> None:
+    assert after_small_steps(1.0).note == "2 variables equal after 3 steps"
