@@ -14,14 +14,14 @@ _LONGEST = 1000  # characters of a name that are looked at
 _MAX_WITHOUT_COPY = 10_000  # if more records have no copy, the two streams are not of one run
 
 
-def without_copy(heads: Counter[bytes], copies: Copies) -> int:
+def without_copy(heads: Counter[bytes], copies: Copies, *, doubled: bool) -> int:
     """Count the heads of records whose copy on stderr is whole; return the number of the others.
 
-    Where all records have that copy, a lone word is no head: it would begin like one of them.
+    Where all records have that copy, and are ``doubled``, a lone word is no head: it would begin
+    like one of them.
     """
     if not heads or len(heads) > _MAX_WITHOUT_COPY:
         return heads.total()
-    doubled = not copies.without_logged()
     begun = sorted(
         (text.encode(), record)
         for record in copies.lacking_plain()
@@ -35,7 +35,7 @@ def without_copy(heads: Counter[bytes], copies: Copies) -> int:
         while times and at < len(begun) and begun[at][0].startswith(head):
             record = begun[at][1]
             found = min(times, copies.logged(record) - copies.plain(record))
-            copies[record] += found
+            copies.add(record, found)
             times -= found
             at += 1
         if not (doubled and _NAME.fullmatch(head)):
@@ -62,7 +62,7 @@ def correct_names(copies: Copies) -> None:
     for record in uncopied:
         node, op, device = record
         if node and (op, device) in names and (name := names[op, device].of(node)):
-            copies[record._replace(node=name)] += copies.pop(record)
+            copies.rename(record, record._replace(node=name))
 
 
 class _Names:

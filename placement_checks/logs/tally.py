@@ -150,7 +150,7 @@ def _copies_of(readings: Mapping[Reading, int]) -> Copies:
     copies = Copies()
     for record, logged in sorted(readings, key=attrgetter("logged"), reverse=True):
         times = readings[Reading(record, logged)]
-        copies[record] = copies.get(record, 0) + (complex(0, times) if logged else times)
+        copies.add(record, complex(0, times) if logged else times)
     return copies
 
 
@@ -160,5 +160,4 @@ def _unglue(copies: Copies) -> None:
         if record.node and record.node[0] == ".":
             node = record.node.lstrip(".")
             if node[:1].isalnum():
-                right = record._replace(node=node)
-                copies[right] = copies.get(right, 0) + copies.pop(record)
+                copies.rename(record, record._replace(node=node))

@@ -182,24 +182,27 @@ class Torn:
     def settle(self, copies: Copies) -> int:
         """Count the copies on stdout that are known for sure; return how many are not."""
         self._give_up()
+        doubtful = False
         for (head, tail, records), times in self._pairs.items():
             proved = [record for record in records if copies.logged(record)]
             whole_head, whole_tail = complete(head), complete(tail)
             if whole_head and copies.logged(whole_head):
                 continue
             if whole_head is not None:
-                copies[whole_head] -= times  # cut in the middle of the device's index
+                copies.add(whole_head, -times)  # cut in the middle of the device's index
             if whole_tail is not None and (proved or not copies.logged(whole_tail)):
-                copies[whole_tail] -= times  # it looked like a record of its own
+                copies.add(whole_tail, -times)  # it looked like a record of its own
+                doubtful = doubtful or not proved
             if len(proved) == 1:
-                copies[proved[0]] += times
+                copies.add(proved[0], times)
             else:
                 self.lose(head, times)
         correct_names(copies)
         # The same word and colon again and again is no torn record, but what grep or mpirun puts
         # before each line.
         self._lost.update(head for head, times in self._marks.items() if times == 1)
-        return without_copy(self._lost, copies)
+        doubled = not doubtful and not copies.without_logged()
+        return without_copy(self._lost, copies, doubled=doubled)
 
 
 def _joined(head: bytes, tail: bytes) -> frozenset[Record]:

@@ -303,6 +303,13 @@ def test_a_word_is_not_a_beginning_where_every_record_has_its_copy() -> None:
     assert (log.records, log.torn) == (2, 0)
 
 
+def test_nor_is_it_beside_a_record_that_was_put_together() -> None:
+    """Whose end, w/y, looked like a record of its own."""
+    log = read(f"v/{DATED}v/w/{Y}\nw/{Y}\nste{WARNING}p 50\n")
+
+    assert (log.counts, log.torn) == ({Record("v/w/y", "Add", f"{HOST}:CPU:0"): 1}, 0)
+
+
 def test_no_more_is_made_of_a_head_than_one_record() -> None:
     log = read(f"{DATED}{Y}\n{DATED}{Y}\ny: (Add): /job:lo{WARNING}")
 
