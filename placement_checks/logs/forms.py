@@ -83,23 +83,16 @@ _PROSE = re.compile(
 _LONGEST = 500  # bytes of what is remembered: an op with its device
 
 
-def is_common(line: bytes) -> bool:
-    """Whether a line is one record in one of the forms of graphs, and nothing else.
-
-    Most lines of any log are, and there are millions: this is quick, and says no where in doubt.
-    """
-    lead, bracket, text = line.rpartition(b"] ")
-    node, _, tail = text.partition(b": ")
-    if _typed_tail(node, tail) is None:
-        return False
-    return not bracket or (len(lead) < _LONGEST and _is_prefix(lead))
-
-
 def read_common(text: bytes) -> Record | None:
-    """The record of a line that `is_common`, its log prefix taken off; None if it is not."""
+    """The record that a text is in one of the forms of graphs, behind any log prefix.
+
+    Most lines of any log are one, and there are millions: this is quick, and is None in doubt.
+    """
     node, _, tail = text.partition(b": ")
-    typed = _typed_tail(node, tail)
-    return Record(node.decode(), *typed) if typed else None
+    typed = typed_of(tail)
+    if typed is None or not is_name(node) or (typed[0] is None and _PROSE.fullmatch(node)):
+        return None
+    return Record(node.decode(), *typed)
 
 
 def read(line: bytes) -> list[Reading]:
@@ -237,19 +230,6 @@ def _severity(lead: bytes) -> str:
     if match:
         return match[1].decode()
     return "I" if _PREFIX.fullmatch(lead[lead.rfind(b" ", 0, -1) + 1 : -2]) else ""
-
-
-@lru_cache(256)
-def _is_prefix(lead: bytes) -> bool:
-    return _PREFIX.fullmatch(lead) is not None
-
-
-def _typed_tail(node: bytes, tail: bytes) -> tuple[str | None, str] | None:
-    """Op and device of a record that is cut in two behind its node; None where it is none."""
-    typed = typed_of(tail)
-    if typed is None or not is_name(node):
-        return None
-    return None if typed[0] is None and _PROSE.fullmatch(node) else typed
 
 
 def is_name(node: bytes) -> bool:

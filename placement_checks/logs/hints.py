@@ -40,6 +40,8 @@ class Hints:
                 self._list(match[1])
         if b"Device mapping:" in line:
             self._kinds["mapping"] += times
+        if b"] " not in line:
+            return
         if severity := _SEVERITY.search(line):
             self._kinds[severity[1].decode()] += times
         elif _INFO.match(line):

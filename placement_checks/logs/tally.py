@@ -9,7 +9,7 @@ from itertools import compress
 from operator import attrgetter, not_
 
 from placement_checks.logs.counts import Copies
-from placement_checks.logs.forms import Reading, is_common, read
+from placement_checks.logs.forms import Reading, read
 from placement_checks.logs.hints import Hints
 from placement_checks.logs.log import Log
 from placement_checks.logs.texts import Stream, Texts
@@ -32,7 +32,6 @@ class Tally:
         self._texts = Texts()
         self._plain = Stream()
         self._logged = Stream()
-        self._behind: Counter[bytes] = Counter()  # common lines behind torn records, of a block
         self._copies = Copies()
         self._mixed: Counter[Reading] = Counter()
         self._torn = Torn()
@@ -42,46 +41,47 @@ class Tally:
         """Count the lines of a block, each behind its newline; blocks come in order."""
         plain, logged, prefixes = _streams(block)
         heads: dict[bytes, bytes] = {}
-        for text, times in self._plain.count(plain, self._texts).items():
-            self._look_at(text, text, times, self._plain, heads)
-        if odd := self._logged.count(logged, self._texts):
-            prefix_of = dict(zip(logged, prefixes, strict=True))
-            for text, times in odd.items():
-                self._look_at(prefix_of[text] + text, text, times, self._logged, heads)
-        for rest, times in self._behind.items():
-            _, bracket, text = rest.rpartition(b"] ")
-            if text not in self._texts:
-                self._texts.learn([text])
-            (self._logged if bracket else self._plain).common[self._texts[text]] += times
-        self._behind.clear()
+        rests: list[bytes] = []  # of the lines that begin with a torn record
+        for line, times in self._plain.count(plain, self._texts).items():
+            head, rest = cut(line)
+            if head:
+                heads[line] = head
+                rests += [rest] * times
+                if record := complete(head):
+                    self._mixed[Reading(record, logged=False)] += times
+            elif may_be_torn(line) and not read(line):
+                heads[line] = line  # whether it is torn is found out there
+                self._hints.look(line, times)
+            else:
+                self._look_at(line, line, times, self._plain)
+        self._add_logged(logged, prefixes)
+        if rests:
+            behind, logged, prefixes = _streams(b"\n" + b"\n".join(rests))
+            for line, times in self._plain.count(behind, self._texts).items():
+                self._look_at(line, line, times, self._plain)
+            self._add_logged(logged, prefixes)
         if heads or self._torn.waiting:
             self._torn.look(plain, heads)
 
-    def _look_at(
-        self, line: bytes, text: bytes, times: int, stream: Stream, heads: dict[bytes, bytes]
-    ) -> None:
+    def _add_logged(self, texts: Sequence[bytes], prefixes: Sequence[bytes]) -> None:
+        """Count lines of stderr."""
+        if odd := self._logged.count(texts, self._texts):
+            prefix_of = dict(zip(texts, prefixes, strict=True))
+            for text, times in odd.items():
+                self._look_at(prefix_of[text] + text, text, times, self._logged)
+
+    def _look_at(self, line: bytes, text: bytes, times: int, stream: Stream) -> None:
         """Read a line that is more, or less, than one common record."""
-        head, rest = cut(line)
-        if head:
-            heads[line] = head
-            if record := complete(head):
-                self._mixed[Reading(record, logged=False)] += times
-            if is_common(rest):
-                self._behind[rest] += times
-                return
-        readings = read(rest)
-        torn = unfinished(rest, readings)
-        if len(readings) == 1 and not (head or torn) and stream.see(text, readings[0], times):
+        readings = read(line)
+        torn = unfinished(line, readings)
+        if len(readings) == 1 and not torn and stream.see(text, readings[0], times):
             return
         for reading in readings:
             self._mixed[reading] += times
         if not readings:
-            self._hints.look(rest, times)
-        if not head and not readings and may_be_torn(line):
-            heads[line] = line  # whether it is torn is found out there
-        else:
-            for beginning in torn:
-                self._torn.lose(beginning, times)
+            self._hints.look(line, times)
+        for beginning in torn:
+            self._torn.lose(beginning, times)
 
     def look_beyond(self, blocks: Iterable[bytes]) -> None:
         """Find how a record goes on that is torn at the end; the rest is read by another."""

@@ -91,7 +91,7 @@ class Stream:
         if texts.learn(list(new)):
             numbers = map(texts.get, lines)
         self.common.update(filter(None, numbers))
-        return {text: new[text] for text in filterfalse(texts.__contains__, reversed(new))}
+        return {text: times for text, times in new.items() if text not in texts}
 
     def see(self, text: bytes, reading: Reading, times: int) -> bool:
         """Remember the only reading of a text; False if there are too many."""

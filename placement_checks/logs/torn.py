@@ -25,7 +25,7 @@ from placement_checks.logs.counts import Copies
 from placement_checks.logs.forms import DEVICE, NODE, OP, Reading, Record, read, read_common
 
 _LOG_PREFIX = re.compile(
-    rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:[\d.]+ +\d+ )?"
+    rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:[\d.]+ +\d+ )?"
     rb"(?:[IWEF] |[WEF]\d{4} [\d:.]+ +\d+ |(?<= ))\S{1,999}:\d+\] "
 )
 # node, node:, node: (Op, node: (Op): /job:local…, node: /job:local…
@@ -58,7 +58,7 @@ def cut(line: bytes) -> tuple[bytes, bytes]:
     head = line[: prefix.start()]
     if len(head) > _LONGEST or not _HEAD.fullmatch(head) or _NO_HEAD.fullmatch(head):
         return b"", line
-    return head, line[prefix.end("time") if prefix["time"] else prefix.start() :]
+    return head, line[prefix.start() :]
 
 
 def may_be_torn(line: bytes) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from placement_checks.logs import Record, text_of
-from placement_checks.logs.forms import is_common, read
+from placement_checks.logs.forms import read, read_common
 
 HOST = "/job:localhost/replica:0/task:0"
 GPU = f"{HOST}/device:GPU:1"
@@ -326,24 +326,24 @@ def test_look_alikes_are_no_records(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "common"),
+    ("text", "record"),
     [
-        (f"x: (Add): {GPU}", True),
-        (f"x: {HOST}/gpu:1", True),
-        (f"I tensorflow/core/common_runtime/placer.cc:922] x: (Add){GPU}", True),
-        (f"x: {GPU}", False),
-        (f"x: : {HOST}/gpu:1", False),
-        (f"# x: (Add): {GPU}", False),
-        (f"x: (Add): {GPU} ", False),
-        (f"-x: (Add): {GPU}", False),
-        (f"[a] x: (Add): {GPU}", False),
-        (f"devices: {HOST}/gpu:1", False),
-        (f"x: (Add: {GPU}", False),
-        (f"x: Add): {GPU}", False),
+        (f"x: (Add): {GPU}", Record("x", "Add", GPU)),
+        (f"x: (Add){GPU}", Record("x", "Add", GPU)),
+        (f"x: {HOST}/gpu:1", Record("x", None, GPU)),
+        (f"x: {GPU}", None),
+        (f"x: : {HOST}/gpu:1", None),
+        (f"# x: (Add): {GPU}", None),
+        (f"x: (Add): {GPU} ", None),
+        (f"-x: (Add): {GPU}", None),
+        (f"[a] x: (Add): {GPU}", None),
+        (f"devices: {HOST}/gpu:1", None),
+        (f"x: (Add: {GPU}", None),
+        (f"x: Add): {GPU}", None),
     ],
 )
-def test_common_forms_are_recognised_quickly(line: str, common: bool) -> None:
-    assert is_common(line.encode()) is common
+def test_common_forms_are_read_quickly(text: str, record: Record | None) -> None:
+    assert read_common(text.encode()) == record
 
 
 @given(st.binary(max_size=300))
