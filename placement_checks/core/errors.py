@@ -6,13 +6,23 @@ from placement_checks.util.printable import printable
 
 DEBUG = "PLACEMENT_CHECKS_DEBUG"  # set in the environment: show tracebacks of our own faults
 
+# With one of these a message begins whose subject is the object.
+_VERBS = frozenset(
+    (
+        *("are", "calls", "came", "cannot", "could", "describes", "did", "does", "ended", "gave"),
+        *("gives", "has", "holds", "is", "names", "needs", "prints", "say", "says", "took"),
+        *("trains", "writes"),
+    )
+)
+
 
 class PlacementError(Exception):
     """Base of every error this package raises on purpose.
 
     Attributes:
         object: the file, target, field or device that is at fault.
-        message: what is wrong with it, one sentence.
+        message: what is wrong with it: a sentence, or one that lacks the object as its subject,
+            such as "is a folder".
         fix: what to do about it, one sentence, or ``""``.
         details: further lines for a terminal, such as the frames of a user's own traceback.
     """
@@ -27,8 +37,15 @@ class PlacementError(Exception):
         self.details = details
 
     def __str__(self) -> str:
-        text = f"{self.object}: {self.message}" if self.object else self.message
-        return printable(f"{text}; {self.fix}" if self.fix else text)
+        return printable(f"{self.fault}; {self.fix}" if self.fix else self.fault)
+
+    @property
+    def fault(self) -> str:
+        """The object with what is wrong with it, without the fix."""
+        if not self.object:
+            return self.message
+        colon = "" if self.message.partition(" ")[0] in _VERBS else ":"
+        return f"{self.object}{colon} {self.message}"
 
 
 class UsageError(PlacementError):

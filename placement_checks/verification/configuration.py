@@ -153,8 +153,7 @@ def load(folder: Path) -> Config:
     errors += [*_misspelled(document, ""), *_misspelled(tool, "tool.")]
     if len(errors) > 1:
         fields = "; ".join(
-            f"{error.object}: {error.message}" + (f" ({error.fix})" if error.fix else "")
-            for error in errors
+            error.fault + (f" ({error.fix})" if error.fix else "") for error in errors
         )
         raise ConfigError(str(file), f"{len(errors)} fields are wrong: {fields}")
     for wrong in errors:

@@ -59,7 +59,7 @@ def collecting(errors: list[ConfigError], at: str) -> Iterator[None]:
         yield
     except PlacementError as error:
         is_named = error.object in ("", at.rpartition(".")[2])
-        message = error.message if is_named else f"{error.object}: {error.message}"
+        message = error.message if is_named else error.fault
         errors.append(ConfigError(at, message, error.fix))
 
 

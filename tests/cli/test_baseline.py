@@ -56,7 +56,7 @@ def test_a_baseline_is_written_kept_by_a_refactor_and_names_what_has_moved(run: 
     missing = run(*VERIFY)
     assert missing.status == 2
     assert last_line(missing.err) == (
-        f"placement-checks: {FILE}: does not exist: this program has no baseline; write it: the "
+        f"placement-checks: {FILE} does not exist: this program has no baseline; write it: the "
         "same command with --update"
     )
 
@@ -99,7 +99,7 @@ def test_a_baseline_is_written_kept_by_a_refactor_and_names_what_has_moved(run: 
 
     other = run(*VERIFY, "--gpus", "4")
     assert (other.status, FILE.read_text()) == (2, page)
-    assert "placements/train.build.gpu-4.txt: does not exist" in other.err
+    assert "placements/train.build.gpu-4.txt does not exist" in other.err
 
     FILE.rename("placements/train.build.gpu-4.txt")
     refused = run(*VERIFY, "--gpus", "4")
@@ -183,7 +183,7 @@ def test_a_baseline_is_not_drawn(run: Run) -> None:
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: old.txt: is a baseline, which lists no ops that --format html could "
+        "placement-checks: old.txt is a baseline, which lists no ops that --format html could "
         "draw; compare two programs or logs, or leave the format out\n"
     )
 
@@ -204,12 +204,12 @@ def test_marks_of_a_merge_are_an_error(run: Run) -> None:
         (
             ("--update",),
             "",
-            "--update: writes baselines, and no folder is named; add --baseline FOLDER",
+            "--update writes baselines, and no folder is named; add --baseline FOLDER",
         ),
         (
             ("--update", "--baseline", "placements"),
             "true",
-            "--update: writes no baselines where CI is set, as nobody would review them; run it "
+            "--update writes no baselines where CI is set, as nobody would review them; run it "
             "where you commit from, or set CI= before it",
         ),
     ],

@@ -86,7 +86,7 @@ def test_a_log_of_nothing_is_no_placement(run: Run, logs: None, tmp_path: Path) 
     ran = run("diff", "old.log", "none.log")
 
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err.startswith("placement-checks: none.log: has no placements; the log is empty")
+    assert ran.err.startswith("placement-checks: none.log has no placements; the log is empty")
 
 
 @pytest.mark.parametrize("other", ["old.log", "none.txt"])
@@ -99,6 +99,6 @@ def test_an_empty_file_may_have_been_either(
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: none.txt: is empty: neither a baseline nor a placement log; write it "
+        "placement-checks: none.txt is empty: neither a baseline nor a placement log; write it "
         "anew: pytest --placement-update; or keep the log again: python train.py > log 2>&1\n"
     )

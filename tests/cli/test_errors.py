@@ -69,7 +69,7 @@ AGAIN = "; write it again, it may be cut short"
 TARGETS = {
     "nosuch.py:f": "nosuch.py: there is no such file",
     "builder.py:raises": "builder.py: there is no such file; did you mean 'builders.py'?",
-    "builders.py": "builders.py: ended without a training step: 0 sessions and 0 runs, and no "
+    "builders.py": "builders.py ended without a training step: 0 sessions and 0 runs, and no "
     "tf.function was called; give it the arguments with which it trains, behind --; or name the "
     "function that builds its graph, builders.py:build",
     "builders.py:build": "builders.py:build: there is no function 'build' in it; "
@@ -93,22 +93,22 @@ TARGETS = {
     f"device '//cpu:0', which TensorFlow cannot read; {DEVICES}",
     "builders.py:no_device": "builders.py:no_device: op 'x' (builders.py:39) asks for the device "
     f"'bogus', and 'bogus' is not part of a device name; {DEVICES}",
-    "builders.py:policy": "policy of builders.py:policy: variables-on-hosts: is not a known "
+    "builders.py:policy": "policy of builders.py:policy: variables-on-hosts is not a known "
     "rule; did you mean 'variables-on-host'?",
     "broken.py:f": "broken.py: loading it raised SyntaxError: invalid syntax (broken.py, line 1)",
     "no.such.module:f": "no.such.module:f: there is no module 'no.such.module'; run it from the "
     "project's root, or give the path: path/to/file.py:function",
     "json:nope": "json:nope: there is no function 'nope' in it; "
     "name the function that builds the graph",
-    "word": "word: is not a target; write path/to/file.py, path/to/file.py:function, "
+    "word": "word is not a target; write path/to/file.py, path/to/file.py:function, "
     "package.module:function or the path of a graph",
-    "empty": "empty: is a folder without a saved_model.pb; name a SavedModel",
+    "empty": "empty is a folder without a saved_model.pb; name a SavedModel",
     "nosuch.pb": "nosuch.pb: there is no such file; check the path",
-    "noise.pb": f"noise.pb: {GRAPH}Error parsing message%%{AGAIN}",
-    "noise.meta": f"noise.meta: {GRAPH}Error parsing message%%{AGAIN}",
-    "nothing.pb": f"nothing.pb: {GRAPH}it holds no ops{AGAIN}",
-    "wrong.pbtxt": f"wrong.pbtxt: {GRAPH}1:14 : %%Expected string but found: '}}'{AGAIN}",
-    "huge.pb": "huge.pb: is larger than the 2 GB that a protobuf may have; "
+    "noise.pb": f"noise.pb {GRAPH}Error parsing message%%{AGAIN}",
+    "noise.meta": f"noise.meta {GRAPH}Error parsing message%%{AGAIN}",
+    "nothing.pb": f"nothing.pb {GRAPH}it holds no ops{AGAIN}",
+    "wrong.pbtxt": f"wrong.pbtxt {GRAPH}1:14 : %%Expected string but found: '}}'{AGAIN}",
+    "huge.pb": "huge.pb is larger than the 2 GB that a protobuf may have; "
     "save it without its constants",
 }
 HOST = 'one host has between 1 and 256; describe a cluster with --machine "worker*64: gpu*8"'
@@ -117,17 +117,17 @@ OPTIONS = {
     "--gpus 0": f"0 GPUs: {HOST}",
     "--gpus 10000": f"10000 GPUs: {HOST}",
     "--gpus two": "%%'two' is not a valid integer; see placement-checks verify --help",
-    "--gpus 2 --machine gpu*2": "--gpus and --machine: say the same thing twice; give one of them",
+    "--gpus 2 --machine gpu*2": "--gpus and --machine say the same thing twice; give one of them",
     "--machine dgx1": f"machine 'dgx1': 'dgx1' is not a preset, 'dgx-1' is; {MACHINE}",
     "--machine gpuu*4": "machine 'gpuu*4': 'gpuu' is not a type of device; did you mean 'gpu*4'? "
     "A job of that name is written 'gpuu*4: cpu*1'",
     "--machine worker*2:tpu": f"machine 'worker*2:tpu': 'tpu' is not a list of cpu*N and gpu*N; "
     f"{MACHINE}",
-    "--rule variables-on-hots": "rule 'variables-on-hots': is not a known rule; "
+    "--rule variables-on-hots": "rule 'variables-on-hots' is not a known rule; "
     "did you mean 'variables-on-host'?",
-    "--set device=/gpu:0": "--set device=/gpu:0: is not of the form RULE.FIELD=VALUE; write it "
+    "--set device=/gpu:0": "--set device=/gpu:0 is not of the form RULE.FIELD=VALUE; write it "
     "like --set variables-on-host.device=/gpu:0",
-    "--set variables-on-host.devise=/gpu:0": "--set variables-on-host.devise: is not a known "
+    "--set variables-on-host.devise=/gpu:0": "--set variables-on-host.devise is not a known "
     "field; did you mean 'device'?",
     "--set variables-on-host.device=/gqu:0": "--set variables-on-host.device: '/gqu:0': 'gqu:0' "
     f"is not part of a device name; {DEVICES}",
@@ -237,7 +237,7 @@ def test_all_errors_of_the_configuration_are_told_at_once(run: Run) -> None:
     ran = run("verify", "builders.py:builds")
 
     assert ran.status == 2
-    for field in (".gpu:", ".soft:", ".programs[0]:", ".policy.variables-on-host.device:"):
+    for field in (".gpu ", ".soft:", ".programs[0] ", ".policy.variables-on-host.device:"):
         assert f"tool.placement_checks{field}" in ran.err
     assert ran.err.count("\n") == 1
 

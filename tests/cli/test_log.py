@@ -116,7 +116,7 @@ def test_records_may_be_required(run: Run, tmp_path: Path, text: str, reason: st
     document = json.loads(run("log", log, "--require-records", "--format", "json").out)
 
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err.startswith(f"placement-checks: {log}: has no placements; {reason}")
+    assert ran.err.startswith(f"placement-checks: {log} has no placements; {reason}")
     assert document["error"]["kind"] == "input"
     assert document["error"]["fix"].startswith(reason)
 
@@ -148,7 +148,7 @@ def test_what_could_not_be_read_is_said_beside_the_rest(run: Run, tmp_path: Path
     ("arguments", "error"),
     [
         (["nope.log"], "nope.log: there is no such file"),
-        (["."], ".: is a folder; name the log files in it"),
+        (["."], ". is a folder; name the log files in it"),
         ([sys.executable], "is a binary file, not a log; name what the process printed"),
         ([], "Missing argument 'FILE... | -'; see placement-checks log --help"),
     ],
@@ -214,8 +214,7 @@ def test_a_graph_is_for_logs(run: Run, fixtures: Path) -> None:
 
     assert ran.status == 2
     assert ran.err == (
-        f"placement-checks: --graph: is for placement logs, and {target} is not one; "
-        "leave it out\n"
+        f"placement-checks: --graph is for placement logs, and {target} is not one; leave it out\n"
     )
 
 
@@ -226,7 +225,7 @@ def test_a_log_of_nothing_cannot_be_judged(run: Run, tmp_path: Path) -> None:
     ran = run("verify", log)
 
     assert ran.status == 2
-    assert ran.err.startswith(f"placement-checks: {log}: has no placements; nothing in it comes")
+    assert ran.err.startswith(f"placement-checks: {log} has no placements; nothing in it comes")
 
 
 def test_a_bar_shows_how_far_it_is_on_a_terminal(session: Path, tmp_path: Path) -> None:

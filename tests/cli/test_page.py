@@ -33,7 +33,7 @@ def test_a_page_has_the_transfers_anyway(run: Run, fixtures: Path) -> None:
     ran = run("place", fixtures / LOG, "--transfers", "--format", "html")
 
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err == "placement-checks: --transfers: is part of the page; leave it out\n"
+    assert ran.err == "placement-checks: --transfers is part of the page; leave it out\n"
 
 
 def test_a_page_shows_how_two_placements_differ(run: Run, fixtures: Path, tmp_path: Path) -> None:

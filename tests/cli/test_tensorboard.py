@@ -51,7 +51,7 @@ def test_it_says_what_was_written_and_how_to_look(run: Run) -> None:
          "can be written"),
         ("train.py:build", "/proc/logs", "--tensorboard /proc/logs: No such file or directory; "
          "name a folder that can be written"),
-        ("outputlog", "logs", "outputlog: is a placement log, which has no graph; name the "
+        ("outputlog", "logs", "outputlog is a placement log, which has no graph; name the "
          "program that printed it"),
     ],
 )  # fmt: skip
@@ -69,6 +69,6 @@ def test_it_writes_nothing_else(run: Run, other: str) -> None:
 
     assert ran.status == 2
     assert ran.err == (
-        "placement-checks: --tensorboard: writes the graph alone; leave out the other option, or "
+        "placement-checks: --tensorboard writes the graph alone; leave out the other option, or "
         "type the command twice\n"
     )

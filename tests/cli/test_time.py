@@ -148,7 +148,7 @@ def test_a_run_saved_with_another_schema_is_to_be_run_again(run: Run, project: P
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: base.json: is a run of schema 1, and this version reads 2; run it "
+        "placement-checks: base.json is a run of schema 1, and this version reads 2; run it "
         "again: placement-checks time … --format json --output FILE\n"
     )
 
@@ -174,7 +174,7 @@ def test_a_program_that_cannot_be_timed_says_why_and_loses_nothing(
     assert (project / "report").read_text() == "of last week"
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.splitlines()[-1] == (
-        "placement-checks: fixtures/styles.py:variable_scopes: cannot be timed: "
+        "placement-checks: fixtures/styles.py:variable_scopes cannot be timed: "
         "fixtures/styles.py:variable_scopes does not say what to feed; return it from the "
         "function that builds the graph: {'inputs': [{'x': x, 'y': y}, …]}"
     )

@@ -218,7 +218,7 @@ def test_place_prints_every_op_in_tensorflows_words(
     refused = run("place", "small.py:build", "--gpus", "1")
     assert refused.status == 2
     assert re.fullmatch(  # it names one of the two, as it happens
-        r"placement-checks: small.py:build: cannot be placed on gpu\*1: "
+        r"placement-checks: small.py:build cannot be placed on gpu\*1: "
         r"[px]: .* was explicitly assigned to /device:GPU:1 but available devices "
         r"are \[ /device:CPU:0, /device:GPU:0 \].* \(built at small.py:5\); "
         r"gpu\*1 has no /device:GPU:1: correct the index, or give more devices "
@@ -293,7 +293,7 @@ def test_rules_and_explain(run: Run) -> None:
     assert explained.startswith("Every variable sits on the device named")
     assert "variables-on-host.device = '/cpu:0'" in explained
     assert run("explain", "variables-on-hosts").err == (
-        "placement-checks: rule 'variables-on-hosts': is not a known rule; "
+        "placement-checks: rule 'variables-on-hosts' is not a known rule; "
         "did you mean 'variables-on-host'?\n"
     )
 
@@ -345,6 +345,6 @@ def test_rows_are_for_transfers(run: Run) -> None:
 
     assert ran.status == 2
     assert ran.err == (
-        "placement-checks: --rows: is for --transfers; add --transfers, or leave it out\n"
+        "placement-checks: --rows is for --transfers; add --transfers, or leave it out\n"
     )
     assert run("place", "train.py:build", "--format", "json").status == 2

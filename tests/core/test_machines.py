@@ -184,7 +184,8 @@ def test_this_is_the_machine_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parse_says_what_is_wrong(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Machine.parse(text)
-    assert str(caught.value) == f"machine '{text}': {message}; {FIX}"
+    error = caught.value
+    assert (error.object, error.message, error.fix) == (f"machine '{text}'", message, FIX)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +320,7 @@ def test_tf_config_is_the_cluster_of_the_environment(
 
 def test_tf_config_that_describes_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{}")
-    with pytest.raises(InputError, match=r"^TF_CONFIG: describes no cluster"):
+    with pytest.raises(InputError, match=r"^TF_CONFIG describes no cluster"):
         Machine.parse("TF_CONFIG")
 
 

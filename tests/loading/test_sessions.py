@@ -500,7 +500,7 @@ def test_a_block_that_builds_nothing_is_an_error() -> None:
 def test_a_block_is_a_target_when_it_has_ended() -> None:
     with watch(name="the model") as watched:
         Model()
-        with pytest.raises(UsageError, match="the model: is still being watched; place it behind"):
+        with pytest.raises(UsageError, match="the model is still being watched; place it behind"):
             place(watched)
 
 

@@ -128,7 +128,7 @@ def test_nothing_logged_names_the_fix(monkeypatch: pytest.MonkeyPatch, level: st
         caught.placement()
     hidden = "TF_CPP_MIN_LOG_LEVEL hides eager ops, set it to 0 before TensorFlow is imported; or "
     assert str(error.value) == (
-        "the caught log: has no placements; "
+        "the caught log has no placements; "
         + (hidden if level == "2" else "")
         + "log_device_placement was off, or switched on too late: a session needs "
         "ConfigProto(log_device_placement=True) and logs its graph at the first run, which must "

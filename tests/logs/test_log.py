@@ -108,7 +108,7 @@ def test_a_log_without_records_has_a_reason(text: str, reason: str) -> None:
     assert log.reason is not None
     assert log.reason.startswith(reason)
     assert (log.counts, log.records) == ({}, 0)
-    with pytest.raises(InputError, match=r"a\.log: has no placements"):
+    with pytest.raises(InputError, match=r"a\.log has no placements"):
         log.placement()
 
 
@@ -238,7 +238,7 @@ def test_a_graph_of_another_program_is_refused() -> None:
     with pytest.raises(InputError) as error:
         read(f"x: (Add): {CPU}\n").placement(graph=GRAPH)
     assert str(error.value) == (
-        "a.log: has none of the 4 ops of train.py:build; is it the log of this program?"
+        "a.log has none of the 4 ops of train.py:build; is it the log of this program?"
     )
 
 

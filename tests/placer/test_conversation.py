@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_said_before_it_is_tried(
         answer_of(placer, request("/GPU:0")._replace(ops=1_000_000))
 
     assert str(caught.value) == (
-        "the phantom placer: needs at least 4.0 GB of memory for 1,000,000 ops, and 3.0 GB are "
+        "the phantom placer needs at least 4.0 GB of memory for 1,000,000 ops, and 3.0 GB are "
         "free; place it where there is more, or with fewer GPUs"
     )
     assert placer.pid is None

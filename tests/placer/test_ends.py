@@ -173,7 +173,7 @@ def test_a_process_that_cannot_start_is_an_error_with_its_words(tmp_path: Path) 
     placer = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
 
     for _ in range(2):
-        with pytest.raises(PlacerError, match="the phantom placer: ended with status 1") as caught:
+        with pytest.raises(PlacerError, match="the phantom placer ended with status 1") as caught:
             answer_of(placer, Request(b"", 1, [], [], soft=False))
 
         assert caught.value.details.endswith("ImportError: libcudart.so.9: no such file")

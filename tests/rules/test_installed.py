@@ -56,7 +56,7 @@ def test_a_rule_of_others_is_listed_last_and_judged(install: Install) -> None:
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ({"typ": "Add"}, "ops-on.typ: is not a known field; did you mean 'type'?"),
+        ({"typ": "Add"}, "ops-on.typ is not a known field; did you mean 'type'?"),
         ({"strict": "yes"}, "ops-on.strict: 'yes' does not fit; give true or false"),
     ],
 )

@@ -311,7 +311,7 @@ def test_batches_that_cannot_be_cut() -> None:
         "InputError: a batch of 20 rows: the programs take 16; leave the number out"
     )
     assert refused(shares=(1, 2, 3)) == (
-        "InputError: gradients-equal.shares: names 3 towers, and towers has inputs for 2; give "
+        "InputError: gradients-equal.shares names 3 towers, and towers has inputs for 2; give "
         "one number per tower"
     )
 

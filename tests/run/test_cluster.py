@@ -204,12 +204,12 @@ def test_tasks_answer_on_loopback_alone(cluster: LocalCluster) -> None:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("sys.exit('no TensorFlow')", "a local cluster: did not start: its process ended with "),
+        ("sys.exit('no TensorFlow')", "a local cluster did not start: its process ended with "),
         (
             "print('no TensorFlow', file=sys.stderr, flush=True); "
             "print(json.dumps({'job': 'ps', 'index': 0, 'answer': 'port taken'}), flush=True); "
             "sys.stdin.read()",
-            "/job:ps/task:0: did not start: port taken; try again: every start takes other ports",
+            "/job:ps/task:0 did not start: port taken; try again: every start takes other ports",
         ),
     ],
 )
@@ -284,11 +284,11 @@ def test_tasks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     [
         (
             "gpu*2",
-            "machine 'gpu*2': is a single host, not a cluster; write it like \"ps*2; worker*2\"",
+            "machine 'gpu*2' is a single host, not a cluster; write it like \"ps*2; worker*2\"",
         ),
         (
             "worker*33",
-            "machine 'worker*33: cpu*1': has 33 tasks, and 32 processes at most are started here; "
+            "machine 'worker*33: cpu*1' has 33 tasks, and 32 processes at most are started here; "
             "place it instead: the placer needs no processes",
         ),
         (

@@ -176,7 +176,7 @@ def test_two_tests_of_one_file_that_differ_are_both_named(project: Project) -> N
     assert ran.ret == pytest.ExitCode.TESTS_FAILED
     ran.stdout.re_match_lines(
         [
-            r"placements/towers\.build\.gpu-2\.txt: is not written, as test_it\.py::test_\w+ and "
+            r"placements/towers\.build\.gpu-2\.txt is not written, as test_it\.py::test_\w+ and "
             r"test_it\.py::test_\w+ give different ones; name one of them: "
             r'placement_baseline\("name"\)'
         ]
@@ -205,7 +205,7 @@ def test_a_folder_that_cannot_be_written(alone: Project) -> None:
 
     assert ran.ret == pytest.ExitCode.TESTS_FAILED
     ran.stdout.fnmatch_lines(
-        ["+program: towers.py:build", "*towers.build.gpu-2.txt: cannot be written: *"]
+        ["+program: towers.py:build", "*towers.build.gpu-2.txt cannot be written: *"]
     )
 
 
@@ -241,7 +241,7 @@ def test_what_was_not_placed_fails_and_where_nothing_can_place_is_skipped(alone:
     ran.assert_outcomes(skipped=1, failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "*'towers': is not a placement; give what place(build_towers) returns*",
+            "*'towers' is not a placement; give what place(build_towers) returns*",
             "SKIPPED*towers.py:build has no places to compare: no CUDA build here",
         ]
     )

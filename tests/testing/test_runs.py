@@ -165,5 +165,5 @@ def test_wrong_arguments_are_refused() -> None:
         ConfigError, match="2 steps do not show what goes wrong later; give 3 or more"
     ):
         assert_training_equal(pairs.towers, pairs.single, pairs.batch, steps=2)
-    with pytest.raises(InputError, match=r"batch\.txt: is not a saved case"):
+    with pytest.raises(InputError, match=r"batch\.txt is not a saved case"):
         assert_gradients_equal(pairs.towers, pairs.single, Path("batch.txt"))

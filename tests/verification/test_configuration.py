@@ -184,7 +184,7 @@ def test_a_file_that_may_not_be_read(
     folder = project("gpus = 2")
     monkeypatch.setattr(Path, "read_text", refuse)  # root reads all
     assert (
-        str(error_of(folder)) == f"{folder / 'pyproject.toml'}: cannot be read: Permission denied"
+        str(error_of(folder)) == f"{folder / 'pyproject.toml'} cannot be read: Permission denied"
     )
 
 
@@ -254,7 +254,7 @@ def test_file_that_is_no_text_is_no_toml(project: Callable[..., Path]) -> None:
         (
             "without = ['idle-device']",
             ".without",
-            "rule 'idle-device': is not a known rule",
+            "rule 'idle-device' is not a known rule",
             "did you mean 'no-idle-device'?",
         ),
         (
@@ -337,7 +337,7 @@ def test_all_wrong_fields_are_named_at_once(project: Callable[..., Path]) -> Non
         "policy.no-fallback.allow",
         "policy.no-fallback.deny",
     ):
-        assert f"{AT}.{field}: " in error.message
+        assert re.search(rf"{re.escape(f'{AT}.{field}')}[: ]", error.message)
     assert "'placeable'" not in error.message
 
 

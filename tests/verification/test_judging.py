@@ -62,7 +62,7 @@ def test_what_was_not_placed_is_refused(program: Any) -> None:
         verify(program)
 
     assert str(refused.value) == (
-        f"{program!r:.60}: is not a placement; give what place(build_towers) returns, or the "
+        f"{program!r:.60} is not a placement; give what place(build_towers) returns, or the "
         "placement of a log"
     )
 
@@ -136,7 +136,7 @@ def test_verify_says_which_program_has_a_wrong_policy() -> None:
     with pytest.raises(ConfigError) as caught:
         verify(wrong)
     assert str(caught.value) == (
-        "policy of train.py:build: no-fallback.alow: is not a known field; did you mean 'allow'?"
+        "policy of train.py:build: no-fallback.alow is not a known field; did you mean 'allow'?"
     )
 
 

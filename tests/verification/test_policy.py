@@ -54,7 +54,7 @@ def test_rules_for_takes_each_field_from_the_first_policy_that_has_it() -> None:
 
 @pytest.mark.parametrize("choice", ["only", "without"])
 def test_rules_for_refuses_a_rule_that_does_not_exist(choice: str) -> None:
-    with pytest.raises(UsageError, match="rule 'fallback': is not a known rule"):
+    with pytest.raises(UsageError, match="rule 'fallback' is not a known rule"):
         rules_for([], **{choice: ["placeable", "fallback"]})
 
 
@@ -76,7 +76,7 @@ def test_rules_for_refuses_to_check_nothing() -> None:
 def test_unknown_rule_is_offered_the_nearest(name: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
         rule_named(name)
-    assert str(caught.value) == f"rule '{name}': is not a known rule; {fix}"
+    assert str(caught.value) == f"rule '{name}' is not a known rule; {fix}"
 
 
 def test_known_rules_are_found_by_their_names() -> None:
@@ -95,19 +95,19 @@ def test_made_takes_lists_for_tuples() -> None:
         ({"no-fallback": {"allow": ["Print"]}, "no-idle-device": {"allow": ("/gpu:1",)}}, []),
         ({"variables-on-host": {"device": ["/job:ps", "/cpu:0"], "allow": []}}, []),
         ({"placeable": {}}, []),
-        ({"no-falback": {}}, ["no-falback: is not a known rule; did you mean 'no-fallback'?"]),
-        ({"no-fallback": ["Print"]}, ["no-fallback: is not a table of fields"]),
+        ({"no-falback": {}}, ["no-falback is not a known rule; did you mean 'no-fallback'?"]),
+        ({"no-fallback": ["Print"]}, ["no-fallback is not a table of fields"]),
         (
             {"variables-on-host": {"devices": "/gpu:0"}},
-            ["variables-on-host.devices: is not a known field; did you mean 'device'?"],
+            ["variables-on-host.devices is not a known field; did you mean 'device'?"],
         ),
         (
             {"variables-on-host": {"zzz": 1}},
-            ["variables-on-host.zzz: is not a known field; its fields are device, allow, local"],
+            ["variables-on-host.zzz is not a known field; its fields are device, allow, local"],
         ),
         (
             {"placeable": {"soft": True}},
-            ["placeable.soft: is not a known field; it has no fields"],
+            ["placeable.soft is not a known field; it has no fields"],
         ),
         (
             {"no-fallback": {"allow": 3}},
@@ -119,11 +119,11 @@ def test_made_takes_lists_for_tuples() -> None:
         ),
         (
             {"variables-on-host": {"device": ["/cpu:0", ""]}},
-            ["variables-on-host.device: names no device; give one, such as /cpu:0"],
+            ["variables-on-host.device names no device; give one, such as /cpu:0"],
         ),
         (
             {"variables-on-host": {"device": []}},
-            ["variables-on-host.device: names no device; give one, such as /cpu:0"],
+            ["variables-on-host.device names no device; give one, such as /cpu:0"],
         ),
         (
             {"no-idle-device": {"allow": ["gpu one"]}},
@@ -213,7 +213,7 @@ def test_setting_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_setting(text)
     assert str(caught.value) == (
-        f"--set {text}: is not of the form RULE.FIELD=VALUE; "
+        f"--set {text} is not of the form RULE.FIELD=VALUE; "
         "write it like --set variables-on-host.device=/gpu:0"
     )
 

@@ -17,12 +17,12 @@ ROOT = Path(__file__).parents[2]
     [
         (
             "import nothing_of_that_name",
-            "tensorflow: cannot be imported: ModuleNotFoundError: No module named "
+            "tensorflow cannot be imported: ModuleNotFoundError: No module named "
             "'nothing_of_that_name'; see what python -c 'import tensorflow' says",
         ),
         (
             "raise FileNotFoundError(2, 'No usable temporary directory found in /tmp')",
-            "tensorflow: cannot be imported: FileNotFoundError: [Errno 2] No usable temporary "
+            "tensorflow cannot be imported: FileNotFoundError: [Errno 2] No usable temporary "
             "directory found in /tmp; see what python -c 'import tensorflow' says",
         ),
     ],

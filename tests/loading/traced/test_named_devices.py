@@ -61,7 +61,7 @@ def test_it_is_refused_with_its_line(name: str) -> None:
     number = 2 if name == "short" else 1
     message = str(caught.value)
     assert message.startswith(
-        f"program: names /device:CPU:{number} (tests/loading/traced/test_named_devices.py:"
+        f"program names /device:CPU:{number} (tests/loading/traced/test_named_devices.py:"
     )
     assert message.endswith(
         f", which stands for /device:GPU:{number - 1} while it is watched; "

@@ -66,7 +66,7 @@ def test_names_of_python_2(file: Path) -> None:
         run("n = 3\nfor i in xrange(n): pass", file)
 
     assert str(caught.value) == (
-        "train.py:2: is code of Python 2: it uses xrange; convert it to Python 3, as 2to3 does; "
+        "train.py:2 is code of Python 2: it uses xrange; convert it to Python 3, as 2to3 does; "
         "nothing is converted here"
     )
 
@@ -74,5 +74,5 @@ def test_names_of_python_2(file: Path) -> None:
 def test_a_module_of_python_2(file: Path) -> None:
     (file.parent / "model_of_python_2.py").write_text("import os\nprint 'x'\n")
 
-    with pytest.raises(InputError, match=r"^model_of_python_2.py:2: is code of Python 2: a print"):
+    with pytest.raises(InputError, match=r"^model_of_python_2.py:2 is code of Python 2: a print"):
         run("import model_of_python_2", file)

@@ -245,7 +245,7 @@ def test_one_that_trains_in_a_process_that_it_starts(folder: Path) -> None:
         process.join()
     """
     assert refused(folder, program) == (
-        "train.py: trains in a process that it starts; name the function which that process "
+        "train.py trains in a process that it starts; name the function which that process "
         "calls: train.py:train"
     )
 
@@ -268,7 +268,7 @@ def test_one_that_takes_too_long_says_where_it_stands(folder: Path) -> None:
     program = "import time\n\ntime.sleep(600)\n"
 
     assert refused(folder, program, limit=0.5) == (
-        "train.py: came to no training step within 0.5 s, and stands at train.py:3; give it more "
+        "train.py came to no training step within 0.5 s, and stands at train.py:3; give it more "
         "time, --limit 1, or less to do before it trains"
     )
 
@@ -298,7 +298,7 @@ def test_one_that_only_evaluates(folder: Path) -> None:
         sys.exit()
     """
     assert refused(folder, program) == (
-        "train.py: ended without a training step: 1 session and 2 runs, none of which ran an "
+        "train.py ended without a training step: 1 session and 2 runs, none of which ran an "
         "optimiser's op, such as Adam/update_model/w/ResourceApplyAdam; give it the arguments "
         "with which it trains, behind --; or name the function that builds its graph, "
         "train.py:build"

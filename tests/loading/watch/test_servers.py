@@ -150,7 +150,7 @@ def test_a_task_that_the_cluster_lacks(job: str, task: int, fix: str) -> None:
         tf1.train.Server(CLUSTER, job, task)
 
     assert str(error.value) == (
-        f"/job:{job}/task:{task}: is not in the cluster of the program's server; {fix}"
+        f"/job:{job}/task:{task} is not in the cluster of the program's server; {fix}"
     )
     assert servers == []
 

@@ -37,7 +37,7 @@ def error_of(source: str | bytes) -> InputError:
 )
 def test_code_of_python_2(line: str, what: str) -> None:
     assert str(error_of(f"import os\n\n{line}\n")) == (
-        f"train.py:3: is code of Python 2: {what}; "
+        f"train.py:3 is code of Python 2: {what}; "
         "convert it to Python 3, as 2to3 does; nothing is converted here"
     )
 
@@ -69,7 +69,7 @@ def test_code_of_python_2_on_several_lines(source: str, line: int, what: str) ->
 )
 def test_other_faults_are_no_python_2(line: str, reason: str) -> None:
     assert str(error_of(f"import os\n{line}")) == (
-        f"train.py:2: is no Python: {reason}; see what python itself says of it"
+        f"train.py:2 is no Python: {reason}; see what python itself says of it"
     )
 
 

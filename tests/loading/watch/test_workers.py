@@ -49,12 +49,12 @@ def alone(monkeypatch: pytest.MonkeyPatch, config: str) -> None:
     [
         (
             "{'cluster': {}}",
-            "TF_CONFIG: is not JSON: Expecting property name enclosed in double quotes: "
+            "TF_CONFIG is not JSON: Expecting property name enclosed in double quotes: "
             "line 1 column 2 (char 1)",
         ),
         (
             '{"cluster": {"worker": ["a:1", "b:1"]}}',
-            "TF_CONFIG: has a cluster, and does not say which of its tasks this process is; "
+            "TF_CONFIG has a cluster, and does not say which of its tasks this process is; "
             'add "task": {"type": "worker", "index": 0} beside "cluster"',
         ),
         (
@@ -84,7 +84,7 @@ def test_a_cluster_of_the_program_that_lacks_its_task() -> None:
     with noting_eager_code(Program("train", train), 1), pytest.raises(InputError) as caught:
         tf.distribute.MultiWorkerMirroredStrategy(resolver)
     assert str(caught.value) == (
-        "/job:worker/task:7: is not in the cluster of the program's server; "
+        "/job:worker/task:7 is not in the cluster of the program's server; "
         "the job worker has tasks 0 and 1"
     )
 
@@ -99,7 +99,7 @@ def test_a_block_is_one_task_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as caught, watch(1, name="block", eager=True):
         train()
     assert str(caught.value) == (
-        "block: is one of several tasks, /job:worker/task:1, and a block is that task alone; "
+        "block is one of several tasks, /job:worker/task:1, and a block is that task alone; "
         'place the function that trains: place(train.main, machine="worker*2: gpu*2")'
     )
 
@@ -121,7 +121,7 @@ def test_more_parameter_servers_than_were_known_of() -> None:
     with pytest.raises(InputError) as caught:
         watched_coordinator(build, "chief*1; ps*9; worker*2: gpu*1")
     assert str(caught.value) == (
-        "ParameterServerStrategy: has 9 servers, of which nothing was known before it was made; "
+        "ParameterServerStrategy has 9 servers, of which nothing was known before it was made; "
         'name the cluster: --machine "chief*1; ps*9; worker*2: gpu*1"'
     )
 

@@ -117,7 +117,7 @@ def test_what_failed_comes_first() -> None:
     commands = read(written_as("github", report(broken("a", finding("w"))), errors=[error]))
 
     assert commands[0] == (
-        "error", {"title": "placement_checks"}, "b.py: is not there; name another"
+        "error", {"title": "placement_checks"}, "b.py is not there; name another"
     )  # fmt: skip
     assert [kind for kind, _, _ in commands] == ["error", "error", "notice"]
 

@@ -93,7 +93,7 @@ def test_what_failed_is_an_error_once() -> None:
     assert (in_rule.attrib["name"], alone.attrib["name"]) == ("a", "b.py")
     (error,) = alone
     assert (error.attrib["message"], error.text) == (
-        "is not there", "b.py: is not there; name another"
+        "is not there", "b.py is not there; name another"
     )  # fmt: skip
 
 

@@ -172,7 +172,7 @@ def test_what_failed_is_told() -> None:
     assert not invocation["executionSuccessful"]
     (note,) = invocation["toolExecutionNotifications"]
     assert (note["level"], note["message"]["text"]) == (
-        "error", "b.py: is not there; name another"
+        "error", "b.py is not there; name another"
     )  # fmt: skip
 
 

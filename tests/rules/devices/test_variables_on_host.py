@@ -470,7 +470,7 @@ def test_every_variable_is_judged_alike_where_no_collection_is_known() -> None:
 
 
 def test_local_must_be_devices() -> None:
-    with pytest.raises(ConfigError, match="local: names no device"):
+    with pytest.raises(ConfigError, match="local names no device"):
         VariablesOnHost(local=("",))
 
 

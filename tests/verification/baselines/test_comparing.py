@@ -242,7 +242,7 @@ def test_another_machine_is_refused_with_both_names() -> None:
         difference(TWO, replace(TWO, machine=Machine.parse("gpu*4")))
 
     assert str(raised.value) == (
-        "towers.txt: is the baseline of another machine, gpu*2; this placement is of gpu*4; "
+        "towers.txt is the baseline of another machine, gpu*2; this placement is of gpu*4; "
         'compare on that machine: --machine "gpu*2"; or write one for this machine, in a file of '
         "its own"
     )

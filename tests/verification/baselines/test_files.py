@@ -93,7 +93,7 @@ def test_what_cannot_be_written_is_in_the_error(
         files.write(file, replace(BASELINE, machine="gpu*3"))
 
     assert str(raised.value) == (
-        f"{file}: cannot be written: Permission denied; apply what is printed above by hand, or "
+        f"{file} cannot be written: Permission denied; apply what is printed above by hand, or "
         "make its folder writable"
     )
     assert "\n-machine: gpu*2\n+machine: gpu*3\n" in raised.value.details
@@ -103,7 +103,7 @@ def test_what_cannot_be_written_is_in_the_error(
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "placements").write_text("")
 
-    with pytest.raises(UsageError, match=r"placements/towers\.txt: cannot be written"):
+    with pytest.raises(UsageError, match=r"placements/towers\.txt cannot be written"):
         files.write(tmp_path / "placements" / "towers.txt", BASELINE)
 
 

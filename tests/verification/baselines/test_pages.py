@@ -171,6 +171,6 @@ def test_two_machines_are_refused_with_both() -> None:
         compare_pages(page(TWO), replace(page(TWO), machine="gpu*4"), "old.txt", "new.txt")
 
     assert str(raised.value) == (
-        "old.txt: is of the machine gpu*2, and new.txt of gpu*4; compare two of one machine; a "
+        "old.txt is of the machine gpu*2, and new.txt of gpu*4; compare two of one machine; a "
         "program is placed on another with --machine"
     )
