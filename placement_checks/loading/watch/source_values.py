@@ -2,7 +2,8 @@
 
 NAME is a name, or a dotted one as the script writes it, such as ``config.num_gpus``. Whatever the
 script assigns to it, in functions and classes too, is replaced in memory, and lines keep their
-numbers. VALUE is a Python literal: a number, a list, True, None. Anything else is taken for a
+numbers. VALUE is a Python literal: a number, a list, True, None. A call or other expression that
+would have to be computed is refused, where no string is expected. Anything else is taken for a
 string, as the shell gives it: a path, a word, also ``0,1``, which to Python would be a tuple; and
 where the script has a string, a number is taken for one.
 
@@ -22,6 +23,10 @@ from placement_checks.loading.watch.syntax_errors import as_input_error
 from placement_checks.util.text import did_you_mean, joined
 
 _SHOWN = 6  # names in a message
+_COMPUTED = (
+    *(ast.Call, ast.Subscript, ast.List, ast.Set, ast.Dict, ast.JoinedStr, ast.Lambda),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
 
 
 def compile_script(path: Path, source: bytes, let: Mapping[str, str]) -> CodeType:
@@ -46,10 +51,21 @@ def compile_script(path: Path, source: bytes, let: Mapping[str, str]) -> CodeTyp
 
 def _with_value(tree: ast.Module, path: Path, name: str, text: str) -> ast.Module:
     replacing = _Replacing(name, text)
-    tree = ast.fix_missing_locations(replacing.visit(tree))
+    try:
+        tree = ast.fix_missing_locations(replacing.visit(tree))
+    except _Computed:
+        raise InputError(
+            f"--let {name}={text}",
+            "is an expression, and nothing is computed",
+            "give its value, such as 4, [0, 1] or [{gpu_list}]; a text in quotes: \"'text'\"",
+        ) from None
     if not replacing.has_replaced:
         raise _assigned_nowhere(tree, path, name, text)
     return tree
+
+
+class _Computed(Exception):
+    """A value that is an expression."""
 
 
 class _Replacing(ast.NodeTransformer):
@@ -114,11 +130,26 @@ def _literal(text: str, *, where_string: bool) -> ast.expr:
     """
     try:
         value = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Constant(text)
+    try:
         ast.literal_eval(value)
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        if not where_string and _is_computed(value):
+            raise _Computed from None
         return ast.Constant(text)
     is_bare_tuple = isinstance(value, ast.Tuple) and not text.strip().startswith("(")
     return ast.Constant(text) if is_bare_tuple or (where_string and _is_number(value)) else value
+
+
+def _is_computed(value: ast.expr) -> bool:
+    """Whether it is Python to be computed, and no word or path, such as ``a/b`` or ``a-1``."""
+    if isinstance(value, ast.BinOp):
+        return all(
+            isinstance(side, ast.Constant) or _is_computed(side)
+            for side in (value.left, value.right)
+        )
+    return isinstance(value, _COMPUTED)
 
 
 def _is_number(value: ast.expr) -> bool:

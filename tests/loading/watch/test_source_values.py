@@ -131,8 +131,8 @@ def test_a_dataclass_has_another_default() -> None:
         ("true", "true"),
         ("0,1", "0,1"),
         ("os.sep", "os.sep"),
-        ("f'{x}'", "f'{x}'"),
-        ("2 * 3", "2 * 3"),
+        ("data/train", "data/train"),
+        ("model-3", "model-3"),
         ("a 'b", "a 'b"),
         ("C:\\new", "C:\\new"),
         ("1\0", "1\0"),
@@ -154,9 +154,36 @@ def test_a_number_is_a_string_where_the_script_has_one(text: str, value: Any) ->
     assert after("gpus = '0,1,2,3'", gpus=text)["gpus"] == value
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "list(range(2))",
+        "2 * 3",
+        "[gpu0, gpu1]",
+        "GPUS[0]",
+        "f'{x}'",
+        "[n for n in (0, 1)]",
+        "2*n(3)",
+    ],
+)
+def test_what_would_have_to_be_computed_is_refused(text: str) -> None:
+    with pytest.raises(InputError) as error:
+        after("n = 8", n=text)
+
+    assert str(error.value) == (
+        f"--let n={text} is an expression, and nothing is computed; give its value, such as 4, "
+        "[0, 1] or [{gpu_list}]; a text in quotes: \"'text'\""
+    )
+
+
+def test_an_expression_is_a_text_where_the_script_has_one() -> None:
+    assert after("day = '2020-11-12'", day="2021-12-24")["day"] == "2021-12-24"
+    assert after("name = 'x'", name="model(1)")["name"] == "model(1)"
+
+
 @given(st.text())
-def test_any_text_is_a_value(text: str) -> None:
-    assert "n" in after("n = 8", n=text)
+def test_any_text_is_a_value_where_the_script_has_one(text: str) -> None:
+    assert "n" in after("n = 'x'", n=text)
 
 
 def test_lines_and_the_name_of_the_file_are_as_before() -> None:
