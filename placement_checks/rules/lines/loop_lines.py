@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Placement
 
 _MOST_JOINED = 200  # ops whose lines are read: the first ones average, the others come after
@@ -43,11 +44,27 @@ class LoopLines:
 
 
 def _joined(analysis: TowerAnalysis) -> list[str]:
-    """Ops of no tower that compute with several; those asked to be elsewhere if there are any."""
+    """Ops of no tower that compute with several; those asked to be elsewhere if there are any.
+
+    Where nothing joins towers, as of such that share nothing: what all of them are given.
+    """
     joined = [
         op
         for op, towers in enumerate(analysis.towers_behind)
         if (towers & analysis.all_towers).bit_count() > 1 and not analysis.own_towers[op]
     ]
     elsewhere = [op for op in joined if analysis.tower_of[op] < 0]
-    return [analysis.flow.names[op] for op in (elsewhere or joined)[:_MOST_JOINED]]
+    found = elsewhere or joined or _given(analysis)
+    return [analysis.flow.names[op] for op in found[:_MOST_JOINED]]
+
+
+def _given(analysis: TowerAnalysis) -> list[int]:
+    """The ops of no tower, variables apart, that several towers read."""
+    flow, tower_of = analysis.flow, analysis.tower_of
+    return [
+        op
+        for op, consumers in enumerate(flow.consumers)
+        if tower_of[op] < 0
+        and not (flow.types[op] in VARIABLES or flow.types[op] in PASSES_READ)
+        and len({tower_of[consumer] for consumer in consumers} - {-1}) > 1
+    ]

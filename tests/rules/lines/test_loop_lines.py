@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from towers import program
+from graphs import placement
+from towers import host, on, program
 
 from placement_checks.rules.lines.loop_lines import LoopLines
 
@@ -27,6 +28,25 @@ def test_or_in_one_that_also_makes_what_is_shared() -> None:
     own = {"own": "main.py:3 main.py:20 net.py:6 net.py:1"}
 
     assert line("own", own, "shared") == "net.py:6"
+
+
+def test_where_nothing_joins_towers_it_is_the_function_that_cuts_the_batch() -> None:
+    """Towers that share nothing, each with an update of its own."""
+    graph = placement(
+        host("x", "Placeholder"),
+        *(
+            each
+            for i in (0, 1)
+            for each in (
+                on(i, f"tower_{i}/w", "VarHandleOp"),
+                on(i, f"tower_{i}/read", "ReadVariableOp", f"tower_{i}/w"),
+                on(i, f"tower_{i}/MatMul", "MatMul", "x", f"tower_{i}/read"),
+            )
+        ),
+        lines={"x": "main.py:3 main.py:10", "tower_1/w": "main.py:3 main.py:20 net.py:5"},
+    )
+
+    assert LoopLines(graph).line("tower_1/w") == "main.py:20"
 
 
 def test_what_averages_in_a_helper_shows_where_that_was_called() -> None:
