@@ -90,6 +90,11 @@ def _joined(placement: Placement, variable: str) -> list[int]:
 
 
 def _sum(placement: Placement, variable: str, _: Diagnosis) -> Place:
+    """What adds up; where a strategy does, the losses, which its sum makes too large."""
+    flow = analyse(placement).flow
+    losses = [producer_of(name) for name in placement.step.objectives]
+    if placement.strategy is not None and any(map(placement.details.frames, losses)):
+        return Place([name for name in losses if name in flow.number])
     return _of(placement, _joined(placement, variable))
 
 

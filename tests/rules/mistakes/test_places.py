@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 from towers import gradient, host, on, program
 
-from placement_checks import Op, Placement
+from placement_checks import Device, Op, Placement
+from placement_checks.core.strategies import Strategy
 from placement_checks.numerics.row_weights import Diagnosis, Mistake
 from placement_checks.rules.mistakes.places import place_of, scalings
+
+GPUS = [Device(type="GPU", index=i) for i in (0, 1)]
 
 
 class Anywhere(dict[str, str]):
@@ -29,6 +32,12 @@ def found(graph: Placement, mistake: Mistake, **more: Any) -> list[str]:
 
 def test_a_sum_is_where_gradients_are_added_up() -> None:
     assert found(built(), "sum") == ["sum/w"]
+
+
+def test_a_strategys_sum_leads_to_the_losses_that_it_makes_too_large() -> None:
+    graph = built(lines={"tower_0/loss": "main.py:9"}, strategy=Strategy("MirroredStrategy", GPUS))
+
+    assert found(graph, "sum") == ["tower_0/loss", "tower_1/loss"]
 
 
 def test_nothing_is_known_of_other_mistakes() -> None:
