@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 from placement_checks.analysis.mixed_losses import mixed_losses
 from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.core.evidence import Evidence
+from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing, OneTower
 
 
@@ -105,9 +105,16 @@ def _losses_apart(evidence: Evidence) -> Missing | None:
     )
 
 
+def _is_log(evidence: Evidence) -> bool:
+    """Whether there is a log alone, and no program that printed it."""
+    return evidence.placer == "log" and not evidence.program
+
+
 def _session_config(evidence: Evidence) -> Missing | None:
     if evidence.placement.step.session is not None:
         return None
+    if _is_log(evidence):
+        return Missing("a log does not say how the session is configured")
     if evidence.placement.step.traced:
         return Missing(
             "the step is a tf.function, which no session runs; what it takes of the GPUs' memory "
@@ -119,9 +126,18 @@ def _session_config(evidence: Evidence) -> Missing | None:
     )
 
 
+def _of_run(evidence: Evidence, part: object) -> Missing | None:
+    """What running gave, if it is missing; a log alone has nothing that a reference would help."""
+    if part is NO_REFERENCE and _is_log(evidence):
+        return Missing("a log cannot be run; verify the program that printed it")
+    return _missing(part)
+
+
 def _trajectory(evidence: Evidence) -> Missing | None:
     measurement = evidence.measurement
-    return _missing(measurement.trajectory if measurement else measurement)
+    if not measurement:
+        return _of_run(evidence, measurement)
+    return _missing(measurement.trajectory)
 
 
 _MISSING: Mapping[Need, Callable[[Evidence], Missing | None]] = {
@@ -135,7 +151,7 @@ _MISSING: Mapping[Need, Callable[[Evidence], Missing | None]] = {
     Need.LOSSES: _losses,
     Need.LOSSES_APART: _losses_apart,
     Need.SESSION_CONFIG: _session_config,
-    Need.MEASUREMENT: lambda evidence: _missing(evidence.measurement),
+    Need.MEASUREMENT: lambda evidence: _of_run(evidence, evidence.measurement),
     Need.TRAJECTORY: _trajectory,
-    Need.TRACE: lambda evidence: _missing(evidence.trace),
+    Need.TRACE: lambda evidence: _of_run(evidence, evidence.trace),
 }

@@ -71,6 +71,12 @@ def test_a_strategy_distributes_the_batch() -> None:
     assert "experimental_distribute_dataset" in fix("inputs-distinct", graph)
 
 
+def test_a_strategy_reduces_the_loss() -> None:
+    assert "strategy.reduce('SUM', loss, axis=None)" in fix(
+        "loss-of-all-towers", program(step={"losses": ("tower_1/loss:0",)}, strategy=MIRRORED)
+    )
+
+
 def test_replicas_add_up_their_gradients() -> None:
     first = [
         on(i, f"update/v{i}/w", "ResourceApplyGradientDescent", f"v{i}/w", "rate", gradient(0))

@@ -117,7 +117,7 @@ def _partial(placement: Placement, analysis: TowerAnalysis, ops: list[int]) -> I
         f"does not depend on {without}",
         consequence="what is printed looks like the loss of the batch, and is that of a part "
         "of it",
-        fix="in the loop losses.append(loss), and after it report tf.add_n(losses) / num_gpus",
+        fix=_OF_TOWERS if placement.strategy is None else _OF_REPLICAS,
         alike=read,
         at=placement.cached(LoopLines).line(name),
     )
@@ -171,7 +171,13 @@ def _repeated(
             )
 
 
-_NOT_KNOWN = (
-    "no reported loss is known; return it from the function that builds the graph: {'loss': loss}"
+_OF_TOWERS = "in the loop losses.append(loss), and after it report tf.add_n(losses) / num_gpus"
+_OF_REPLICAS = (
+    "report that of all replicas: strategy.reduce('SUM', loss, axis=None), or 'MEAN' where each "
+    "is the mean of its replica's rows"
 )
-_NOT_RETURNED = "the step returns no number that is made of what it takes gradients of"
+_NOT_KNOWN = (
+    "no reported loss is known: the step fetches none; the function that builds the graph may "
+    "return it: {'loss': loss}"
+)
+_NOT_RETURNED = "no number that the step returns is computed from the loss that it trains with"
