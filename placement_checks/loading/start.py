@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 
@@ -46,3 +47,15 @@ def import_tensorflow() -> None:
             f"cannot be imported: {type(error).__name__}: {error}",
             "see what python -c 'import tensorflow' says",
         ) from None
+
+
+def without_deprecations() -> None:
+    """Keep TensorFlow from logging that what a program uses is deprecated.
+
+    Its author knows, and did not ask; each is three lines, between the report's own.
+    """
+    logging.getLogger("tensorflow").addFilter(_is_no_deprecation)
+
+
+def _is_no_deprecation(record: logging.LogRecord) -> bool:
+    return "Instructions for updating:" not in str(record.msg)

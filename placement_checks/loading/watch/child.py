@@ -16,7 +16,7 @@ from pathlib import Path
 
 from placement_checks.core.cluster_spec import parameter_servers
 from placement_checks.core.errors import as_error
-from placement_checks.loading.start import import_tensorflow
+from placement_checks.loading.start import import_tensorflow, without_deprecations
 from placement_checks.loading.watch.answers import DRIVER, VISIBLE_GPUS, Asked, end_with
 from placement_checks.loading.watch.set_aside import put_back
 from placement_checks.util.child import answer_stream, end_with_parent
@@ -33,6 +33,7 @@ def main() -> None:
     _leave_our_path(asked)
     try:
         import_tensorflow()
+        without_deprecations()
         tempfile.gettempdir()  # tries the folder by a file, which is no file of the program's
         _draw_other_numbers()
         _show_gpus(asked)

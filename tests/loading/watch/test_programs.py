@@ -283,6 +283,25 @@ def test_one_that_asks_on_the_terminal_meets_the_end_of_its_input(
     assert "Overwrite? " in capfd.readouterr().err
 
 
+def test_what_is_deprecated_is_not_told_and_other_warnings_are(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = """
+    import tensorflow as tf
+    from model import train
+
+    tf.compat.v1.disable_v2_behavior()
+    tf.get_logger().warning("of the program's own")
+    train(2)
+    """
+
+    watched(folder, program)
+
+    told = capfd.readouterr().err
+    assert "of the program's own" in told
+    assert "deprecated" not in told
+
+
 def test_one_that_only_evaluates(folder: Path) -> None:
     program = """
         import sys
