@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -25,7 +27,8 @@ from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification import configuration
 from placement_checks.verification.baselines import files
 from placement_checks.verification.comparing import compare
-from placement_checks.verification.targets import check_targets, gather
+from placement_checks.verification.configuration import Settings
+from placement_checks.verification.targets import check_targets, gather, is_log
 
 
 @click.command("diff", cls=ProgramCommand)
@@ -71,7 +74,7 @@ def command(
         click.echo(text)
         return int(differs)
     with stdout_for_report(), shown():
-        placements = [gather(target, settings).placement for target in (old, new)]
+        placements = [gather(*each).placement for each in _with_settings((old, new), settings)]
         difference = compare(*placements)
     if output_format == "html":
         click.echo(page([changes_data(difference, *placements)]), nl=False)
@@ -80,3 +83,11 @@ def command(
     if difference:
         return 1
     return FAILED if difference.unread else 0
+
+
+def _with_settings(targets: Sequence[str], settings: Settings) -> Iterator[tuple[str, Settings]]:
+    """Each target with the settings for it: a log beside a program takes no arguments."""
+    has_program = not all(map(is_log, targets))
+    for target in targets:
+        is_beside = has_program and is_log(target)
+        yield target, replace(settings, args=()) if is_beside else settings

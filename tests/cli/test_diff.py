@@ -49,6 +49,22 @@ def test_differences_in_text(run: Run, logs: None) -> None:
     )
 
 
+def test_arguments_are_the_programs_and_not_the_logs(run: Run, logs: None) -> None:
+    Path("train.py").write_text("import sys; sys.exit(len(sys.argv))")
+
+    ran = run("diff", "old.log", "train.py", "--", "--num_gpus={gpus}")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert "train.py: before its first training step it called sys.exit(2)" in ran.err
+
+
+def test_two_logs_take_no_arguments(run: Run, logs: None) -> None:
+    ran = run("diff", "old.log", "new.log", "--", "--num_gpus=2")
+
+    assert ran.status == 2
+    assert "-- --num_gpus=2 is for a program, and old.log is a placement log" in ran.err
+
+
 def test_differences_in_json(run: Run, logs: None) -> None:
     ran = run("diff", "old.log", "new.log", "--format", "json")
 
