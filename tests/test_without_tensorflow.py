@@ -103,7 +103,7 @@ def test_what_needs_no_tensorflow(arguments: str, status: int, said: str) -> Non
 def test_what_needs_it_says_so_in_one_line(arguments: str) -> None:
     ran = command(*arguments.split())
 
-    assert (ran.status, ran.err) == (2, f"placement-checks: tensorflow: {_NEEDED}\n")
+    assert (ran.status, ran.err) == (2, f"placement-checks: tensorflow {_NEEDED}\n")
 
 
 def test_a_target_that_does_not_exist_is_said_first() -> None:
@@ -131,6 +131,6 @@ def test_tests_of_logs() -> None:
     ran = python("import pytest; pytest.main(['-p', 'no:cacheprovider', '--placement-gpus=2'])")
 
     assert "2 failed, 1 passed" in ran.out
-    assert f"InputError: tensorflow: {_NEEDED}" in ran.out
+    assert f"InputError: tensorflow {_NEEDED}" in ran.out
     said = "ModuleNotFoundError: placement_checks.watch needs TensorFlow, which is not installed; "
     assert f"{said}pip install 'placement_checks[tensorflow]'" in ran.out

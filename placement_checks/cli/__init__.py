@@ -51,11 +51,23 @@ def _status(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.exceptions.Abort):
         return _BY_SIGNAL + signal.SIGINT
     except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        fix = f"see {context.command_path} --help" if context else ""
-        return _fail(UsageError("", error.format_message().rstrip("."), fix), arguments)
+        return _fail(UsageError("", error.format_message().rstrip("."), _help(error)), arguments)
     except BaseException as fault:
         return _fail(as_error("", fault), arguments)
+
+
+def _help(error: click.ClickException) -> str:
+    """Where to read on; for an option that may be meant for the program, how to give it."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    fix = f"see {context.command_path} --help"
+    if isinstance(error, click.NoSuchOption) and not error.possibilities:
+        from placement_checks.cli.options import ProgramCommand
+
+        if isinstance(context.command, ProgramCommand):
+            fix += f"; what is meant for the program stands behind --: -- {error.option_name}"
+    return fix
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -68,7 +68,8 @@ class Evidence:
         raise UsageError(
             f"{evidence!r:.60}",
             "is not a placement",
-            "give what place(build_towers) returns, or the placement of a log",
+            "give what place(build_towers) returns, or of a log "
+            "read_logs(['outputlog']).placement()",
         )
 
     @property

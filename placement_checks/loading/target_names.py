@@ -176,6 +176,12 @@ def _incomplete(target: str) -> InputError:
             "names no function, and only a function takes arguments in brackets",
             f"write {bare}:build{bracket}{arguments}, with its name",
         )
+    if kind_of(path) == "file":
+        return InputError(
+            target,
+            "is neither a Python file nor a saved graph",
+            f"if it is a placement log, give read_logs([{target!r}]).placement()",
+        )
     return InputError(
         target,
         "there is no such file" if path.suffix or "/" in target else "is not a target",

@@ -131,7 +131,9 @@ OPTIONS = {
     "field; did you mean 'device'?",
     "--set variables-on-host.device=/gqu:0": "--set variables-on-host.device: '/gqu:0': 'gqu:0' "
     f"is not part of a device name; {DEVICES}",
-    "--nope": "No such option '--nope'%%; see placement-checks verify --help",
+    "--nope": "No such option '--nope'%%; see placement-checks verify --help; what is meant for "
+    "the program stands behind --: -- --nope",
+    "--gpu 2": "No such option '--gpu'%%; see placement-checks verify --help",
     "--output nowhere/report": "--output nowhere/report: No such file or directory",
 }
 

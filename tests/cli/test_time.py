@@ -117,13 +117,13 @@ def test_without_a_reference_there_is_nothing_to_time_beside(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (None, "No such file or directory"),
-        ("", "is not a saved run"),
-        ("[]", "is not a saved run"),
-        ('{"schema": 2, "timings": [{"rows": 1}]}', "is not a saved run"),
-        ('{"schema": 2, "timings": 1}', "is not a saved run"),
-        ('{"timings": []}', "is not a saved run"),
-        ("[" * 100_000, "is not a saved run"),
+        (None, ": No such file or directory"),
+        ("", " is not a saved run"),
+        ("[]", " is not a saved run"),
+        ('{"schema": 2, "timings": [{"rows": 1}]}', " is not a saved run"),
+        ('{"schema": 2, "timings": 1}', " is not a saved run"),
+        ('{"timings": []}', " is not a saved run"),
+        ("[" * 100_000, " is not a saved run"),
     ],
 )
 def test_what_is_not_a_saved_run_is_told_before_anything_is_timed(
@@ -136,7 +136,7 @@ def test_what_is_not_a_saved_run_is_told_before_anything_is_timed(
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        f"placement-checks: base.json: {reason}; save a run with placement-checks time … "
+        f"placement-checks: base.json{reason}; save a run with placement-checks time … "
         "--format json --output FILE\n"
     )
 

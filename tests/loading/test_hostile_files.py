@@ -450,6 +450,15 @@ def test_a_text_of_a_strange_graph(graph: Any) -> None:
     assert "has two ops of the name 'x'" in refused("graph.pbtxt")
 
 
+def test_a_placement_log_is_no_program() -> None:
+    Path("train.log").write_text("x: (NoOp): /job:localhost/replica:0/task:0/device:CPU:0")
+
+    assert refused("train.log") == (
+        "train.log is neither a Python file nor a saved graph; if it is a placement log, give "
+        "read_logs(['train.log']).placement()"
+    )
+
+
 PATHS: dict[str, tuple[Callable[[Path], object], str]] = {
     "pipe": (os.mkfifo, " is a pipe or device, not a file"),
     "device": (lambda path: path.symlink_to("/dev/zero"), " is a pipe or device, not a file"),

@@ -73,5 +73,5 @@ def test_a_process_that_fails_is_an_error_each_time_and_tried_once(
             file.outputs("x", None)
 
         assert str(caught.value) == (
-            f"the process that infers shapes: {said}; run it again, or leave out the rule"
+            f"the process that infers shapes {said}; run it again, or leave out the rule"
         )

@@ -123,10 +123,10 @@ def test_a_request_that_is_interrupted_ends_its_process(
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("failed", "TensorFlow's master is gone"),
-        ("late", "answered request 1 instead of 2"),
-        ("twice", "placed 'x' on /GPU:0 and on /GPU:1"),
-        ("cut", "ended with status 3"),
+        ("failed", ": TensorFlow's master is gone"),
+        ("late", " answered request 1 instead of 2"),
+        ("twice", " placed 'x' on /GPU:0 and on /GPU:1"),
+        ("cut", " ended with status 3"),
     ],
 )
 def test_a_wrong_answer_is_an_error_and_the_next_request_gets_a_new_process(
@@ -139,7 +139,7 @@ def test_a_wrong_answer_is_an_error_and_the_next_request_gets_a_new_process(
         ask(placer, answer)
 
     assert str(caught.value) == (
-        f"the phantom placer: {said}; run it again, which starts a new process; "
+        f"the phantom placer{said}; run it again, which starts a new process; "
         "if that fails too, report this graph"
     )
     assert caught.value.details == ("the pipe of the master burst" if answer == "failed" else "")

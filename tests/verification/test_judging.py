@@ -62,8 +62,8 @@ def test_what_was_not_placed_is_refused(program: Any) -> None:
         verify(program)
 
     assert str(refused.value) == (
-        f"{program!r:.60} is not a placement; give what place(build_towers) returns, or the "
-        "placement of a log"
+        f"{program!r:.60} is not a placement; give what place(build_towers) returns, or of a "
+        "log read_logs(['outputlog']).placement()"
     )
 
 

@@ -203,24 +203,24 @@ def test_a_step_may_be_returned() -> None:
     [
         (
             "eager",
-            "took gradients outside of any tf.function, 3 times: nothing is known of such a step "
+            " took gradients outside of any tf.function, 3 times: nothing is known of such a step "
             "before it runs; decorate the step with @tf.function, or return it: "
             "{'step': train_step, 'args': (x, y)}",
         ),
         (
             "evaluates",
-            "ended without a training step: 1 function ran, predict, and none takes gradients and "
+            " ended without a training step: 1 function ran, predict, and none takes gradients and "
             "changes variables; call the function that trains, or return it: "
             "{'step': train_step, 'args': (x, y)}",
         ),
         (
             "never_called",
-            "the builder built no graph; build ops in the default graph or in a tf.Graph() of its "
+            ": the builder built no graph; build ops in the default graph or in a tf.Graph() of its "
             "own, or call the function that trains",
         ),
         (
             "raises",
-            "it raised AttributeError: 'SymbolicTensor' object has no attribute 'no_such_name'; "
+            ": it raised AttributeError: 'SymbolicTensor' object has no attribute 'no_such_name'; "
             "look at train.py:90",
         ),
     ],
@@ -229,7 +229,7 @@ def test_bad_input_is_told(function: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         load(f"train.py:{function}", 2)
 
-    assert str(caught.value) == f"train.py:{function}: {message}"
+    assert str(caught.value) == f"train.py:{function}{message}"
 
 
 @pytest.mark.usefixtures("folder")
