@@ -247,7 +247,7 @@ LINEAR = frozenset(
     [
         *(ADDS | JOINS | SCALES | CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES),
         *(SUM, MEAN, NEGATION, STACK, "UnsortedSegmentSum", "Unique", "ScatterNd"),
-        *("Tile", "BroadcastTo", CAST),
+        *("Tile", "BroadcastTo", "Pad", CAST),
     ]
 )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.measurement import EPS
 from placement_checks.core.op_types import (
+    BRANCHES,
     COLLECTIVE_GATHER,
     COLLECTIVE_REDUCE,
     LINEAR,
@@ -50,16 +51,20 @@ _ADDS_UP = LINEAR | {NCCL_REDUCE, COLLECTIVE_REDUCE, COLLECTIVE_GATHER}
 def changed(program: RunnableProgram) -> Iterator[str]:
     """The variables whose gradient is clipped, or else changed, before it is applied.
 
-    What does not depend on gradients, such as the rows of a tower, only scales them.
+    What does not depend on gradients, such as the rows of a tower, only scales them, or chooses
+    one of the branches of a condition.
     """
     analysis = analyse(program.placement)
-    backward = analysis.backward.ops
-    of_gradients = analysis.flow.masks([int(is_backward) for is_backward in backward])
+    flow, backward = analysis.flow, analysis.backward.ops
+    of_gradients = flow.masks([int(is_backward) for is_backward in backward])
+
+    def changes(op: int) -> bool:
+        if not of_gradients[op] or backward[op] or flow.types[op] in _ADDS_UP:
+            return False
+        # Its other inputs, and the ops of its branches, are between loss and update themselves.
+        return flow.types[op] not in BRANCHES or bool(of_gradients[flow.inputs[op][0]])
+
     for variable, gradient in program.gradient_tensors.gradients.items():
-        start = analysis.flow.number[producer_of(gradient.values)]
-        between = analysis.flow.walk_back([start], lambda op: not backward[op])
-        if any(
-            of_gradients[op] and not backward[op] and analysis.flow.types[op] not in _ADDS_UP
-            for op in between
-        ):
+        start = flow.number[producer_of(gradient.values)]
+        if any(map(changes, flow.walk_back([start], lambda op: not backward[op]))):
             yield variable

@@ -78,3 +78,21 @@ def test_what_a_strategy_adds_up_is_not_changed(kind: str, found: list[str]) -> 
     program: Any = SimpleNamespace(placement=towers.program(sums), gradient_tensors=taken)
 
     assert list(changed(program)) == found
+
+
+def test_a_branch_changes_gradients_where_they_choose_it() -> None:
+    """A strategy joins sparse gradients in branches, by how many rows each replica has."""
+
+    def chosen_by(predicate: str) -> list[str]:
+        gradient = towers.gradient(0)
+        norm = towers.on(0, "norm", "L2Loss", gradient)
+        rows = towers.on(0, "rows", "Placeholder")
+        choice = towers.on(0, "choice", "If", predicate, gradient)
+        padded = towers.on(0, "choice/else/Pad", "Pad", gradient, caller="choice")
+        taken = SimpleNamespace(gradients={"w": Gradient("choice:0")})
+        placement = towers.program(norm, rows, choice, padded)
+        program: Any = SimpleNamespace(placement=placement, gradient_tensors=taken)
+        return list(changed(program))
+
+    assert chosen_by("rows") == []
+    assert chosen_by("norm") == ["w"]
