@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from placement_checks.loading.tf_internals.patching import (
@@ -70,6 +71,42 @@ def around_reductions(several: Around, one: Around, in_replica: Around) -> Itera
         patched(existing_in(library, "ReplicaContext"), "all_reduce", in_replica),
     ):
         yield
+
+
+def replicas_told_by_users_lines() -> Patched:
+    """Let ops of replicas be told by the user's lines, as those of their function are.
+
+    Each replica runs in a thread of its own, which does not know what AutoGraph made of the
+    function around it.
+    """
+    tf_stack = existing_module("tensorflow.python.util.tf_stack")
+    stacks = existing(tf_stack, "_source_mapper_stacks")
+    mapper = existing(tf_stack, "StackTraceMapper")
+
+    class Inherited(mapper):  # type: ignore[misc,valid-type]  # a class that is looked up
+        def __init__(self, lines: Mapping[Any, Any]) -> None:
+            super().__init__()
+            self._lines = lines
+
+        def get_effective_source_map(self) -> Mapping[Any, Any]:
+            return self._lines
+
+    def around(init: Callable[..., None]) -> Callable[..., None]:
+        def inheriting(thread: Any, *args: Any, **kwargs: Any) -> None:
+            init(thread, *args, **kwargs)
+            function = existing(thread, "main_fn")
+            lines = stacks[threading.get_ident()][-1].get_effective_source_map()
+
+            def told(*args: Any, **kwargs: Any) -> Any:
+                with Inherited(lines):
+                    return function(*args, **kwargs)
+
+            thread.main_fn = told
+
+        return inheriting
+
+    replica = existing_in("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread")
+    return patched(replica, "__init__", around)
 
 
 def around_strategies(around: Around) -> Patched:

@@ -13,6 +13,7 @@ from placement_checks.loading.applied_gradients import Call
 from placement_checks.loading.gradient_notes import GradientNotes
 from placement_checks.loading.own_graphs import is_whole
 from placement_checks.loading.simulated import simulated_scope
+from placement_checks.loading.tf_internals.distribution import replicas_told_by_users_lines
 from placement_checks.loading.tf_internals.eager_devices import around_eager_devices
 from placement_checks.loading.tf_internals.patching import patched
 from placement_checks.loading.traced.forward_ops import ForwardOps, noting_forward_ops
@@ -52,6 +53,7 @@ def noting_traced(*, eager: bool) -> Iterator[tuple[VariableNotes, Reductions, F
     with (
         around_eager_devices(_simulated),
         gpu_only_ops_made_up(),
+        replicas_told_by_users_lines(),
         patched(tf.Graph, "device", _simulated_in_functions),
         noting_variables() as variables,
         noting_reductions() as reductions,

@@ -67,6 +67,29 @@ def test_what_a_function_makes_is_told_by_the_users_lines() -> None:
     assert not any("autograph_generated" in file for file in files)
 
 
+def test_ops_of_replicas_are_told_by_the_users_lines() -> None:
+    """A thread for each replica runs what AutoGraph has rewritten with the function around it."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        def replica(x: Any) -> Any:
+            if x.shape.rank == 0:
+                x = tf.stack([tf.negative(each) for each in (x, x)])
+            return x
+
+        return tf.distribute.get_strategy().run(replica, args=(x,))
+
+    with noting_traced(eager=True), tf.distribute.MirroredStrategy(GPUS).scope():
+        graph = step.get_concrete_function(tf.constant(2.0)).graph
+
+    negatives = [op for op in graph.get_operations() if op.type == "Neg"]
+    assert len(negatives) == 4
+    for op in negatives:
+        files = {frame.filename for frame in op.traceback}
+        assert __file__ in files
+        assert not any("autograph_generated" in file for file in files)
+
+
 def test_copies_know_whose_they_are_and_tokens_that_they_are_none() -> None:
     with noting_traced(eager=True) as (variables, *_):
         strategy = tf.distribute.MirroredStrategy(GPUS)
