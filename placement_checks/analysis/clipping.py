@@ -70,10 +70,13 @@ def norms_of_slices(placement: Placement) -> list[str]:
 def _clips(
     placement: Placement, gradients: GradientFlow, update: Update, shape: object
 ) -> Iterator[tuple[int, int]]:
-    """The ops on the way to an update that clip the gradient of one tower, after its bit."""
+    """The ops on the way to an update that clip the gradient of one tower, after its bit.
+
+    Where towers meet in the model, the gradients of each depend on all of them.
+    """
     analysis = analyse(placement)
     for op in gradients.ancestors(update):
-        of = analysis.towers_behind[op]
+        of = gradients.gradient_towers[op]
         tower = of & analysis.all_towers
         alone = tower.bit_count() == 1 and of & analysis.gradient_bit
         kind = analysis.flow.types[op]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
+from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.op_types import (
+    ADDS,
     COLLECTIVES,
     EXAMPLE_SOURCES,
     PLACEHOLDERS_TO_FEED,
@@ -27,6 +30,10 @@ class Replicas:
     their updates are made of different examples or random numbers, or of what drifts itself. What
     is made of neither is taken to be the same for all, and so is each reading of copies that are
     equal.
+
+    Where replicas meet in the model, as by moments that all of them share, the examples of each
+    reach the gradients of all. There a sum of all replicas is the same for all, and copies drift
+    that take gradients of their own replica alone, which depend on its examples beside such sums.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -81,14 +88,39 @@ class Replicas:
     def _taking_different(self, drifting: Collection[str]) -> Mapping[str, Groups]:
         """The variables whose copies take different examples, or what is known to drift."""
         of_drifting = ([copy] for name in drifting for copy in self.copies[name])
-        taken = self._taken([*self._sources(), *of_drifting])
+        sources = [*self._sources(), *of_drifting]
+        taken = self._taken(sources)
+        beside_sums = self._taken(sources, self._brings_together) if self._own_gradients else {}
         found = {}
         for name, copies in self.copies.items():
-            groups: dict[int, list[str]] = defaultdict(list)
-            for copy in copies:
-                groups[taken.get(copy, _NOT_UPDATED)].append(copy)
+            groups = _groups(copies, taken)
+            if len(groups) == 1 and name in self._own_gradients:
+                groups = _groups(copies, beside_sums)
             if len(groups) > 1:
-                found[name] = list(groups.values())
+                found[name] = groups
+        return found
+
+    @cached_property
+    def _own_gradients(self) -> Collection[str]:
+        """The variables of which each copy takes gradients of other replicas than all others."""
+        gradients = gradient_flow(self._placement)
+        found = set()
+        for name, copies in self.copies.items():
+            towers = [
+                reduce(or_, map(gradients.towers, gradients.trained.get(copy, ())), 0)
+                for copy in copies
+            ]
+            if all(towers) and len(set(towers)) == len(towers):
+                found.add(name)
+        return found
+
+    @cached_property
+    def _brings_together(self) -> Sequence[bool]:
+        """For each op whether it gives all replicas what they have computed together."""
+        flow, tower_of = self._analysis.flow, self._analysis.tower_of
+        found = [kind in COLLECTIVES for kind in flow.types]
+        for op in flow.having(ADDS.__contains__):
+            found[op] = len({tower_of[source] for source in flow.inputs[op]} - {-1}) > 1
         return found
 
     def _sources(self) -> Iterator[Sequence[str]]:
@@ -120,14 +152,16 @@ class Replicas:
         outputs = self._placement.details.outputs(placeholder)
         return bool(outputs) and all(output.dtype == HANDLE for output in outputs)
 
-    def _taken(self, sources: Sequence[Sequence[str]]) -> Mapping[str, int]:
-        """Of which sources the updates of each variable are made, a bit each."""
+    def _taken(
+        self, sources: Sequence[Sequence[str]], ends: Sequence[bool] | None = None
+    ) -> Mapping[str, int]:
+        """Of which sources the updates of each variable are made, a bit each; not by ``ends``."""
         flow = self._analysis.flow
         own = [0] * len(flow.names)
         for bit, names in enumerate(sources):
             for name in names:
                 own[flow.number[name]] = 1 << bit
-        masks = flow.masks(own)
+        masks = flow.masks(own, ends)
         taken: dict[str, int] = {}
         for variable, updates in self._analysis.updates.by_variable.items():
             taken[variable] = 0
@@ -146,6 +180,14 @@ class Replicas:
         takers = {name for name, mask in taken.items() if mask} - set(copies)
         drifting_copies = {copy for name in drifting for copy in self.copies[name]}
         return bool(takers) and takers.isdisjoint(drifting_copies)
+
+
+def _groups(copies: Sequence[str], taken: Mapping[str, int]) -> Groups:
+    """The copies, those that take the same together."""
+    groups: dict[int, list[str]] = defaultdict(list)
+    for copy in copies:
+        groups[taken.get(copy, _NOT_UPDATED)].append(copy)
+    return list(groups.values())
 
 
 def replicas(placement: Placement) -> Replicas:

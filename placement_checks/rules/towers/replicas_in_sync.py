@@ -30,9 +30,10 @@ class ReplicasInSync(Rule):
     that is made without `aggregation`.
 
     Judged by data flow: the updates of all copies must be made of the same examples, and of the
-    same random numbers, such as the noise that a generator makes pictures of. Copies that are
-    combined when they are read (VariableSynchronization.ON_READ) differ by design, and so may
-    what only collects the gradients of each replica until they are added up. Copies that make
+    same random numbers, such as the noise that a generator makes pictures of. Where replicas meet
+    in the model, as by moments that all share, of the same beside what is summed over all. Copies
+    that are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so
+    may what only collects the gradients of each replica until they are added up. Copies that make
     different steps of the same examples show in their values, which weights-equal compares.
     Towers that are placed by hand are judged by variables-shared.
 
@@ -88,7 +89,8 @@ class ReplicasInSync(Rule):
 
 def _is_of_keras(placement: Placement, variable: str) -> bool:
     """Whether it is a moving average of BatchNormalization, which its layer made and updates."""
-    return NORMALISING in placement.details.parts_of_keras(variable)
+    is_trained = variable in gradient_flow(placement).trained
+    return not is_trained and NORMALISING in placement.details.parts_of_keras(variable)
 
 
 def _moving_averages(

@@ -132,6 +132,14 @@ def test_averages_of_another_layer_of_that_name_are_the_users() -> None:
     assert "aggregation=tf.VariableAggregation.MEAN" in finding.fix
 
 
+def test_what_batch_normalisation_of_keras_trains_is_no_average_of_its() -> None:
+    graph = replicas(*own_gradients(), keras_parts={"v0/w": "BatchNormalization"})
+    (finding,) = ReplicasInSync().judge(graph).findings
+
+    assert finding.known == ""
+    assert "all_reduce('SUM', gradients)" in finding.fix
+
+
 @pytest.mark.parametrize("part", ["fit", ""])
 def test_sums_whose_key_nothing_gives_do_not_run(part: str, snapshot: SnapshotAssertion) -> None:
     keys = [on(i, f"key_{i}", "Placeholder") for i in (0, 1)]
