@@ -15,6 +15,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -23,7 +24,7 @@ import tensorflow as tf
 
 from placement_checks import Cluster, LocalCluster, Machine, local_cluster
 from placement_checks.core.errors import InputError, PlacerError, UsageError
-from placement_checks.run.cluster import training
+from placement_checks.run.cluster import local, training
 from placement_checks.run.cluster.local import reserved_port
 from placement_checks.util import child
 
@@ -219,6 +220,7 @@ def test_a_cluster_that_does_not_start_says_why_and_leaves_nothing(
     """A stand-in for the process of the servers."""
     command = [sys.executable, "-Sc", f"import json, sys; sys.stdin.readline(); {code}"]
     monkeypatch.setattr(child, "_command", lambda _module: command)
+    monkeypatch.setattr(local, "_kept", Mock(for_children=lambda _: None))
     before = psutil.Process().children()
 
     with pytest.raises(PlacerError) as caught, local_cluster("ps*1"):

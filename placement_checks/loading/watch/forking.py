@@ -1,4 +1,4 @@
-"""The server of which the processes that watch programs are forked, each with TensorFlow loaded.
+"""The server of which processes are forked that need TensorFlow, each with it loaded.
 
 Run as ``python -m placement_checks.loading.watch.forking DESCRIPTOR PARENT`` it is that server.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from placement_checks.loading.start import import_tensorflow
 from placement_checks.loading.watch.answers import DRIVER, VISIBLE_GPUS
@@ -21,28 +20,44 @@ from placement_checks.util.forks import serve
 _READ_LATER = (VISIBLE_GPUS, "TMPDIR", "TF_CONFIG", "PYTEST_CURRENT_TEST")
 
 
-class _Kept(NamedTuple):
-    """A server, and the variables with which it has loaded TensorFlow."""
+class KeptServer:
+    """A server of this process, kept for the next children."""
 
-    server: ForkServer
-    read: Mapping[str, str]
+    def __init__(self) -> None:
+        self._server: ForkServer | None = None
+        self._read: Mapping[str, str] = {}
+
+    def for_children(self, environment: Mapping[str, str]) -> ForkServer | None:
+        """The server for children with these variables, started where there is none.
+
+        None where there may be GPUs: what their driver keeps of a process does not outlive a fork.
+        """
+        if DRIVER.exists():
+            return None
+        read = _read(environment)
+        if self._server is None or not self._server.is_own or self._read != read:
+            self.keep(ForkServer.of_module(__spec__.name, environment), environment)
+        return self._server
+
+    def keep(self, server: ForkServer, environment: Mapping[str, str]) -> None:
+        """Keep this one, which has loaded TensorFlow with these variables, in place of another."""
+        if self._server is not None:
+            self._server.end()
+        else:
+            atexit.register(self._end)
+        self._server, self._read = server, _read(environment)
+
+    def _end(self) -> None:
+        if self._server is not None:
+            self._server.end()
 
 
-_kept: _Kept | None = None
+_kept = KeptServer()
 
 
 def fork_server(environment: Mapping[str, str]) -> ForkServer | None:
-    """The server of this process for children with these variables, started where there is none.
-
-    None where there may be GPUs: what their driver keeps of a process does not outlive a fork.
-    """
-    if DRIVER.exists():
-        return None
-    read = _read(environment)
-    if _kept is None or not _kept.server.is_own or _kept.read != read:
-        _keep(ForkServer.of_module(__spec__.name, environment), read)
-    assert _kept is not None
-    return _kept.server
+    """The server of this process for children that watch, as `KeptServer.for_children` has it."""
+    return _kept.for_children(environment)
 
 
 def fork_this_process(let_go: Callable[[], object]) -> None:
@@ -55,21 +70,7 @@ def fork_this_process(let_go: Callable[[], object]) -> None:
         return
     server = ForkServer.of_this_process(let_go)
     if server is not None:
-        _keep(server, _read(environment_of_ours({})))
-
-
-def _keep(server: ForkServer, read: Mapping[str, str]) -> None:
-    global _kept
-    if _kept is not None:
-        _kept.server.end()
-    else:
-        atexit.register(_end)
-    _kept = _Kept(server, read)
-
-
-def _end() -> None:
-    if _kept is not None:
-        _kept.server.end()
+        _kept.keep(server, environment_of_ours({}))
 
 
 def _read(environment: Mapping[str, str]) -> Mapping[str, str]:

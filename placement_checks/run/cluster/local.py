@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from placement_checks.core.errors import InputError, PlacerError, UsageError
 from placement_checks.core.machine_text import Task
 from placement_checks.core.machines import Machine
+from placement_checks.loading.watch.forking import KeptServer
 from placement_checks.run.cluster.servers import SERVING
 from placement_checks.run.cluster.training import Cluster
 from placement_checks.util.child import Child, Ended, ending
@@ -23,6 +24,7 @@ from placement_checks.util.child import Child, Ended, ending
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 _STOP_LIMIT = 10.0  # seconds in which the tasks end
 MAX_TASKS = 32  # each holds TensorFlow's threads, about 100
+_kept = KeptServer()  # of all clusters of this process; those that watch print less
 
 
 class LocalCluster(Cluster):
@@ -70,6 +72,7 @@ class LocalCluster(Cluster):
                 "TF_GRPC_REUSE_PORT": "1",  # beside the socket that reserves it
                 "no_grpc_proxy": "127.0.0.1,localhost",
             },
+            forks=_kept.for_children,
         )
         try:
             with self._child.time_limit(START_LIMIT):

@@ -57,7 +57,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Stub]:
 
     servers: list[Stub] = []
     monkeypatch.setattr(ForkServer, "of_module", of_module)
-    monkeypatch.setattr(forking, "_kept", None)
+    monkeypatch.setattr(forking, "_kept", forking.KeptServer())
     return servers
 
 
