@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +37,24 @@ CUT = "…\n"  # a line: the rest is left out
 
 # Runs a command, given as words, in a folder, and gives what it prints.
 Runner = Callable[[list[str], Path], str]
+
+
+# Runs what ``python ARGUMENTS`` does, in a folder, with these variables.
+RunPython = Callable[[list[str], Path, Mapping[str, str]], subprocess.CompletedProcess[str]]
+
+
+def run_python(
+    arguments: list[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run it in a new interpreter."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        check=False,
+    )
 
 
 class Block(NamedTuple):
@@ -101,18 +119,12 @@ def _shown(words: list[str], printed: str, cut: bool) -> str:
     return f"{printed[:end]}\n{CUT}"
 
 
-def run_apart(words: list[str], folder: Path) -> str:
+def run_apart(words: list[str], folder: Path, run: RunPython = run_python) -> str:
     """Run a command in a process of its own."""
     module = {"placement-checks": "placement_checks", "pytest": "pytest"}[words[0]]
-    ran = subprocess.run(
-        [sys.executable, "-m", module, *words[1:]],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        # As where a reader commits from: a CI writes no baselines.
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CI": ""},
-        check=False,
-    )
+    # As where a reader commits from: a CI writes no baselines.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CI": ""}
+    ran = run(["-m", module, *words[1:]], folder, environment)
     return ran.stdout or ran.stderr
 
 

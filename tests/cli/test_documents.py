@@ -9,6 +9,7 @@ import click
 import pytest
 from commands import Run
 from documents import PAGES, ROOT, blocks, run_apart, walk
+from forked import run_forked
 
 from placement_checks.cli import cli
 
@@ -34,7 +35,7 @@ def test_commands_print_what_a_page_shows(
 
     def printed(words: list[str], folder: Path) -> str:
         if folder != ROOT:  # where modules of the same name change from block to block
-            return run_apart(words, folder)
+            return run_apart(words, folder, run_forked)
         monkeypatch.chdir(folder)
         ran = run(*words[1:])
         return ran.out or ran.err

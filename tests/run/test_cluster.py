@@ -21,6 +21,7 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from forked import printed, start_forked
 
 from placement_checks import Cluster, LocalCluster, Machine, local_cluster
 from placement_checks.core.errors import InputError, PlacerError, UsageError
@@ -323,11 +324,9 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
     ports = [reserved_port() for _ in range(workers)]
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
-        subprocess.Popen(
-            [sys.executable, fixtures / "worker_strategies.py", strategy],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={
+        start_forked(
+            [fixtures / "worker_strategies.py", strategy],
+            environment={
                 **os.environ,
                 "TF_GRPC_REUSE_PORT": "1",
                 "TF_CONFIG": json.dumps(
@@ -338,7 +337,7 @@ def test_strategies_of_their_own_processes(fixtures: Path, strategy: str) -> Non
         for index in range(workers)
     ]
     try:
-        said = [json.loads(process.communicate(timeout=180)[0]) for process in running]
+        said = [json.loads(printed(process)) for process in running]
     finally:
         for process in running:
             process.kill()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import run_forked
 
 EAGER = """
 import tensorflow as tf
@@ -106,9 +107,8 @@ except PlacementError as error:
 
 
 def said(program: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=300
-    )
+    done = run_forked(["-c", program])
+    assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if not line.startswith("INFO:")]
 
 

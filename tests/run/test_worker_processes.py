@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from forked import printed, start_forked
 from workers import watched_workers
 
 from placement_checks import place
@@ -44,11 +43,9 @@ def trained(fixtures: Path) -> Sequence[dict[str, Any]]:
     ports = [reserved_port() for _ in range(2)]
     cluster = {"worker": [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]}
     running = [
-        subprocess.Popen(
-            [sys.executable, fixtures / "workers_mirrored.py"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={
+        start_forked(
+            [fixtures / "workers_mirrored.py"],
+            environment={
                 **os.environ,
                 "TF_GRPC_REUSE_PORT": "1",
                 "TF_CONFIG": json.dumps(
@@ -59,7 +56,7 @@ def trained(fixtures: Path) -> Sequence[dict[str, Any]]:
         for index in range(2)
     ]
     try:
-        return [json.loads(process.communicate(timeout=180)[0]) for process in running]
+        return [json.loads(printed(process)) for process in running]
     finally:
         for process in running:
             process.kill()

@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import tensorflow  # noqa: F401
+from forked import run_pytest_forked
 
 from placement_checks.testing import isolation
 
@@ -93,7 +94,7 @@ def test_what_a_module_turns_off_on_import_is_said(pytester: pytest.Pytester) ->
         test_a=test, test_b=f"{test}\n        tf.compat.v1.disable_v2_behavior()\n"
     )
 
-    result = pytester.runpytest_subprocess()
+    result = run_pytest_forked(pytester)
 
     result.assert_outcomes(passed=2, warnings=0)
     result.stdout.fnmatch_lines(
@@ -104,7 +105,7 @@ def test_what_a_module_turns_off_on_import_is_said(pytester: pytest.Pytester) ->
 def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(LEAKS)
 
-    result = pytester.runpytest_subprocess("-v")
+    result = run_pytest_forked(pytester, "-v")
 
     result.assert_outcomes(passed=8, warnings=3)
     result.stdout.fnmatch_lines(

@@ -9,6 +9,7 @@ from textwrap import indent
 
 import pytest
 from documents import PAGES, ROOT, Block, blocks
+from forked import run_pytest_forked
 
 from placement_checks.run.threads import POOL
 
@@ -114,7 +115,8 @@ def test_snippets_run(
             code = f"def test_snippet():\n{indent(code, '    ')}"
         (pytester.path / file).write_text(f"{before}{code}", encoding="utf-8")
 
-    result = pytester.runpytest_subprocess(
+    result = run_pytest_forked(
+        pytester,
         *("-q", "-p", "no:cacheprovider", "--benchmark-disable"),
         *("--placement-gpus=2", "--placement-update=force"),
     )

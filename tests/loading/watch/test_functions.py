@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import run_forked, run_pytest_forked
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import BuiltProgram, Program
@@ -280,17 +281,16 @@ def test_in_a_project_with_pytest(pytester: pytest.Pytester) -> None:
         """
     )
 
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--import-mode=importlib")
+    result = run_pytest_forked(pytester, "-p", "no:cacheprovider", "--import-mode=importlib")
 
     result.assert_outcomes(passed=2)
 
 
 def test_the_status_and_what_is_printed(folder: Path) -> None:
     """What TensorFlow says of the graph that was given up is nobody's business."""
-    command = [sys.executable, "-m", "placement_checks", "verify"]
 
     def ran(target: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, target], capture_output=True, text=True, check=False)
+        return run_forked(["-m", "placement_checks", "verify", target])
 
     assert "WARNING:tensorflow" not in ran("train.py:main").stderr
     failed = ran("train.py:evaluates")

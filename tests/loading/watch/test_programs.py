@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import start_forked
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
@@ -178,10 +178,10 @@ def test_files_are_put_back_though_the_command_is_ended(
         "import time\nopen('train.log', 'w').close()\nopen('there', 'w').close()\n"
         "time.sleep(600)\n"
     )
-    command = subprocess.Popen([sys.executable, "-m", "placement_checks", "verify", "train.py"])
+    command = start_forked(["-m", "placement_checks", "verify", "train.py"])
     wait_for(lambda: (folder / "there").exists())
 
-    command.send_signal(ending)
+    os.kill(command.pid, ending)
 
     assert command.wait() == (143 if ending == signal.SIGTERM else -ending)
     wait_for(lambda: (folder / "train.log").read_text() != "")
