@@ -210,14 +210,14 @@ def test_a_step_may_be_returned() -> None:
         ),
         (
             "evaluates",
-            " ended without a training step: 1 function ran, predict, and none takes gradients and "
-            "changes variables; call the function that trains, or return it: "
+            " ended without a training step: 1 function ran, predict, and none takes gradients "
+            "and changes variables; call the function that trains, or return it: "
             "{'step': train_step, 'args': (x, y)}",
         ),
         (
             "never_called",
-            ": the builder built no graph; build ops in the default graph or in a tf.Graph() of its "
-            "own, or call the function that trains",
+            ": the builder built no graph; build ops in the default graph or in a tf.Graph() of "
+            "its own, or call the function that trains",
         ),
         (
             "raises",
