@@ -104,7 +104,7 @@ class _Commands(click.Group):
 @click.version_option(package_name="placement_checks")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Where TensorFlow puts every op of multi-GPU code, on GPUs that need not exist.
+    """Tell where TensorFlow puts every op of multi-GPU code, on GPUs that need not exist.
 
     Begin with: placement-checks verify train.py
 

@@ -12,7 +12,7 @@ from placement_checks.cli import COMPLETE, cli
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command("completion")
+@click.command("completion", short_help="Print the script that completes commands in a shell.")
 @click.argument("shell", type=click.Choice(_SHELLS))
 def command(shell: str) -> int:
     """Print a script with which a shell completes commands, options, rules and files.

@@ -31,7 +31,7 @@ from placement_checks.verification.configuration import Settings
 from placement_checks.verification.targets import check_targets, gather, is_log
 
 
-@click.command("diff", cls=ProgramCommand)
+@click.command("diff", cls=ProgramCommand, short_help="Compare two placements.")
 @click.argument("old", type=FILE)
 @click.argument("new", type=FILE)
 @machine_options

@@ -35,7 +35,9 @@ from placement_checks.verification.policy import rule_named
 from placement_checks.verification.targets import gather
 
 
-@click.command("explain", cls=ProgramCommand)
+@click.command(
+    "explain", cls=ProgramCommand, short_help="Explain a rule, or why something is where it is."
+)
 @click.argument("name", metavar="RULE|OBJECT", type=RULE)
 @click.argument("target", required=False, type=FILE)
 @machine_options

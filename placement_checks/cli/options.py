@@ -17,7 +17,9 @@ from placement_checks.verification.configuration import Settings
 def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --gpus, --machine and --soft/--strict."""
     for option in (
-        click.option("--gpus", type=int, metavar="N", help="GPUs of the host or of each worker."),
+        click.option(
+            "--gpus", type=int, metavar="N", help="GPUs of the host or of each worker; default: 2."
+        ),
         click.option(
             "--machine",
             metavar="MACHINE",
@@ -63,7 +65,7 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--let",
             multiple=True,
             metavar="NAME=VALUE",
-            help="What a program's source assigns to NAME.",
+            help="VALUE in place of what the program's source assigns to NAME.",
         ),
         click.option(
             "--v1",

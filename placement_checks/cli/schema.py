@@ -9,7 +9,7 @@ import click
 from placement_checks.report.schemas import NAMES, schema
 
 
-@click.command("schema")
+@click.command("schema", short_help="Print the JSON Schema of what --format json prints.")
 @click.argument("name", type=click.Choice(NAMES))
 def command(name: str) -> int:
     """Print the JSON Schema of what a command prints with --format json.

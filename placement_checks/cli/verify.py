@@ -51,13 +51,18 @@ from placement_checks.verification.targets import check_targets, gather
     help="The program for one GPU, to compare numbers with.",
 )
 @click.option(
-    "--batch", metavar="TARGET", type=FILE, help="The function batch(rng, n), or a saved case."
+    "--batch",
+    metavar="TARGET",
+    type=FILE,
+    help="The function batch(rng, n) that gives rows, or a saved case (.npz).",
 )
 @click.option(
     "--rule", "rules", multiple=True, metavar="RULE", type=RULE, help="Check this rule only."
 )
 @click.option("--without", multiple=True, metavar="RULE", type=RULE, help="Leave this rule out.")
-@click.option("--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="A rule's field.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="The value of a rule's field."
+)
 @click.option(
     "--baseline",
     metavar="FOLDER",
