@@ -214,8 +214,8 @@ def assert_no_idle_device(
     A GPU on which only constants, placeholders, variables and copies sit does nothing in a step:
     the towers were all built for another one, or nothing was pinned and everything went to GPU 0.
 
-    Nor does a GPU count that only holds variables, and averages and applies their gradients, if
-    the model is built as many times as there are GPUs: the copies take turns on the others. That
+    A GPU that only holds variables, and averages and applies their gradients, is idle too if the
+    model is built as many times as there are GPUs: the copies take turns on the others. That
     shows against the program for one GPU, or by as many losses that have nothing in common but
     examples and variables. A program that keeps a GPU for variables has fewer copies.
 
@@ -436,8 +436,8 @@ def assert_replicas_in_sync(
     different steps of the same examples show in their values, which weights-equal compares.
     Towers that are placed by hand are judged by variables-shared.
 
-    Nor do copies stay equal where a sum waits for replicas that do not join it, as that of one
-    worker which builds another model, or does for itself what all must do together.
+    Copies do not stay equal either where a sum waits for replicas that do not join it, as that
+    of one worker which builds another model, or does for itself what all must do together.
 
     BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
     made with synchronized=True.
@@ -770,8 +770,8 @@ def assert_session_memory(
     `per_process_gpu_memory_fraction`, and `visible_device_list`, which leaves the other GPUs
     alone, change that; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
 
-    Most programs set none of these, and are the only one on their machine: the rule is then not
-    checked, unless `fraction` or `others` are declared.
+    Most programs set no `gpu_options`, and are the only one on their machine: the rule is then
+    not checked, unless `fraction` or `others` are declared.
 
     `fraction` is the largest share of a GPU's memory that may be taken. `others` are the programs
     that run on the same machine, each by its gpu_options: what they and this one take of a GPU is

@@ -24,8 +24,8 @@ class NoIdleDevice(Rule):
     A GPU on which only constants, placeholders, variables and copies sit does nothing in a step:
     the towers were all built for another one, or nothing was pinned and everything went to GPU 0.
 
-    Nor does a GPU count that only holds variables, and averages and applies their gradients, if
-    the model is built as many times as there are GPUs: the copies take turns on the others. That
+    A GPU that only holds variables, and averages and applies their gradients, is idle too if the
+    model is built as many times as there are GPUs: the copies take turns on the others. That
     shows against the program for one GPU, or by as many losses that have nothing in common but
     examples and variables. A program that keeps a GPU for variables has fewer copies.
 

@@ -67,8 +67,8 @@ class SessionMemory(Rule):
     `per_process_gpu_memory_fraction`, and `visible_device_list`, which leaves the other GPUs
     alone, change that; so does TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
 
-    Most programs set none of these, and are the only one on their machine: the rule is then not
-    checked, unless `fraction` or `others` are declared.
+    Most programs set no `gpu_options`, and are the only one on their machine: the rule is then
+    not checked, unless `fraction` or `others` are declared.
 
     `fraction` is the largest share of a GPU's memory that may be taken. `others` are the programs
     that run on the same machine, each by its gpu_options: what they and this one take of a GPU is

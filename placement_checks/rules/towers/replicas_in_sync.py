@@ -37,8 +37,8 @@ class ReplicasInSync(Rule):
     different steps of the same examples show in their values, which weights-equal compares.
     Towers that are placed by hand are judged by variables-shared.
 
-    Nor do copies stay equal where a sum waits for replicas that do not join it, as that of one
-    worker which builds another model, or does for itself what all must do together.
+    Copies do not stay equal either where a sum waits for replicas that do not join it, as that
+    of one worker which builds another model, or does for itself what all must do together.
 
     BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
     made with synchronized=True.
