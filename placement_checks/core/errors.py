@@ -9,9 +9,9 @@ DEBUG = "PLACEMENT_CHECKS_DEBUG"  # set in the environment: show tracebacks of o
 # With one of these a message begins whose subject is the object.
 _VERBS = frozenset(
     (
-        *("answered", "are", "calls", "came", "cannot", "could", "describes", "did", "does"),
-        *("ended", "gave", "gives", "has", "holds", "is", "names", "needs", "placed", "prints"),
-        *("say", "says", "took", "trains", "writes"),
+        *("answered", "are", "builds", "calls", "came", "cannot", "could", "describes", "did"),
+        *("does", "ended", "gave", "gives", "has", "holds", "is", "names", "needs", "opened"),
+        *("placed", "prints", "say", "says", "took", "trains", "was", "writes"),
     )
 )
 

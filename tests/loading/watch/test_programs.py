@@ -229,7 +229,7 @@ def test_one_that_is_told_nothing_is_not_built_for_another_number(folder: Path) 
     with pytest.raises(InputError) as caught:
         watched(folder, program, "{gpus}").for_gpus(1)
     assert str(caught.value) == (
-        "train.py {gpus}: builds the same graph for 1 GPU: {gpus} changes nothing; write {gpus} "
+        "train.py {gpus} builds the same graph for 1 GPU: {gpus} changes nothing; write {gpus} "
         "where it reads the number, such as --let NUM_GPUS={gpus} for a number that its source "
         "holds"
     )
@@ -259,7 +259,7 @@ def test_one_that_starts_another_program(folder: Path) -> None:
         subprocess.run([sys.executable, "other.py", "--steps=3"], check=True)
     """
     assert refused(folder, program) == (
-        "train.py: opened no session itself, and started another program, which is not watched: "
+        "train.py opened no session itself, and started another program, which is not watched: "
         "python other.py --steps=3; watch that program: placement-checks verify FILE -- ARGS"
     )
 
