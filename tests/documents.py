@@ -108,7 +108,7 @@ def _shown(words: list[str], printed: str, cut: bool) -> str:
     """What a page shows of it: of pytest what failed, of a report that is cut one finding."""
     if words[0] == "pytest":
         failed = [line for line in printed.splitlines() if line.startswith("E ")]
-        last = re.sub(r" in [\d.]+s", "", printed.strip().splitlines()[-1])
+        last = re.sub(r" in [\d.]+s( \([\d:]+\))?", "", printed.strip().splitlines()[-1])
         return "".join(f"{line}\n" for line in (*failed, last))
     if words[1] == "time":
         printed = printed[: printed.index("\n\n", printed.index("overlap "))]
