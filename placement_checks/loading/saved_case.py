@@ -136,8 +136,8 @@ def _cache_folder() -> Path:
 
 
 def _file_name(program: str) -> str:
-    """That of a program, without its folder; and what tells it from others that are called so."""
-    own = program.rpartition("/")[2]
+    """That of a program, without folder and arguments; and what tells it from its namesakes."""
+    own = program.partition(" ")[0].rpartition("/")[2]
     name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in own)
     place = zlib.crc32(bytes(Path.cwd()) + program.encode(errors="surrogateescape"))
     return f"{name[-_MAX_NAME:]}-{place:08x}{SUFFIX}"

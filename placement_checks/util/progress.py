@@ -16,6 +16,7 @@ _T = TypeVar("_T")
 _Show = Callable[[int, threading.Event], None]
 
 _REDRAWN_EVERY = 1.0  # seconds, and first after as many: what is quick does not flicker
+_TOLD = 120  # letters of such a line, without the seconds
 _TOLD_EVERY = 30.0  # seconds, where there is no terminal
 _PATIENCE = 1.0  # seconds for the last write, to a terminal that may be held with Ctrl-S
 _ERASED = "\r\x1b[2K"
@@ -110,7 +111,10 @@ def _tell(descriptor: int, ended: threading.Event) -> None:
     """Write a line now and then."""
     begin = time.monotonic()
     while not ended.wait(_TOLD_EVERY):
-        _write(descriptor, f"placement-checks: {_what()} ({time.monotonic() - begin:.0f} s)\n")
+        _write(
+            descriptor,
+            f"placement-checks: {_cut(_what(), _TOLD)} ({time.monotonic() - begin:.0f} s)\n",
+        )
 
 
 def _what() -> str:
@@ -118,7 +122,7 @@ def _what() -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Without its middle, where it is longer than the terminal is wide."""
+    """Without its middle, where it is longer than a line."""
     if len(text) <= most:
         return text
     half = max(most, 4) // 2

@@ -195,6 +195,9 @@ def test_cases_are_saved_in_the_users_cache_one_for_each_program_and_folder(
     assert case.save("train.py:other") != first
     assert case.save("a/train.py:build").name.startswith("train.py_build-")
     assert case.save("a/train.py:build") != case.save("b/train.py:build")
+    whole = case.save("a/train.py --dir=/data/train --num_gpus={gpus}")
+    assert whole.name.startswith("train.py-")
+    assert whole != case.save("a/train.py --dir=/data/train")
     monkeypatch.chdir("/")
     elsewhere = case.save("train.py:build")
 

@@ -91,6 +91,15 @@ def test_elsewhere_a_line_is_told_now_and_then() -> None:
     assert len(lines) > 1
 
 
+def test_a_long_name_is_cut() -> None:
+    done = ran((QUICK + WORK).replace("train.py:build", f"train.py --dir={'x' * 300} --last"))
+
+    first, *_ = done.stderr.splitlines()
+    assert first.startswith("placement-checks: building train.py --dir=xxx")
+    assert first.endswith("xxx --last (0 s)")
+    assert len(first) < 150
+
+
 @pytest.mark.parametrize("plain", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_terminal_that_cannot_or_shall_not_erase_gets_lines(plain: dict[str, str]) -> None:
     _, told = on_a_terminal(QUICK + WORK, environment(**plain))

@@ -72,7 +72,7 @@ def _notes(report: Report) -> Iterator[str]:
     if not evidence.placement.complete:
         yield evidence.placement.complete.reason
     if evidence.measurement:
-        yield run_conditions(evidence.measurement)
+        yield run_conditions(evidence.measurement, evidence.placement.program)
 
 
 def _ops(placement: Placement, places: Places, at: Drawn) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def _head(report: Report, most: int | None) -> Iterator[Text]:
         for line in wrapped(placement.complete.reason, hanging=4, most=most):
             yield Text(line, "yellow")
     if measurement:
-        yield from map(Text, wrapped(run_conditions(measurement), hanging=4))
+        yield from map(Text, wrapped(run_conditions(measurement, placement.program), hanging=4))
 
 
 def _saved(measurement: Measurement | Missing) -> Iterator[Text]:
@@ -121,8 +121,10 @@ def conditions(placement: Placement) -> str:
     return f" on {placement.machine} ({_PLACERS[placement.placer]}, {strictness})"
 
 
-def run_conditions(measurement: Measurement) -> str:
-    """Beside what the program was run, and where."""
+def run_conditions(measurement: Measurement, program: str) -> str:
+    """Beside what the program of this name was run, and where."""
+    itself = measurement.reference == program
+    reference = "the same program for one GPU" if itself else measurement.reference
     simulated = measurement.devices == "simulated"
     on = "CPU devices in place of GPUs" if simulated else "the GPUs of this machine"
-    return f"run beside {measurement.reference}, on {on}"
+    return f"run beside {reference}, on {on}"

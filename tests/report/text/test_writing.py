@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from graphs import op, placement
+from measurements import measurement
 from reports import below_the_table, broken, finding, report, written
 
 from placement_checks import Verdict, verify
@@ -12,6 +13,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.report.text.findings import Extent
+from placement_checks.report.text.writing import run_conditions
 from placement_checks.util.text import plural
 
 
@@ -237,3 +239,14 @@ def test_notes_of_a_program_are_cut() -> None:
         brief, everything = written(told), written(told, extent=Extent.FULL)
     assert brief.split("\n")[1:8] == [*many[:6], "and more (--all shows it)"]
     assert all(f"{note}\n" in everything for note in many)
+
+
+def test_a_program_is_not_named_twice_where_it_is_its_own_reference() -> None:
+    measured = measurement(devices="simulated", reference="train.py --dir=/data")
+
+    assert run_conditions(measured, "train.py --dir=/data") == (
+        "run beside the same program for one GPU, on CPU devices in place of GPUs"
+    )
+    assert run_conditions(measured, "towers.py") == (
+        "run beside train.py --dir=/data, on CPU devices in place of GPUs"
+    )
