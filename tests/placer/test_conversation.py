@@ -125,7 +125,7 @@ def test_a_request_that_is_interrupted_ends_its_process(
     [
         ("failed", ": TensorFlow's master is gone"),
         ("late", " answered request 1 instead of 2"),
-        ("twice", " placed 'x' on /GPU:0 and on /GPU:1"),
+        ("twice", ": placed 'x' on /GPU:0 and on /GPU:1"),
         ("cut", " ended with status 3"),
     ],
 )
