@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, cast
 
 from placement_checks.core.keras_parts import (
@@ -18,6 +19,7 @@ from placement_checks.core.keras_parts import (
 from placement_checks.loading.tf_internals.patching import (
     Around,
     Patched,
+    all_patched,
     existing,
     existing_module,
     patched,
@@ -70,6 +72,20 @@ def trained_by(optimizer: Any) -> Sequence[Any]:
 def variable_of(variable: Any) -> Any:
     """The variable of TensorFlow in one of Keras 3; others as they are."""
     return variable._value if hasattr(variable, "path") else variable
+
+
+@contextlib.contextmanager
+def around_training_in_graphs(around: Around) -> Iterator[None]:
+    """Patch what trains a model of Keras 2 in the graph in which it was made, step by step."""
+    asked = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    packages = ["keras", "tf_keras"] if asked or "tf_keras" in sys.modules else ["keras"]
+    with contextlib.ExitStack() as stack:
+        for package in packages:
+            module = module_or_none(f"{package}.src.engine.training_v1")
+            if module is not None:
+                methods = {"fit": around, "train_on_batch": around}
+                stack.enter_context(all_patched(existing(module, "Model"), methods))
+        yield
 
 
 def around_keras_variables(around: Around) -> Patched:

@@ -20,8 +20,12 @@ from placement_checks.loading.tf_internals.distribution import (
     around_strategies,
     is_default_strategy,
 )
-from placement_checks.loading.tf_internals.keras_objects import parts_of_keras
+from placement_checks.loading.tf_internals.keras_objects import (
+    around_training_in_graphs,
+    parts_of_keras,
+)
 from placement_checks.loading.tf_internals.patching import patched
+from placement_checks.loading.tf_internals.process_state import is_eager_by_default
 from placement_checks.loading.tf_internals.traced_functions import (
     MAKES_VARIABLES,
     around_calls,
@@ -149,6 +153,19 @@ class CallWatch:
 
         return taken
 
+    def in_graph_training(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``fit`` of Keras 2 in a graph, which would train there to the end.
+
+        Unless the program has turned eager execution off, it trains otherwise by itself.
+        """
+
+        def fit(*args: Any, **kwargs: Any) -> Any:
+            if is_eager_by_default() and is_whole(tf.compat.v1.get_default_graph()):
+                raise WantsEager
+            return original(*args, **kwargs)
+
+        return fit
+
     def strategy(self, original: Callable[..., None]) -> Callable[..., None]:
         """The constructor of strategies, which are noted."""
 
@@ -203,6 +220,7 @@ def watching_calls(watch: CallWatch) -> Iterator[None]:
     with (
         around_calls(watch.call),
         around_strategies(watch.strategy),
+        around_training_in_graphs(watch.in_graph_training),
         patched(tf.GradientTape, "gradient", watch.gradient),
     ):
         yield
