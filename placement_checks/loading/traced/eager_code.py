@@ -20,6 +20,8 @@ _MODEL = "model"  # the key of a Keras model
 _EXAMPLE = "{'model': model, 'x': x, 'y': y, 'batch': 64}"
 # What TensorFlow says where a graph is built and eager code is expected; the last says nothing.
 _EAGER = re.compile(r"eager|SymbolicTensor|\bnumpy\b|symbolic|raised NotImplementedError$", re.I)
+# What the lines say that look for the other tasks; where a graph is built there are none.
+_OF_A_TASK = re.compile(r"TF_CONFIG|ClusterResolver")
 
 
 class MeansEager(InputError):
@@ -45,7 +47,8 @@ def eager_code_told(calls: CallWatch) -> Iterator[None]:
             "the program", "trains in a traced function", "call it eagerly, not in a graph"
         ) from None
     except InputError as error:
-        if calls.means_eager or _EAGER.search(error.message):
+        looks_for_tasks = _OF_A_TASK.search(error.details)
+        if calls.means_eager or _EAGER.search(error.message) or looks_for_tasks:
             raise MeansEager.of(error) from None
         raise
 

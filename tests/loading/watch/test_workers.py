@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,8 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.program import Program
 from placement_checks.core.recorded_server import RecordedServer
 from placement_checks.core.script import Script
-from placement_checks.loading.building import noting_eager_code
+from placement_checks.loading.building import build, noting_eager_code
+from placement_checks.loading.traced.eager_code import MeansEager
 from placement_checks.loading.watch import workers
 from placement_checks.loading.watch.recorded import RecordedProgram
 
@@ -35,6 +37,23 @@ def train() -> None:
         w.assign_sub(tape.gradient(loss, w))
 
     tf.function(lambda: strategy.run(replica))()
+
+
+def reads_its_task() -> None:
+    json.loads(os.environ["TF_CONFIG"])["cluster"]
+
+
+def resolves_its_cluster() -> None:
+    tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+
+
+@pytest.mark.parametrize("program", [reads_its_task, resolves_its_cluster])
+def test_a_function_that_looks_for_its_task_is_run_where_it_finds_it(
+    monkeypatch: pytest.MonkeyPatch, program: Callable[[], None]
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(MeansEager):
+        build(Program.of(program), 1)
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, config: str) -> None:
