@@ -38,7 +38,12 @@ def around_distributed_variables(around: Around) -> Iterator[None]:
 
 
 def parts_of(variable: Any) -> Sequence[Any]:
-    """The variables that one of a strategy is made of, in the order of replicas; else itself."""
+    """The variables that one of a strategy is made of; else itself.
+
+    They are in the order of replicas, or of the rows where it is cut for parameter servers.
+    """
+    if isinstance(variable, _cut_variable()):
+        return cast(Sequence[Any], variable.variables)
     if isinstance(
         variable, existing_in("tensorflow.python.distribute.values", "DistributedValues")
     ):
@@ -126,6 +131,10 @@ def is_default_strategy(strategy: Any) -> bool:
     library = existing_module("tensorflow.python.distribute.distribute_lib")
     kinds = ("_DefaultDistributionStrategy", "_DefaultDistributionStrategyV1")
     return isinstance(strategy, tuple(existing(library, kind) for kind in kinds))
+
+
+def _cut_variable() -> Any:
+    return existing_in("tensorflow.python.distribute.sharded_variable", "ShardedVariable")
 
 
 def _central_variable() -> Any:

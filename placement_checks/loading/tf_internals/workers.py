@@ -39,23 +39,25 @@ def has_begun() -> bool:
     return existing(eager_context(), "_context_handle") is not None
 
 
-@contextlib.contextmanager
-def around_worker_strategies(start: Around, devices: Around, watch: Around) -> Iterator[None]:
+def around_worker_strategies(
+    start: Around, devices: Around, first_value: Around, watch: Around
+) -> Patched:
     """Patch how `MultiWorkerMirroredStrategy` becomes that of a worker.
 
     Args:
         start: takes the resolver of the cluster.
         devices: gives the names of the worker's devices and their type; takes the resolver, and
             the name of the worker.
+        first_value: gives the function that makes what a variable begins with.
         watch: starts to ask whether the other workers live.
     """
-    extended = existing_in(_STRATEGY, "CollectiveAllReduceExtended")
-    with (
-        patched(extended, "_initialize_multi_worker", start),
-        patched(extended, "_initialize_local_devices", devices),
-        patched(extended, "_start_check_health_thread", watch),
-    ):
-        yield
+    methods = {
+        "_initialize_multi_worker": start,
+        "_initialize_local_devices": devices,
+        "_get_variable_creator_initial_value": first_value,
+        "_start_check_health_thread": watch,
+    }
+    return all_patched(existing_in(_STRATEGY, "CollectiveAllReduceExtended"), methods)
 
 
 def around_environment(around: Around) -> Patched:
@@ -68,6 +70,17 @@ def make_local(extended: Any, host: str) -> None:
     """Let the strategy of a worker take its devices for those of a host without a cluster."""
     existing(extended, "_worker_device")
     extended._worker_device = host
+
+
+@contextlib.contextmanager
+def as_chief(extended: Any) -> Iterator[None]:
+    """Let the strategy of a worker take it for the one that sends first values to the others."""
+    is_chief = existing(extended, "_is_chief")
+    extended._is_chief = True
+    try:
+        yield
+    finally:
+        extended._is_chief = is_chief
 
 
 def forget_default_device(extended: Any) -> None:

@@ -22,6 +22,7 @@ from placement_checks.loading.tf_internals.workers import (
     around_environment,
     around_start_of_worker,
     around_worker_strategies,
+    as_chief,
     forget_default_device,
     has_begun,
     make_local,
@@ -81,14 +82,13 @@ def workers_alone() -> Iterator[list[RecordedServer]]:
 
     collectives: Mapping[str, Around] = {
         "broadcast_send": lambda _: lambda value, *_args, **_kwargs: tf.identity(value),
-        "broadcast_recv": lambda _: lambda shape, dtype, *_args, **_kwargs: tf.zeros(shape, dtype),
         "all_reduce_v2": of_whole_cluster(lambda value, size: value * tf.cast(size, value.dtype)),
         "all_gather_v2": of_whole_cluster(lambda value, size: tf.concat([value] * int(size), 0)),
     }
     with (
         around_environment(_checked),
         around_start_of_worker(configuring, _nothing),
-        around_worker_strategies(starting, on_host, _nothing),
+        around_worker_strategies(starting, on_host, _own_first_value, _nothing),
         around_collectives(collectives),
     ):
         yield servers
@@ -102,6 +102,24 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
         return original()
 
     return load
+
+
+def _own_first_value(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What gives the function for a variable's first value: not what the chief would send.
+
+    The value is read before the step where it is a number of steps, or a rate.
+    """
+
+    def maker(extended: Any, *args: Any, **kwargs: Any) -> Any:
+        make = original(extended, *args, **kwargs)
+
+        def made() -> Any:
+            with as_chief(extended):
+                return make()
+
+        return made
+
+    return maker
 
 
 def _nothing(_: Callable[..., Any]) -> Callable[..., None]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from loading.test_tf_internals import KERAS_2, Calls
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 from placement_checks.loading.simulated import ask_for_cpus
 from placement_checks.loading.tf_internals import (
@@ -158,6 +159,8 @@ def test_variables_of_strategies_are_made_of_others(
     assert [len(distribution.parts_of(made)) for made in of_both] == [2, 1]
     plain = tf.Variable(1.0)
     assert distribution.parts_of(plain) == (plain,)
+    cut = ShardedVariable([tf.Variable([1.0]), tf.Variable([2.0])])
+    assert [part.numpy() for part in distribution.parts_of(cut)] == [[1.0], [2.0]]
 
 
 def test_the_specs_of_a_value_for_each_replica(mirrored: tf.distribute.Strategy) -> None:
@@ -297,11 +300,11 @@ def test_device_scopes_are_opened_through_modules_that_are_known(is_traced: bool
     assert __name__ in modules
 
 
-def resolver(job: str, **jobs: int) -> Any:
+def resolver(job: str, task: int = 0, **jobs: int) -> Any:
     """Of a task of a cluster, which nobody serves."""
-    spec = {name: [f"{name}-{task}:1" for task in range(tasks)] for name, tasks in jobs.items()}
+    spec = {name: [f"{name}-{each}:1" for each in range(tasks)] for name, tasks in jobs.items()}
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(spec), task_type=job, task_id=0, rpc_layer="grpc"
+        tf.train.ClusterSpec(spec), task_type=job, task_id=task, rpc_layer="grpc"
     )
 
 
@@ -312,12 +315,13 @@ def instead(calls: list[str], name: str) -> Callable[..., Any]:
 
 def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
     calls: list[str] = []
-    starting = Calls()
+    starting, beginning = Calls(), Calls()
+    sending = lambda _: lambda value, *_args, **_kwargs: tf.identity(value)  # noqa: E731
     host = "/job:localhost/replica:0/task:0"
 
     def on_host(original: Callable[..., Any]) -> Callable[..., Any]:
         def devices(extended: Any, resolver: Any, worker_device: str) -> Any:
-            assert worker_device == "/job:worker/task:0"
+            assert worker_device == "/job:worker/task:1"
             workers.make_local(extended, host)
             return original(extended, resolver, "")
 
@@ -325,15 +329,21 @@ def test_a_worker_meets_the_others_by_functions_that_are_patched() -> None:
 
     with (
         workers.around_start_of_worker(instead(calls, "configure"), instead(calls, "serve")),
-        workers.around_worker_strategies(starting, on_host, instead(calls, "watch")),
+        workers.around_worker_strategies(starting, on_host, beginning, instead(calls, "watch")),
     ):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver("worker", worker=2))
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver("worker", 1, worker=2))
+        ((extended, _),) = starting.noted
+        workers.forget_default_device(extended)
+        with (
+            workers.around_collectives({"broadcast_send": sending}),
+            workers.as_chief(extended),
+        ):
+            assert variable_in(strategy).numpy() == 1.0  # that of the second worker
 
     assert calls == ["configure", "serve", "serve", "watch"]
+    assert [extended for extended, *_ in beginning.noted] == [strategy.extended]
     assert strategy.num_replicas_in_sync == 2
     assert strategy.extended.worker_devices == (f"{host}/device:CPU:0",)
-    ((extended, _),) = starting.noted
-    workers.forget_default_device(extended)
     with strategy.scope():
         assert eager_devices.eager_device() == ""
     assert distribution.name_of_strategy(strategy) == "MultiWorkerMirroredStrategy"
@@ -398,3 +408,15 @@ def test_a_coordinator_reaches_its_cluster_by_functions_that_are_patched() -> No
 def test_whether_the_eager_runtime_has_begun() -> None:
     tf.constant(1.0) + 1.0
     assert workers.has_begun()
+
+
+@pytest.mark.skipif(not KERAS_2, reason="Keras 3 trains in functions alone")
+def test_keras_2_trains_in_a_graph_by_methods_of_one_class() -> None:
+    trained: list[str] = []
+    with keras_objects.around_training_in_graphs(instead(trained, "fit")), tf.Graph().as_default():
+        model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit([[1.0]], [[1.0]])
+        model.train_on_batch([[1.0]], [[1.0]])
+
+    assert trained == ["fit", "fit"]
