@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from itertools import takewhile
 
 from placement_checks.core.errors import InputError, message_of
+from placement_checks.loading.source_lines import is_users
 from placement_checks.loading.tf_internals.keras_objects import is_of_keras
 from placement_checks.util.text import joined, plural
 
+_KERAS_2 = "Keras 2: install tf_keras, and set TF_USE_LEGACY_KERAS=1"
 _SIZES = re.compile(r"'?(\w+)'? sizes: (\d+)")
 
 
@@ -23,10 +25,15 @@ def told_of_keras(error: InputError) -> InputError:
         error: what the code raised is its context.
     """
     raised = error.__context__
-    if raised is None or not any(map(is_of_keras, traceback.extract_tb(raised.__traceback__))):
+    if raised is None:
         return error
+    stack = traceback.extract_tb(raised.__traceback__)
+    own = [number for number, frame in enumerate(stack) if is_of_keras(frame)]
+    if not own:
+        return error
+    called_back = any(is_users(frame.filename, None) for frame in stack[own[0] :])
     said = f"{type(raised).__name__}: {message_of(raised)}"
-    for pattern, tell in _TOLD.items():
+    for pattern, tell in (_TOLD if called_back else {**_TOLD, **_TOLD_OF_FIT}).items():
         if found := re.search(pattern, said, re.DOTALL):
             message, fix = tell(found)
             return InputError(
@@ -62,14 +69,29 @@ def _no_aggregation(found: re.Match[str]) -> tuple[str, str]:
     return (
         f"{found[1]} of Keras 3 does not train under CentralStorageStrategy: it assigns to a "
         "variable, and does not say how the values of replicas are brought together",
-        "tf.distribute.MirroredStrategy, or Keras 2: install tf_keras, and set "
-        "TF_USE_LEGACY_KERAS=1",
+        f"tf.distribute.MirroredStrategy, or {_KERAS_2}",
     )
 
 
 def _unequal(found: re.Match[str]) -> tuple[str, str]:
     sizes = [f"{name} has {plural(int(rows), 'row')}" for name, rows in _SIZES.findall(found[0])]
     return f"its data are of unequal lengths: {joined(sizes)}", ""
+
+
+def _over_workers(_: re.Match[str]) -> tuple[str, str]:
+    return (
+        "fit of Keras 3 does not train under MultiWorkerMirroredStrategy: it adds up the batches "
+        "of all replicas as it builds the model, which this strategy refuses",
+        f"a training loop of your own, or {_KERAS_2}",
+    )
+
+
+def _by_coordinator(_: re.Match[str]) -> tuple[str, str]:
+    return (
+        "fit of Keras 3 does not train under ParameterServerStrategy: it makes no "
+        "ClusterCoordinator, which hands the steps to the workers",
+        f"a ClusterCoordinator and a training loop of your own, or {_KERAS_2}",
+    )
 
 
 def _ended(_: re.Match[str]) -> tuple[str, str]:
@@ -83,4 +105,9 @@ _TOLD: Mapping[str, Callable[[re.Match[str]], tuple[str, str]]] = {
     r"calling (\w+)\.call\(\).*specify an aggregation method to update": _no_aggregation,
     r"Data cardinality is ambiguous.*sizes:.*": _unequal,
     r"^StopIteration: $|Received an empty generator": _ended,
+}
+# The same where Keras itself came to it, and no code of the user's that it calls.
+_TOLD_OF_FIT: Mapping[str, Callable[[re.Match[str]], tuple[str, str]]] = {
+    r"^ValueError: Attempt to convert a value \(PerReplica:": _over_workers,
+    r"^ValueError: To use this dataset, .*create_per_worker_dataset": _by_coordinator,
 }

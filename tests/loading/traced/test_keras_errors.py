@@ -11,7 +11,10 @@ import tensorflow as tf
 from traced import built_eagerly
 
 from placement_checks.core.errors import InputError
+from placement_checks.core.program import Program
+from placement_checks.loading.building import build
 from placement_checks.loading.simulated import ask_for_cpus
+from placement_checks.loading.traced.eager_code import MeansEager
 from placement_checks.loading.traced.keras_errors import told_of_keras
 
 ROWS, WIDTH = 32, 3
@@ -86,6 +89,22 @@ def test_bad_input_is_told_in_one_line(
     assert "\n" not in str(raised.value)
 
 
+def fits() -> None:
+    model().fit(*DATA, verbose=0)
+
+
+def fits_batches() -> None:
+    model().train_on_batch(*DATA)
+
+
+@pytest.mark.parametrize("program", [fits, fits_batches])
+def test_what_fits_a_model_is_eager_code_and_does_not_train_in_a_graph(
+    program: Callable[[], None],
+) -> None:
+    with pytest.raises(MeansEager):
+        build(Program.of(program), 2)
+
+
 def from_mapping() -> object:
     return {"model": model(), "x": DATA[0], "y": DATA[1], "batch": 8}
 
@@ -101,6 +120,27 @@ def test_a_model_with_its_data_is_trained(program: Callable[[], object]) -> None
 
     assert built.notes == ["watched until its first training step, the step of model.fit"]
     assert {len(array) for array in built.fed.values()} == {4}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Attempt to convert a value (PerReplica:{",
+        "To use this dataset, you need to pass it to create_per_worker_dataset",
+    ],
+)
+def test_errors_of_what_keras_calls_back_are_left_as_they_are(said: str) -> None:
+    def called_back(_: object) -> None:
+        raise ValueError(said)
+
+    error = InputError("train.py", "it raised it")
+    try:
+        tf.keras.layers.Lambda(called_back)(np.ones((1, 1), np.float32))
+    except ValueError as raised:
+        error.__context__ = raised
+
+    assert error.__context__ is not None
+    assert told_of_keras(error) is error
 
 
 def test_errors_of_other_code_are_left_as_they_are() -> None:
