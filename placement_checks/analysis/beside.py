@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from placement_checks.core.op_types import (
     COLLECTIVE_GATHER,
+    COLLECTIVE_REDUCE,
+    CUT,
     FOR_PEOPLE,
     SAVERS,
     SWITCHES,
@@ -20,8 +22,9 @@ def beside_computation(placement: Placement, ops: Mapping[str, Op]) -> frozenset
 
     They yield text, write or test for people, save or restore, or only such ops take their
     values. So does the switch of a value that is on the host itself, such as a predicate. Nor the
-    numbers of the rows of a sparse gradient that replicas tell each other: whole numbers have few
-    kernels on GPUs, and the rows themselves go from GPU to GPU.
+    whole numbers that a strategy lets replicas tell each other, which have few kernels on GPUs: of
+    the rows of a sparse gradient, which go from GPU to GPU themselves, and of the replicas that
+    have a batch.
 
     Args:
         placement: the program.
@@ -43,6 +46,7 @@ def beside_computation(placement: Placement, ops: Mapping[str, Op]) -> frozenset
             or _is_text(placement, op)
             or _switches_on_host(placement, op)
             or _numbers_rows(placement, op, takers[op.name])
+            or _is_of_a_count(placement, op)
         ):
             found.add(op.name)
     return frozenset(found)
@@ -60,12 +64,26 @@ def _is_text(placement: Placement, op: Op) -> bool:
 
 def _numbers_rows(placement: Placement, op: Op, takers: Sequence[str]) -> bool:
     """Whether all that it yields are whole numbers, which are only joined with other replicas'."""
-    outputs = placement.details.outputs(op.name)
     return (
-        bool(takers and outputs)
-        and all(output.dtype in ("int32", "int64") for output in outputs)
+        bool(takers)
+        and _is_whole_numbers(placement, op)
         and all(placement.ops[taker].type == COLLECTIVE_GATHER for taker in takers)
     )
+
+
+def _is_of_a_count(placement: Placement, op: Op) -> bool:
+    """Whether it cuts up whole numbers that a strategy has joined to add them up at once."""
+    source = placement.ops.get(producer_of(op.inputs[0])) if op.type == CUT and op.inputs else None
+    return (
+        source is not None
+        and source.type == COLLECTIVE_REDUCE
+        and _is_whole_numbers(placement, op)
+    )
+
+
+def _is_whole_numbers(placement: Placement, op: Op) -> bool:
+    outputs = placement.details.outputs(op.name)
+    return bool(outputs) and all(output.dtype in ("int32", "int64") for output in outputs)
 
 
 def _switches_on_host(placement: Placement, op: Op) -> bool:

@@ -11,8 +11,11 @@ import numpy as np
 from placement_checks.analysis.inputs import Use
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.placement import producer_of
+from placement_checks.core.op_types import CAST, PASSES_VALUE, RESHAPES
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding
+
+_PASSES = PASSES_VALUE | RESHAPES | {CAST}  # all rows, in the order in which they come
 
 
 def same_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
@@ -25,7 +28,7 @@ def same_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
     strategy = evidence.placement.strategy
     if strategy is None or not strategy.is_of_workers or not evidence.program:
         return
-    given = _given(evidence.program.fed, uses)
+    given = _given(evidence.placement, evidence.program.fed, uses)
     towers = sorted(given)
     for position, tower in enumerate(towers):
         for before in towers[:position]:
@@ -34,12 +37,17 @@ def same_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
                 break
 
 
-def _given(fed: Mapping[str, Any], uses: Sequence[Use]) -> Mapping[int, Mapping[str, Any]]:
-    """The rows that each tower was fed, by the names of tensors."""
+def _given(
+    placement: Placement, fed: Mapping[str, Any], uses: Sequence[Use]
+) -> Mapping[int, Mapping[str, Any]]:
+    """The rows that each tower was fed, by the names of tensors; parts of them are not known."""
     given: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     for use in uses:
-        if (array := fed.get(use.tensor)) is not None and np.ndim(array):
-            given[use.tower][use.tensor] = np.asarray(array)
+        tensor = use.tensor
+        while tensor not in fed and (op := placement.ops[producer_of(tensor)]).type in _PASSES:
+            tensor = op.inputs[0] if ":" in op.inputs[0] else f"{op.inputs[0]}:0"
+        if (array := fed.get(tensor)) is not None and np.ndim(array):
+            given[use.tower][tensor] = np.asarray(array)
     return given
 
 

@@ -122,3 +122,19 @@ def test_the_numbers_of_rows_that_replicas_tell_each_other(
     )
 
     assert beside(graph) == (["padded"] if is_beside else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "is_count"),
+    [
+        ("int64", "CollectiveReduceV2", True),
+        ("float32", "CollectiveReduceV2", False),
+        ("int64", "ConcatV2", False),
+    ],
+)
+def test_a_count_of_replicas_has_no_place_on_a_gpu(name: str, kind: str, is_count: bool) -> None:
+    graph = placement(op("sum", kind, "/gpu:0", "GPU:0"), fell(name, "SplitV", "sum:0"))
+    fallen = {name: graph.ops[name]}
+
+    known = replace(graph, details=Outputs())
+    assert sorted(beside_computation(known, fallen)) == ([name] if is_count else [])
