@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.updates import Update
 from placement_checks.core.op_types import is_gradient_update
-from placement_checks.core.placement import Placement
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.program import AppliedGradient, Gradient, InitialState
 
 
@@ -64,7 +65,9 @@ def gradient_tensors_of(
         elif len(applies) > 1:
             found.unread[variable] = f"{len(applies)} ops of one step apply gradients to it"
         elif given := recorded.get(variable):
-            if given.gradient:
+            if given.gradient and _is_of_one_tower(placement, given.gradient, updates):
+                found.unread[variable] = "each tower changes its own, before they are added up"
+            elif given.gradient:
                 found.gradients[variable] = given.gradient
             elif given.in_body:
                 found.unread[variable] = "it is applied inside a branch, loop or function"
@@ -78,6 +81,16 @@ def gradient_tensors_of(
                 else f"{update}; return {{'gradients': [(gradient, variable), …]}}"
             )
     return found
+
+
+def _is_of_one_tower(placement: Placement, gradient: Gradient, updates: Sequence[Update]) -> bool:
+    """Whether what an optimiser is given is of one tower alone, and its updates are of several."""
+    analysis = analyse(placement)
+    behind = analysis.towers_behind[analysis.flow.number[producer_of(gradient.values)]]
+    of_all = (gradient_flow(placement).towers(update) for update in updates)
+    return (behind & analysis.all_towers).bit_count() == 1 and any(
+        towers.bit_count() > 1 for towers in of_all
+    )
 
 
 def _input(op: tf.Operation) -> Gradient:

@@ -34,7 +34,9 @@ def with_causes(
 
 def _by_object(verdict: Verdict) -> _ByObject:
     """The findings by what they are about: their objects, and the ops that show the breach."""
-    by_op = {op: finding for finding in verdict.findings for op in finding.ops}
+    by_op = {
+        name: finding for finding in verdict.findings for name in (*finding.ops, *finding.others)
+    }
     return by_op | {finding.object: finding for finding in verdict.findings}
 
 

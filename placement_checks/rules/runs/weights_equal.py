@@ -54,7 +54,13 @@ class WeightsEqual(Rule):
     name = "weights-equal"
     kind = "executed"
     requires = frozenset({Need.TRAJECTORY})
-    explained_by = ("gradients-equal", "every-tower-counts", "variables-shared", "one-update")
+    explained_by = (
+        "gradients-equal",
+        "aggregated-before-clipped",
+        "every-tower-counts",
+        "variables-shared",
+        "one-update",
+    )
 
     steps: int = 3
     tolerance: float = 32.0
