@@ -33,6 +33,7 @@ class Fed(NamedTuple):
     Attributes:
         tensor: its name.
         array: what it is fed.
+        row: the shape of a row as the graph has it; None for a length that may be any.
         dtype: the name of its dtype.
         tower: the number of the only tower that it is for, or -1.
         takes_any_number: whether its first axis may have any length.
@@ -42,6 +43,7 @@ class Fed(NamedTuple):
 
     tensor: str
     array: npt.NDArray[Any]
+    row: tuple[int | None, ...]
     dtype: str
     tower: int
     takes_any_number: bool
@@ -97,12 +99,13 @@ def paired(
     """
     left, alone = _fed(towers, drawn), _fed(reference, drawn_alone)
     pairs: list[Pair] = []
-    for looks in (_name, _shape):
+    for looks in (_name, _shape, _lengthless):
         found = list(_alike(left, alone, looks, towers.gpus))
         left = _without(left, [fed for pair in found for fed in pair.towers])
         alone = _without(alone, [pair.reference for pair in found])
         pairs += found
-    return pairs, _others(towers, left, reference), _others(reference, alone, towers)
+    rest = _others(towers, left, reference, alone)
+    return pairs, rest, _others(reference, alone, towers, left)
 
 
 def _fed(program: RunnableProgram, drawn: Values) -> list[Fed]:
@@ -125,7 +128,8 @@ def _fed(program: RunnableProgram, drawn: Values) -> list[Fed]:
             tower = min(reading) if len(reading) == 1 else -1
         is_free = shape is None or (len(shape) > 0 and shape[0] is None)
         array = np.asarray(array)
-        found.append(Fed(tensor, array, dtype, tower, is_free, tensor in drawn, op in behind))
+        row = tuple(shape[1:]) if shape is not None else (None,) * max(array.ndim - 1, 0)
+        found.append(Fed(tensor, array, row, dtype, tower, is_free, tensor in drawn, op in behind))
     return sorted(found, key=lambda fed: (number[producer_of(fed.tensor)], fed.tensor))
 
 
@@ -133,12 +137,21 @@ def _full(tensor: str) -> str:
     return tensor if ":" in tensor else f"{tensor}:0"
 
 
+def _end(fed: Fed) -> str:
+    return _COPY.sub("", producer_of(fed.tensor).rpartition("/")[2])
+
+
 def _name(fed: Fed) -> Hashable:
-    return _COPY.sub("", producer_of(fed.tensor).rpartition("/")[2]), _shape(fed)
+    return _end(fed), _shape(fed)
 
 
 def _shape(fed: Fed) -> Hashable:
     return fed.dtype, fed.drawn, fed.array.ndim, fed.array.shape[1:]
+
+
+def _lengthless(fed: Fed) -> Hashable:
+    """As `_name`, of rows of any length, such as those padded to the longest of their batch."""
+    return _end(fed), fed.dtype, fed.drawn, fed.array.ndim, fed.row
 
 
 def _alike(
@@ -158,7 +171,9 @@ def _alike(
             groups = _by_place(candidates[look], len(references), gpus)
         else:
             groups = []
-        yield from map(Pair, groups, references)
+        for group, counterpart in zip(groups, references, strict=False):
+            if len({fed.array.shape[1:] for fed in group}) == 1:
+                yield Pair(group, counterpart)
 
 
 def _by_place(found: Sequence[Fed], number: int, gpus: int) -> list[Sequence[Fed]]:
@@ -179,8 +194,16 @@ def _without(some: Sequence[Fed], used: Sequence[Fed]) -> list[Fed]:
     return [fed for fed in some if fed.tensor not in tensors]
 
 
-def _others(program: RunnableProgram, left: Sequence[Fed], other: RunnableProgram) -> Values:
+def _others(
+    program: RunnableProgram, left: Sequence[Fed], other: RunnableProgram, theirs: Sequence[Fed]
+) -> Values:
     """What only one program is fed: numbers, and arrays of one value, such as first states.
+
+    Args:
+        program: the one.
+        left: what it is fed that nothing stands for.
+        other: the other.
+        theirs: what is left of it.
 
     Raises:
         CannotRun: something else is, which may hold rows.
@@ -193,6 +216,15 @@ def _others(program: RunnableProgram, left: Sequence[Fed], other: RunnableProgra
         names = joined(f"'{fed.tensor}'" for fed in unclear)
         raise CannotRun(
             f"it is not clear what stands in {other.name} for {names}, which {program.name} is "
-            "fed; give --batch"
+            f"fed{_unlike(unclear[0], theirs)}; give --batch"
         )
     return {fed.tensor: fed.array for fed in given}
+
+
+def _unlike(fed: Fed, theirs: Sequence[Fed]) -> str:
+    """In what a tensor of the same name differs from one, if there is such a tensor."""
+    for other in theirs:
+        if _end(other) == _end(fed) and _shape(other) != _shape(fed):
+            of_one, of_other = (f"{each.dtype} {[*each.array.shape]}" for each in (fed, other))
+            return f": '{fed.tensor}' is {of_one}, and '{other.tensor}' there {of_other}"
+    return ""

@@ -25,8 +25,13 @@ tf1 = tf.compat.v1
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def program(gpus: int, fed: Mapping[str, Any], *, fixed: bool = False) -> RunnableProgram:
-    """A program with a placeholder for each array; those of a scope ``tower_i`` are on GPU i."""
+def program(
+    gpus: int, fed: Mapping[str, Any], *, fixed: bool = False, free: bool = False
+) -> RunnableProgram:
+    """A program with a placeholder for each array; those of a scope ``tower_i`` are on GPU i.
+
+    They take the arrays' shapes, any number of rows, or, if they are free, rows of any length.
+    """
 
     def build() -> Any:
         w = tf1.get_variable("w", [])
@@ -34,7 +39,8 @@ def program(gpus: int, fed: Mapping[str, Any], *, fixed: bool = False) -> Runnab
         for name, array in fed.items():
             on = name.partition("/")[0]
             device = f"/gpu:{on[-1]}" if on.startswith("tower_") else "/cpu:0"
-            shape = array.shape if fixed else (None, *array.shape[1:])[: array.ndim]
+            row = [None] * (array.ndim - 1) if free else array.shape[1:]
+            shape = array.shape if fixed else (None, *row)[: array.ndim]
             with tf.device(device):
                 total += w * tf.cast(
                     tf.reduce_sum(tf1.placeholder(array.dtype, shape, name=name)), tf.float32
@@ -95,6 +101,36 @@ def test_or_else_by_what_a_row_is() -> None:
         "images:0": ["tower_0/a:0", "tower_1/a:0"],
         "labels:0": ["tower_0/b:0", "tower_1/b:0"],
     }
+
+
+def test_rows_may_be_padded_to_the_longest_of_their_batch() -> None:
+    """Each run shuffles, so that the batches of both programs are of other lengths."""
+    several = arrays(
+        {"inputs": (4, 9), "inputs_1": (4, 9), "targets": (4, 9), "targets_1": (4, 9)}
+    )
+    alone = arrays({"inputs": (8, 7), "targets": (8, 7)})
+
+    inputs = fed_inputs(program(2, several, free=True), program(1, alone, free=True), {}, {})
+
+    assert fed_to(inputs) == {
+        "inputs:0": ["inputs:0", "inputs_1:0"],
+        "targets:0": ["targets:0", "targets_1:0"],
+    }
+    assert [each.rows.shape for each in inputs.inputs] == [(8, 9), (8, 9)]
+    assert (inputs.rows, inputs.of_reference, inputs.split) == (8, 8, (4, 4))
+
+
+def test_towers_whose_rows_are_padded_apart_are_named() -> None:
+    several = arrays({"x": (4, 9), "x_1": (4, 8)})
+    alone = arrays({"x": (8, 7)})
+
+    with pytest.raises(CannotRun) as error:
+        fed_inputs(program(2, several, free=True), program(1, alone, free=True), {}, {})
+
+    assert str(error.value) == (
+        "it is not clear what stands in single for 'x:0' and 'x_1:0', which towers is fed: 'x:0' "
+        "is float32 [4, 9], and 'x:0' there float32 [8, 7]; give --batch"
+    )
 
 
 def test_what_is_fed_once_is_for_all_towers() -> None:
