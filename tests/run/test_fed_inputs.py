@@ -220,6 +220,15 @@ def test_rows_of_several_sizes_are_named() -> None:
     )
 
 
+def test_a_row_of_each_tower_may_differ_from_that_of_another() -> None:
+    of_towers = [np.full([1, 3], value, np.float32) for value in (1, 2)]
+    several = {f"tower_{i}/x": row for i, row in enumerate(of_towers)}
+
+    inputs = found(several, arrays({"x": (1, 3)}))
+
+    assert (inputs.rows, inputs.split) == (2, (1, 1))
+
+
 def test_numbers_alone_are_no_rows() -> None:
     for fed in ({"rate": np.float32(1)}, arrays({"x": (0, 3)})):
         with pytest.raises(CannotRun, match="nothing that towers is fed has rows"):
