@@ -149,9 +149,13 @@ def _shape(fed: Fed) -> Hashable:
     return fed.dtype, fed.drawn, fed.array.ndim, fed.array.shape[1:]
 
 
+def _kind(fed: Fed) -> Hashable:
+    return _end(fed), fed.dtype, fed.drawn, fed.array.ndim
+
+
 def _lengthless(fed: Fed) -> Hashable:
     """As `_name`, of rows of any length, such as those padded to the longest of their batch."""
-    return _end(fed), fed.dtype, fed.drawn, fed.array.ndim, fed.row
+    return _kind(fed), fed.row
 
 
 def _alike(
@@ -213,18 +217,23 @@ def _others(
     given = [fed for fed in left if not fed.drawn and producer_of(fed.tensor) in needed]
     unclear = [fed for fed in given if np.any(fed.array != fed.array.reshape(-1)[:1])]
     if unclear:
+        if why := _of_other_lengths(unclear[0], other, theirs):
+            raise CannotRun(why)
         names = joined(f"'{fed.tensor}'" for fed in unclear)
         raise CannotRun(
             f"it is not clear what stands in {other.name} for {names}, which {program.name} is "
-            f"fed{_unlike(unclear[0], theirs)}; give --batch"
+            "fed; give --batch"
         )
     return {fed.tensor: fed.array for fed in given}
 
 
-def _unlike(fed: Fed, theirs: Sequence[Fed]) -> str:
-    """In what a tensor of the same name differs from one, if there is such a tensor."""
-    for other in theirs:
-        if _end(other) == _end(fed) and _shape(other) != _shape(fed):
-            of_one, of_other = (f"{each.dtype} {[*each.array.shape]}" for each in (fed, other))
-            return f": '{fed.tensor}' is {of_one}, and '{other.tensor}' there {of_other}"
+def _of_other_lengths(fed: Fed, other: RunnableProgram, theirs: Sequence[Fed]) -> str:
+    """That what bears the name of a tensor in the other program has rows of another length."""
+    for their in theirs:
+        if _kind(their) == _kind(fed) and their.array.shape[1:] != fed.array.shape[1:]:
+            of_one, of_other = ([*each.array.shape[1:]] for each in (fed, their))
+            return (
+                f"'{fed.tensor}' is fed rows of the shape {of_one}, and '{their.tensor}' of "
+                f"{other.name} rows of {of_other}; pad rows to one length, or shuffle by a seed"
+            )
     return ""

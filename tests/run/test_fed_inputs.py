@@ -120,16 +120,18 @@ def test_rows_may_be_padded_to_the_longest_of_their_batch() -> None:
     assert (inputs.rows, inputs.of_reference, inputs.split) == (8, 8, (4, 4))
 
 
-def test_towers_whose_rows_are_padded_apart_are_named() -> None:
-    several = arrays({"x": (4, 9), "x_1": (4, 8)})
+@pytest.mark.parametrize(("second", "free"), [((4, 8), True), ((4, 9), False)])
+def test_rows_of_other_lengths_are_named(second: tuple[int, int], free: bool) -> None:
+    """Those of the towers are not alike, or the graph takes rows of one length alone."""
+    several = arrays({"x": (4, 9), "x_1": second})
     alone = arrays({"x": (8, 7)})
 
     with pytest.raises(CannotRun) as error:
-        fed_inputs(program(2, several, free=True), program(1, alone, free=True), {}, {})
+        fed_inputs(program(2, several, free=free), program(1, alone, free=free), {}, {})
 
     assert str(error.value) == (
-        "it is not clear what stands in single for 'x:0' and 'x_1:0', which towers is fed: 'x:0' "
-        "is float32 [4, 9], and 'x:0' there float32 [8, 7]; give --batch"
+        "'x:0' is fed rows of the shape [9], and 'x:0' of single rows of [7]; pad rows to one "
+        "length, or shuffle by a seed"
     )
 
 
