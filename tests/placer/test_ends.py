@@ -22,6 +22,8 @@ from placement_checks.placer.worker import messages
 from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.placer.worker.refused import GraphRefused
 
+pytestmark = pytest.mark.one_version  # how processes end, whatever they have loaded
+
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0  # seconds; the process looks every second, on a machine that may be busy
 

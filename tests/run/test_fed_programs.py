@@ -23,6 +23,9 @@ from placement_checks.run.pair import ProgramPair
 from placement_checks.run.timing import TimedPair
 
 tf1 = tf.compat.v1
+# Programs that are fed are compared on both by the tests of functions, Keras and workers.
+pytestmark = pytest.mark.one_version
+
 Model = Callable[..., Any]
 
 
@@ -148,7 +151,6 @@ SUM = several(average=tf.add_n)
 LAST = several(average=lambda of_towers: of_towers[-1])
 
 
-@pytest.mark.one_version
 @pytest.mark.parametrize("rows", [(16, 16), (16, 8), (16, 32), (16, 2)])
 @pytest.mark.parametrize(
     ("build", "text"),
@@ -163,7 +165,6 @@ def test_mistakes_are_found_whatever_the_reference_was_fed(
     assert text in messages(build, rows=rows)
 
 
-@pytest.mark.one_version
 @pytest.mark.parametrize("loss", [hidden, with_dropout, normalised])
 @pytest.mark.parametrize("rows", [(16, 16), (16, 8), (16, 32)])
 @pytest.mark.parametrize("shared", [False, True])

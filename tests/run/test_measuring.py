@@ -27,6 +27,9 @@ from placement_checks.run.measuring import measure
 tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
 
+# Programs are measured on both by the tests of functions, Keras, strategies and workers.
+pytestmark = pytest.mark.one_version
+
 
 def run(
     towers: Callable[..., Any],

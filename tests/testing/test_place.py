@@ -118,6 +118,7 @@ def test_a_defective_program_fails_and_names_variable_and_line(project: pytest.P
     )
 
 
+@pytest.mark.one_version  # what is placed on either is told alike
 def test_what_a_worker_of_xdist_places_is_told_by_the_process_that_started_it(
     project: pytest.Pytester,
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.one_version  # what is read is printed by hand
+
 TEST = """
 import ctypes
 

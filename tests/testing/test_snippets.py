@@ -13,6 +13,9 @@ from forked import run_pytest_forked
 
 from placement_checks.run.threads import POOL
 
+# What they call is run on both by the tests of each.
+pytestmark = pytest.mark.one_version
+
 # The program that snippets speak of: towers, the same for one GPU, and a loop that trains.
 TRAIN = """
 import sys

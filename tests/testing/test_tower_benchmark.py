@@ -12,6 +12,8 @@ from placement_checks.core import timing as loops
 from placement_checks.run import timing
 from placement_checks.run.threads import POOL
 
+pytestmark = pytest.mark.one_version  # tests/run/test_timing.py times on both
+
 TESTS = """
 import pytest
 from tail_dropped import batch, build_single, build_towers
