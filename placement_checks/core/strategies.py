@@ -33,6 +33,8 @@ class Strategy:
         copies: the variables that each replica has for itself, the first one's too, by name.
         outside: variables that were made outside of its scope, by name.
         in_sync: how many replicas there are in all processes; 0 for as many as ``replicas``.
+        made_in_step: variables that the first call of the step makes, by name, of values that
+            TensorFlow cannot compute before it.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Strategy:
     copies: Mapping[str, Copy] = field(default_factory=dict, repr=False)
     outside: Sequence[str] = field(default=(), repr=False)
     in_sync: int = 0
+    made_in_step: Sequence[str] = field(default=(), repr=False)
 
     def device_of(self, variable: str) -> Device | None:
         """Where the copy of a replica belongs; None for what replicas share."""

@@ -439,6 +439,9 @@ def assert_replicas_in_sync(
     Copies do not stay equal either where a sum waits for replicas that do not join it, as that
     of one worker which builds another model, or does for itself what all must do together.
 
+    Nor does a program run at all whose first step makes variables beside such sums, as an
+    optimizer of Keras 3 makes its slots in a loop of your own (keras-team/keras#19246).
+
     BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
     made with synchronized=True.
 

@@ -29,12 +29,14 @@ def strategy_of(made: Sequence[Any], variables: Mapping[str, NotedVariable]) -> 
     devices = strategy.extended.worker_devices
     replicas = [Device.parse(as_requested(device)) for device in devices]
     outside = [name for name, noted in variables.items() if made_by(noted) is None]
+    made_in_step = [name for name, noted in variables.items() if noted.is_made_in_step]
     return Strategy(
         name_of_strategy(strategy),
         replicas,
         dict(_copies(variables, len(replicas))),
         outside,
         strategy.num_replicas_in_sync,  # a worker's has more than those of its own devices
+        made_in_step,
     )
 
 

@@ -60,6 +60,11 @@ class NotedVariable:
         return self.path or str(named.name).partition(":")[0]
 
     @property
+    def is_made_in_step(self) -> bool:
+        """Whether a function makes it in its first call, and has not yet."""
+        return self.first_value is not None and not self.variable.is_initialized()
+
+    @property
     def is_brought_together(self) -> bool:
         """Whether replicas change it apart, and it is brought together when it is read."""
         whole = self.variable if self.of is None else self.of

@@ -7,7 +7,7 @@ from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.replicas import Groups, replicas
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.keras_parts import FIT, NORMALISING
+from placement_checks.core.keras_parts import NORMALISING
 from placement_checks.core.missing import OneTower
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -16,6 +16,7 @@ from placement_checks.rules.advice import ADD_UP
 from placement_checks.rules.base import Rule, is_among, steps
 from placement_checks.rules.known_keras import KERAS, known, some
 from placement_checks.rules.needs import Need
+from placement_checks.rules.sums_without_key import sums_without_key
 from placement_checks.rules.unmet_sums import unmet_sums
 from placement_checks.util.text import joined, plural
 
@@ -39,6 +40,9 @@ class ReplicasInSync(Rule):
 
     Copies do not stay equal either where a sum waits for replicas that do not join it, as that
     of one worker which builds another model, or does for itself what all must do together.
+
+    Nor does a program run at all whose first step makes variables beside such sums, as an
+    optimizer of Keras 3 makes its slots in a loop of your own (keras-team/keras#19246).
 
     BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
     made with synchronized=True.
@@ -76,7 +80,7 @@ class ReplicasInSync(Rule):
         }
         of_keras = [variable for variable in drifting if _is_of_keras(placement, variable)]
         findings = [
-            *_sums_without_key(placement, strategy, self.allow),
+            *sums_without_key(placement, strategy, self.allow),
             *_moving_averages(placement, strategy, of_keras),
             *(
                 _finding(placement, strategy, variable, groups)
@@ -110,30 +114,6 @@ def _moving_averages(
         "replicas. If each is meant to have its own: --set replicas-in-sync.allow=*/moving_*",
         expected="the same update of all copies",
         found="an update of each copy by what its own replica has computed",
-    )
-
-
-def _sums_without_key(
-    placement: Placement, strategy: Strategy, allow: Sequence[str]
-) -> Iterator[Finding]:
-    """That sums over replicas are in a branch of a loop, where TensorFlow gives them no key."""
-    sums = [name for name in replicas(placement).sums_without_key if not is_among(name, allow)]
-    if not sums:
-        return
-    in_fit = FIT in placement.details.parts_of_keras(sums[0])
-    takes = f"fit of {KERAS} takes" if in_fit else "the program takes"
-    other = ", or steps_per_execution=1" if in_fit else ""
-    yield known(
-        placement,
-        sums,
-        f"{takes} several steps in a call, and TensorFlow gives the sums over replicas in them no "
-        f"key: {some(sums)}",
-        "it ends as it begins: InvalidArgumentError, You must feed a value for placeholder tensor",
-        f"tf.distribute.{strategy.name}(cross_device_ops=tf.distribute.HierarchicalCopyAllReduce"
-        f"()){other}",
-        expected="sums that run",
-        found="sums whose key is a placeholder that nothing feeds",
-        library=KERAS if in_fit else "TensorFlow",
     )
 
 

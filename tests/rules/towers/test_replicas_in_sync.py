@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -138,6 +140,39 @@ def test_what_batch_normalisation_of_keras_trains_is_no_average_of_its() -> None
 
     assert finding.known == ""
     assert "all_reduce('SUM', gradients)" in finding.fix
+
+
+def making_in_step(by: str, allow: Sequence[str] = ()) -> Verdict:
+    """Of a step whose first call makes m, beside a sum."""
+    sums = [on(i, f"sum_{i}", by, gradient(i), "size", "group", "key") for i in (0, 1)]
+    graph = replicas(
+        *(host(name, "Const") for name in ("size", "group", "key")),
+        *sums,
+        *assigned("m", "sum_0", "sum_1"),
+        stepping("m"),
+        more=("m",),
+        strategy=replace(strategy("m"), made_in_step=("v0/m", "v1/m")),
+    )
+    return ReplicasInSync(tuple(allow)).judge(graph)
+
+
+def test_sums_beside_which_the_first_step_makes_variables_do_not_run(
+    snapshot: SnapshotAssertion,
+) -> None:
+    verdict = making_in_step("CollectiveReduceV2")
+
+    assert messages(verdict) == snapshot
+    (finding,) = verdict.findings
+    assert (finding.object, finding.others) == ("v0/m", ())
+    assert finding.known == "TensorFlow"
+
+
+def test_sums_that_need_no_key_may_stand_beside_new_variables() -> None:
+    assert making_in_step("NcclAllReduce").state == "kept"
+
+
+def test_variables_that_the_first_step_makes_can_be_allowed() -> None:
+    assert making_in_step("CollectiveReduceV2", allow=["*/m"]).state == "kept"
 
 
 @pytest.mark.parametrize("part", ["fit", ""])
