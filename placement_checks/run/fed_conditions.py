@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from placement_checks.analysis.mixed_losses import meetings
 from placement_checks.analysis.row_means import scales_of
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.errors import CannotRun, InputError
@@ -42,14 +43,16 @@ class FedRuns:
         """How the two are compared.
 
         On all rows, where the loss of the reference is the mean, or the sum, of those on the rows
-        of each tower. Else, as in batch normalisation, on the rows of each tower; so also where
-        the reference does not take them all.
+        of each tower, or where towers meet in the model, as by moments of all rows. Else, as in
+        batch normalisation, on the rows of each tower; so also where the reference does not take
+        them all.
 
         Raises:
             CannotRun: they cannot be compared.
         """
         feeding = self._feeding
-        if not conditions.statistics_per_tower and feeding.takes_all and self._adds_up():
+        is_whole = feeding.takes_all and not conditions.statistics_per_tower
+        if is_whole and (meetings(self._sessions.towers.program.placement) or self._adds_up()):
             return conditions
         sizes = {len(part) for part in feeding.parts}
         name = self._sessions.reference.program.name
