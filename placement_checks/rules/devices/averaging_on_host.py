@@ -121,7 +121,10 @@ def _is_for_unshared(placement: Placement, op: int) -> bool:
 def _why_none(placement: Placement) -> str:
     """Why there is no op to judge."""
     if layout(placement).mirrored:
-        return f"{layout(placement)}, wherever that is made"
+        return (
+            "each GPU applies the sum of the gradients to its own copy of the variables, and no "
+            "one device brings them together"
+        )
     collective = next(iter(analyse(placement).flow.having(AMONG_DEVICES.__contains__)), None)
     if collective is not None:
         name = placement.by_number[collective].name
