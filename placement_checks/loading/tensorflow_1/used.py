@@ -28,9 +28,10 @@ class Used:
 class NotInstalled(ImportError):
     """A package that stands in for a part of TensorFlow 1 is not installed."""
 
-    def __init__(self, needed_for: str, package: str) -> None:
+    def __init__(
+        self, needed_for: str, package: str, brought_by: str = "placement_checks[v1]"
+    ) -> None:
         super().__init__(
-            f"{needed_for} needs {package}, which is not installed; "
-            "pip install 'placement_checks[v1]'",
+            f"{needed_for} needs {package}, which is not installed; pip install '{brought_by}'",
             name=package,
         )
