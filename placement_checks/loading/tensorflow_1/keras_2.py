@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 from collections.abc import Callable, Iterator
-from functools import cache
-from importlib import metadata
 from types import ModuleType
 from typing import Any
 
 from placement_checks.loading.tensorflow_1.on_demand import alias
 from placement_checks.loading.tensorflow_1.used import NotInstalled
 from placement_checks.loading.tf_internals import patching, tensorflow_1_modules
+from placement_checks.loading.tf_internals.keras_objects import comes_with_keras_2
 from placement_checks.util.modules import module_or_none
 
 _PACKAGE = "tf_keras"
@@ -30,15 +29,6 @@ def environment() -> dict[str, str]:
     if comes_with_keras_2() or importlib.util.find_spec(_PACKAGE) is None:
         return {}
     return {"TF_USE_LEGACY_KERAS": "1"}
-
-
-@cache
-def comes_with_keras_2() -> bool:
-    """Whether the package ``keras`` that is installed is the one of TensorFlow 2.15 or before."""
-    try:
-        return metadata.version("keras").startswith("2.")
-    except metadata.PackageNotFoundError:
-        return False
 
 
 @contextlib.contextmanager
@@ -81,5 +71,9 @@ def cells() -> ModuleType:
 def _keras_for(name: str) -> ModuleType:
     package = "keras" if comes_with_keras_2() else _PACKAGE
     if module_or_none(package) is None:
-        raise NotInstalled(name, package)
+        import tensorflow as tf  # loaded by now, and `environment` must do without
+
+        # A tf_keras of another release would bring another TensorFlow along.
+        release = ".".join(tf.__version__.split(".")[:2])
+        raise NotInstalled(name, package, f"{package}=={release}.*")
     return tensorflow_1_modules.legacy_keras(package)

@@ -7,6 +7,8 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from functools import cache
+from importlib import metadata
 from typing import Any, cast
 
 from placement_checks.core.keras_parts import (
@@ -34,6 +36,15 @@ _PARTS = (
     (("normalization/batch_normalization.py",), "", NORMALISING),
     (("optimizers/base_optimizer.py", "optimizers/optimizer.py"), "_clip_gradients", CLIPPING),
 )
+
+
+@cache
+def comes_with_keras_2() -> bool:
+    """Whether the package ``keras`` that is installed is the one of TensorFlow 2.15 or before."""
+    try:
+        return metadata.version("keras").startswith("2.")
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def is_of_keras(frame: Any) -> bool:
@@ -78,7 +89,10 @@ def variable_of(variable: Any) -> Any:
 def around_training_in_graphs(around: Around) -> Iterator[None]:
     """Patch what trains a model of Keras 2 in the graph in which it was made, step by step."""
     asked = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
-    packages = ["keras", "tf_keras"] if asked or "tf_keras" in sys.modules else ["keras"]
+    # Loading another for nothing would take its time, and Keras 3 does not load in version 1.
+    packages = ["keras"] if comes_with_keras_2() else []
+    if asked or "tf_keras" in sys.modules:
+        packages.append("tf_keras")
     with contextlib.ExitStack() as stack:
         for package in packages:
             module = module_or_none(f"{package}.src.engine.training_v1")

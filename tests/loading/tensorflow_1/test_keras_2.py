@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from placement_checks.core.errors import InputError
 from placement_checks.loading.tensorflow_1 import environment, keras_2
+from placement_checks.loading.tf_internals.keras_objects import comes_with_keras_2
 
 Run = Callable[[str], dict[str, Any]]
 KERAS_2 = tf.__version__.startswith("2.15.")  # whatever TF_USE_LEGACY_KERAS says
@@ -19,7 +21,7 @@ with_keras_3 = pytest.mark.skipif(KERAS_2, reason="TensorFlow has all in its own
 
 
 def test_which_keras_there_is() -> None:
-    assert keras_2.comes_with_keras_2() is KERAS_2
+    assert comes_with_keras_2() is KERAS_2
 
 
 def test_it_has_layers_and_cells() -> None:
@@ -57,8 +59,10 @@ def test_without_tf_keras(
     with pytest.raises(ImportError) as error:
         run(program)
 
+    release = re.fullmatch(r"(\d+\.\d+)\..*", tf.__version__)
+    assert release
     assert str(error.value) == (
-        f"{needed} needs tf_keras, which is not installed; pip install 'placement_checks[v1]'"
+        f"{needed} needs tf_keras, which is not installed; pip install 'tf_keras=={release[1]}.*'"
     )
 
 
