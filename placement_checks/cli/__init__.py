@@ -143,7 +143,7 @@ def _format(arguments: Sequence[str]) -> str | None:
 
 def print_error(error: PlacementError, *, details: bool = False) -> None:
     """Print an error on stderr, with ``details`` also the user's own frames."""
-    lines = error.details.splitlines() if details else []
+    lines = error.details.splitlines() if details or DEBUG in os.environ else []
     if DEBUG in os.environ and error.__cause__:
         lines = "".join(traceback.format_exception(error.__cause__)).splitlines()
     for line in [*lines, f"placement-checks: {error}"]:

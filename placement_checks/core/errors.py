@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import traceback
+
 from placement_checks.util.printable import printable
 
 DEBUG = "PLACEMENT_CHECKS_DEBUG"  # set in the environment: show tracebacks of our own faults
@@ -87,7 +90,9 @@ def as_error(object: str, fault: BaseException) -> PlacementError:
         return fault
     name, lines = type(fault).__name__, message_of(fault).splitlines()
     fix = f"set {DEBUG}=1 for the traceback, and report it"
-    error = PlacementError(object, f"{name}: {lines[0]}" if lines else name, fix)
+    # As text, since an error that comes from another process comes without its cause.
+    details = "".join(traceback.format_exception(fault)) if DEBUG in os.environ else ""
+    error = PlacementError(object, f"{name}: {lines[0]}" if lines else name, fix, details=details)
     error.__cause__ = fault
     return error
 

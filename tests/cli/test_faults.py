@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 from commands import Ran, Run
 
 from placement_checks.analysis.tower_analysis import TowerAnalysis
-from placement_checks.core.errors import PlacerError
+from placement_checks.core.errors import PlacerError, as_error
 from placement_checks.rules.towers.losses_apart import LossesApart
 
 PROGRAM = """
@@ -288,6 +290,24 @@ def test_the_traceback_is_shown_to_who_asks(run: Run, monkeypatch: pytest.Monkey
         lines = told(ran)
         assert lines[0] == "Traceback (most recent call last):"
         assert lines[-2] == f"RuntimeError: {error}"
+
+
+def test_so_is_that_of_another_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACEMENT_CHECKS_DEBUG", "1")
+    try:
+        failing(RuntimeError("a fault"))()
+    except RuntimeError as fault:
+        error = pickle.loads(pickle.dumps(as_error("train.py", fault)))
+    reading = Mock(side_effect=error)
+    monkeypatch.setattr("placement_checks.verification.targets.read_logs", reading)
+
+    lines = told(run("place", "outputlog"))
+
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-2:] == [
+        "RuntimeError: a fault",
+        f"placement-checks: train.py: RuntimeError: a fault; {FIX}",
+    ]
 
 
 @pytest.mark.parametrize(
