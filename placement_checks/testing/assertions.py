@@ -440,7 +440,7 @@ def assert_replicas_in_sync(
     of one worker which builds another model, or does for itself what all must do together.
 
     Nor does a program run at all whose first step makes variables beside such sums, as an
-    optimizer of Keras 3 makes its slots in a loop of your own (keras-team/keras#19246).
+    optimizer of Keras 3 makes its slots in a loop of your own (keras-team/keras#23085).
 
     BatchNormalization of Keras 3 lets its moving averages drift under a strategy, unless it is
     made with synchronized=True.

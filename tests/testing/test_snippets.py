@@ -106,6 +106,7 @@ def test_snippets_run(
 ) -> None:
     monkeypatch.setenv(POOL, "1")  # what is timed comes after sessions of other snippets
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'fixtures'}:{pytester.path}")
+    monkeypatch.setenv("CI", "true")  # pytest then cuts no line short
     pytester.makepyfile(train=train, **OLD_AND_NEW)
     log = (ROOT / "fixtures" / "logs" / "1.15.5" / "session.log").read_bytes()
     (pytester.path / "outputlog").write_bytes(log)
