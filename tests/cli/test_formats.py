@@ -61,7 +61,7 @@ def test_an_error_that_ends_the_command_obeys_formats_for_programs(
 
     assert ran.status == 2
     (line,) = ran.err.splitlines()
-    assert line.startswith("placement-checks: --set nonsense: ")
+    assert line.startswith("placement-checks: --set nonsense is not of the form ")
     said = line.removeprefix("placement-checks: ")
     if format == "json":
         assert json.loads(ran.out)["error"]["kind"] == "usage"
