@@ -18,6 +18,7 @@ from placement_checks.testing import (
     marks,
     report_file,
     running_test,
+    shown_frames,
     summary,
 )
 
@@ -152,9 +153,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put what a test has judged into its report."""
+    """Put what a test has judged into its report, and no frames of ours where it is at fault."""
+    if call.excinfo is not None:
+        shown_frames.leave_out_ours(call.excinfo.value)
     report = yield
     report_file.attach(item, report)
     return report
