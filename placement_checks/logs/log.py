@@ -10,6 +10,7 @@ from operator import itemgetter
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import VARIABLES
@@ -93,7 +94,7 @@ class Log:
             raise InputError(self.name, "has no placements", self.reason)
 
     def placement(
-        self, machine: Machine | None = None, graph: Placement | None = None
+        self, machine: Machine | None = None, graph: Evidence | Placement | None = None
     ) -> Placement:
         """The log as a placement, to be judged and compared like any other.
 
@@ -103,19 +104,20 @@ class Log:
         Args:
             machine: the devices of the machine it comes from; by default those the log lists and
                 uses. A log without any GPU comes from a machine that has none, whatever is said.
-            graph: the program that printed it, as requested: what it has of requests, inputs and
-                source lines is joined with the log by the names of the ops.
+            graph: the program that printed it, as `place` gives it: what it has of requests,
+                inputs and source lines is joined with the log by the names of the ops.
 
         Raises:
             InputError: the log has no records, or not one of the ops of ``graph``.
         """
         self.require_records()
-        requested = graph or Placement(self.name, {}, requested=Missing(_NO_REQUESTS))
-        ops = self._ops(graph)
-        if graph and not any(op.assigned for op in ops.values()):
+        printed = None if graph is None else Evidence.of(graph).placement
+        requested = printed or Placement(self.name, {}, requested=Missing(_NO_REQUESTS))
+        ops = self._ops(printed)
+        if printed and not any(op.assigned for op in ops.values()):
             raise InputError(
                 self.name,
-                f"has none of the {len(ops)} ops of {graph.program}",
+                f"has none of the {len(ops)} ops of {printed.program}",
                 "is it the log of this program?",
             )
         own = Machine.having({op.assigned for op in ops.values() if op.assigned} | self.devices)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from graphs import op, placement
 
-from placement_checks import Device, Machine, verify
-from placement_checks.core.errors import InputError
+from placement_checks import Device, Evidence, Machine, verify
+from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.missing import Missing
 from placement_checks.logs import Log, Record, read_logs
 from placement_checks.logs.tally import Tally
@@ -232,6 +232,12 @@ def test_a_graph_adds_what_the_log_does_not_say() -> None:
     assert verdicts["variables-on-host"].findings[0].where == "train.py:9"
     assert [finding.object for finding in verdicts["no-fallback"].findings] == ["a"]
     assert verdicts["placeable"].state == "not-checked"
+    assert log.placement(graph=Evidence(GRAPH)) == joined
+
+
+def test_a_graph_is_what_place_gives() -> None:
+    with pytest.raises(UsageError, match=r"is not a placement; give what place\(build_towers\)"):
+        read(f"w: (Add): {CPU}\n").placement(graph=read)  # type: ignore[arg-type]
 
 
 def test_a_graph_of_another_program_is_refused() -> None:
