@@ -20,7 +20,16 @@ from placement_checks.numerics.blocks import least_squares_ratio
 # are averaged without weights are wrong by 0.2 to 0.7 %.
 COARSEST = 0.01
 
+# Two rows have one other order, and what it changes may by chance be next to nothing: sums over
+# 131,072 pixels of two pictures came out by up to 95 eps apart, and their order showed 4 to 114.
+_TIMES_ON_TWO_ROWS = 16.0
+
 State = Literal["equal", "differs", "noise", "too-coarse"]
+
+
+def tolerance_on(rows: int, tolerance: float) -> float:
+    """The largest error that means nothing, in eps, on so many rows."""
+    return tolerance * (_TIMES_ON_TWO_ROWS if rows <= 2 else 1.0)
 
 
 class Difference(NamedTuple):
@@ -134,7 +143,7 @@ def gradients(
             trial.found[name],
             dtype=precisions[name],
             noise=trial.noise[name],
-            tolerance=tolerance,
+            tolerance=tolerance_on(trial.rows, tolerance),
             times_noise=times_noise,
             zero=tolerance * EPS.get(precisions[name], 0.0) * largest_gradient,
         )

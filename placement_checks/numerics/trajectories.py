@@ -21,6 +21,7 @@ from placement_checks.numerics.comparing import (
     difference,
     differing,
     gradients,
+    tolerance_on,
 )
 
 # Optimisers whose step is as large as the gradient. The others divide the gradient by its size:
@@ -76,6 +77,8 @@ def compared(
         scale: what the gradients are multiplied by; it is found in the slots, once or squared.
     """
     equal, divergences = [], []
+    for trial in measured.trials[:1]:
+        tolerance = tolerance_on(trial.rows, tolerance)
     noisy, racing = _noisy(measured), variables_with_races(measured, trajectory)
     for name in trajectory.steps[0]:
         trained = trained_variable_of(name, trajectory.trained)

@@ -16,8 +16,6 @@ from placement_checks.run.feeds import Batch, Feeds
 from placement_checks.run.reference_runs import ReferenceRuns
 from placement_checks.run.session import ProgramSession, Values
 
-_ORDERS = 3  # other orders of the rows, in which the noise is measured
-
 
 class PairedSessions:
     """Both sessions.
@@ -41,6 +39,7 @@ class PairedSessions:
         *,
         scale: float,
         seed: int,
+        orders: int,
     ) -> None:
         """Nothing is run yet.
 
@@ -50,6 +49,7 @@ class PairedSessions:
             feeding: of both.
             scale: what the gradients of the program are multiplied by on purpose.
             seed: of the rows.
+            orders: in how many other orders of the rows the noise is measured.
         """
         self.towers = towers
         self.reference = reference
@@ -59,6 +59,7 @@ class PairedSessions:
         self.batches: list[Batch] = []
         self.on_parts = False
         self._scale = scale
+        self._orders = orders
         self._rng = np.random.default_rng(seed)
 
     def both(self, batch: Batch) -> Iterator[tuple[ProgramSession, Batch]]:
@@ -97,9 +98,17 @@ class PairedSessions:
         """Other orders of the rows, in which the noise is measured; they stay with a tower."""
         parts = self.reference_runs.split(rows) if self.on_parts else [range(rows)]
         return [
-            [row for part in parts for row in self._rng.permutation(part).tolist()]
-            for _ in range(_ORDERS)
+            [row for part in parts for row in self._in_another_order(part)]
+            for _ in range(self._orders)
         ]
+
+    def _in_another_order(self, rows: Sequence[int]) -> list[int]:
+        """One that is not theirs, which would show no noise; two rows have but one."""
+        given = list(rows)
+        while True:
+            order: list[int] = self._rng.permutation(given).tolist()
+            if order != given or len(given) < 2:
+                return order
 
     def expected(self, batch: Batch, rows: int, order: Sequence[int] | None = None) -> Values:
         """The gradients that the program should have on one batch."""

@@ -822,10 +822,10 @@ def assert_gradients_equal(
     same rows. What the optimiser is given is compared, not what it makes of it: Adam hides a sum
     taken for a mean. The error of a variable is its largest difference over its largest expected
     value, in eps of the dtype that it is computed in (float32: 1.2e-7). Up to `tolerance` of them
-    it is equal, and so it is up to `noise` times what the reference's own gradient moves by when
-    its rows are put in three other orders. A gradient that is zero in truth is what rounding makes
-    of the largest, and is said to be too noisy to compare; where the dtype hides a hundredth,
-    nothing is checked.
+    it is equal, on two rows up to 16 times as many, and so it is up to `noise` times what the
+    reference's own gradient moves by when its rows are put in three other orders; in twelve, where
+    a difference is small. A gradient that is zero in truth is what rounding makes of the largest,
+    and is said to be too noisy to compare; where the dtype hides a hundredth, nothing is checked.
 
     A finding says what explains the difference: the gradients are added up, a tower or the last
     rows are left out, unequal towers are averaged as if equal, labels of other rows, ...

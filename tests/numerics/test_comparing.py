@@ -312,6 +312,18 @@ def test_gradients_are_compared_as_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "off", "state"),
+    [(3, 31, "equal"), (3, 33, "differs"), (2, 511, "equal"), (2, 513, "differs")],
+)
+def test_two_rows_tell_too_little_of_the_noise(rows: int, off: float, state: str) -> None:
+    expected, found = {"b": np.ones(2)}, {"b": np.array([1.0, 1 + off * ONE])}
+
+    (gradient,) = gradients(Trial(rows, (), expected, found, {"b": 0.0}), {"b": "float32"})
+
+    assert gradient.state == state
+
+
+@pytest.mark.parametrize(
     ("off", "more", "dtype", "state"),
     [
         (31, {}, "float32", "noise"),

@@ -48,6 +48,19 @@ def after(
     )
 
 
+@pytest.mark.parametrize(("rows", "off", "states"), [(3, 100, {}), (2, 100, {"w": "equal"})])
+def test_two_rows_tell_too_little_of_the_noise(
+    rows: int, off: float, states: dict[str, str]
+) -> None:
+    steps = trained([[2.0, 3.0]], [[2.0, 3.0 * (1 + off * ONE)]])
+    batch = Trial(rows, (), {}, {}, {})
+    numbers = measurement(batch, dtypes={"w": "float32"}, trajectory=steps)
+
+    equal, _ = compared(numbers, steps)
+
+    assert {same.variable: same.state for same in equal} == states
+
+
 def trained(expected: Sequence[Any], found: Sequence[Any], start: Any = (1.0, 2.0)) -> Trajectory:
     """One variable w."""
     return trajectory(

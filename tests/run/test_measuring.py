@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pairs
@@ -23,6 +24,7 @@ from placement_checks.numerics.trajectories import compared
 from placement_checks.run import stepping
 from placement_checks.run.conditions import Conditions
 from placement_checks.run.measuring import measure
+from placement_checks.run.paired_sessions import PairedSessions
 
 tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
@@ -232,6 +234,48 @@ def test_variables_that_are_all_alike_start_with_values_that_differ() -> None:
     start = trajectory_of(run(wide, partial(wide, 1))).steps[0]["b"].start
     assert len(set(start)) == 3
     assert np.all(start > 0)
+
+
+@pytest.mark.parametrize(
+    ("factor", "asked"), [(1.0, {3}), (1 + 1e-5, {3, 12}), (1 + 1e-3, {3})], ids=str
+)
+def test_more_orders_of_the_rows_are_asked_before_a_small_difference_is_told(
+    monkeypatch: pytest.MonkeyPatch, factor: float, asked: set[int]
+) -> None:
+    orders = PairedSessions.orders
+    seen = set()
+
+    def counted(sessions: PairedSessions, rows: int) -> list[list[int]]:
+        found = orders(sessions, rows)
+        seen.add(len(found))
+        return found
+
+    monkeypatch.setattr(PairedSessions, "orders", counted)
+
+    def scaled(x: Any, y: Any) -> Any:
+        return factor * pairs.squared_error(x, y)
+
+    measured = run(partial(pairs.towers, loss=scaled))
+
+    assert seen == asked
+    assert (not sound(measured)) is (factor != 1)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_other_orders_of_the_rows_are_not_theirs(rows: int) -> None:
+    sessions = PairedSessions(Mock(), Mock(), Mock(), scale=1.0, seed=0, orders=50)
+
+    orders = sessions.orders(rows)
+
+    assert len(orders) == 50
+    assert all(sorted(order) == list(range(rows)) for order in orders)
+    assert list(range(rows)) not in orders
+
+
+def test_one_row_has_no_other_order() -> None:
+    sessions = PairedSessions(Mock(), Mock(), Mock(), scale=1.0, seed=0, orders=2)
+
+    assert sessions.orders(1) == [[0], [0]]
 
 
 def test_two_runs_give_the_same_numbers() -> None:
