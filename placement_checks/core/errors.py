@@ -12,9 +12,9 @@ DEBUG = "PLACEMENT_CHECKS_DEBUG"  # set in the environment: show tracebacks of o
 # With one of these a message begins whose subject is the object.
 _VERBS = frozenset(
     (
-        *("answered", "are", "builds", "calls", "came", "cannot", "could", "describes", "did"),
-        *("does", "ended", "gave", "gives", "has", "holds", "is", "names", "needs", "opened"),
-        *("prints", "say", "says", "took", "trains", "was", "writes"),
+        *("answered", "are", "builds", "built", "calls", "came", "cannot", "could", "describes"),
+        *("did", "does", "ended", "gave", "gives", "has", "holds", "is", "names", "needs"),
+        *("opened", "prints", "say", "says", "took", "trains", "was", "writes"),
     )
 )
 

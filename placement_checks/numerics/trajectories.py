@@ -77,8 +77,8 @@ def compared(
         scale: what the gradients are multiplied by; it is found in the slots, once or squared.
     """
     equal, divergences = [], []
-    for trial in measured.trials[:1]:
-        tolerance = tolerance_on(trial.rows, tolerance)
+    if measured.trials:
+        tolerance = tolerance_on(measured.trials[0].rows, tolerance)
     noisy, racing = _noisy(measured), variables_with_races(measured, trajectory)
     for name in trajectory.steps[0]:
         trained = trained_variable_of(name, trajectory.trained)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from placement_checks.run.conditions import Conditions
 from placement_checks.run.devices import full_precision
 from placement_checks.run.fed_conditions import FedRuns
 from placement_checks.run.fed_feeding import FedFeeding, failures_of
-from placement_checks.run.feeds import Batch, Feeds
+from placement_checks.run.feeds import Batch
 from placement_checks.run.pair import ProgramPair
 from placement_checks.run.paired_sessions import PairedSessions
 from placement_checks.run.precision import changed, precisions
@@ -74,35 +74,24 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
         ProgramSession(pair.reference, conditions.seconds) as reference,
     ):
         case = batch if isinstance(batch, Case) else None
-        return _compared_in(_ORDERS, towers, reference, feeding, case, conditions)
-
-
-def _compared_in(
-    orders: int,
-    towers: ProgramSession,
-    reference: ProgramSession,
-    feeding: Feeds,
-    case: Case | None,
-    conditions: Conditions,
-) -> Measurement:
-    """What is measured with the noise of so many orders of the rows, or of more."""
-    sessions = PairedSessions(
-        *(towers, reference, feeding),
-        scale=conditions.scale,
-        seed=conditions.seed,
-        orders=orders,
-    )
-    sessions.begin(case)
-    as_fed = FedRuns(sessions, feeding) if isinstance(feeding, FedFeeding) else None
-    as_compared = as_fed.conditions(conditions) if as_fed else conditions
-    comparison = _Comparison(sessions, as_compared)
-    measured = comparison.measurement()
-    differences = list(_differences(measured))
-    if orders < _MORE_ORDERS and any(each.error < _CLOSE * each.limit for each in differences):
-        return _compared_in(_MORE_ORDERS, towers, reference, feeding, case, conditions)
-    if differences or measured.missing:
-        measured = comparison.saved(measured)
-    return as_fed.checked(measured, as_compared) if as_fed else measured
+        for orders in (_ORDERS, _MORE_ORDERS):
+            sessions = PairedSessions(
+                *(towers, reference, feeding),
+                scale=conditions.scale,
+                seed=conditions.seed,
+                orders=orders,
+            )
+            sessions.begin(case)
+            as_fed = FedRuns(sessions, feeding) if isinstance(feeding, FedFeeding) else None
+            as_compared = as_fed.conditions(conditions) if as_fed else conditions
+            comparison = _Comparison(sessions, as_compared)
+            measured = comparison.measurement()
+            differences = list(_differences(measured))
+            if not any(each.error < _CLOSE * each.limit for each in differences):
+                break
+        if differences or measured.missing:
+            measured = comparison.saved(measured)
+        return as_fed.checked(measured, as_compared) if as_fed else measured
 
 
 class _Comparison:
@@ -265,7 +254,8 @@ def _differences(measured: Measurement) -> Iterator[Difference]:
     factor = compensated_factor(measured)
     if factor == 1:
         for trial in measured.trials:
-            yield from _that_differ(gradients(trial, measured.precisions))
+            compared_on_it = gradients(trial, measured.precisions)
+            yield from (each for each in compared_on_it if each.state == "differs")
     if measured.trajectory:
         _, divergences = compared(measured, measured.trajectory, scale=measured.scale * factor)
         yield from (divergence.difference for divergence in divergences)
@@ -273,7 +263,3 @@ def _differences(measured: Measurement) -> Iterator[Difference]:
         if stale and measured.trajectory.after:
             after = gradients(measured.trajectory.after, measured.precisions)
             yield from (each for each in after if each.variable in stale)
-
-
-def _that_differ(compared: Iterable[Difference]) -> Iterator[Difference]:
-    return (each for each in compared if each.state == "differs")

@@ -492,7 +492,7 @@ def test_a_block_that_only_builds_will_do() -> None:
 
 
 def test_a_block_that_builds_nothing_is_an_error() -> None:
-    with pytest.raises(InputError, match="the model: built no graph; call the function that"):
+    with pytest.raises(InputError, match="the model built no graph; call the function that"):
         with watch(name="the model"):
             pass
 

@@ -75,5 +75,5 @@ def _keras_for(name: str) -> ModuleType:
 
         # A tf_keras of another release would bring another TensorFlow along.
         release = ".".join(tf.__version__.split(".")[:2])
-        raise NotInstalled(name, package, f"{package}=={release}.*")
+        raise NotInstalled(name, package, f"{release}.*")
     return tensorflow_1_modules.legacy_keras(package)

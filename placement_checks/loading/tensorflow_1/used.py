@@ -28,10 +28,10 @@ class Used:
 class NotInstalled(ImportError):
     """A package that stands in for a part of TensorFlow 1 is not installed."""
 
-    def __init__(
-        self, needed_for: str, package: str, brought_by: str = "placement_checks[v1]"
-    ) -> None:
+    def __init__(self, needed_for: str, package: str, version: str = "") -> None:
+        # Not all that the extra v1 brings, which may be another TensorFlow.
+        wanted = f"'{package}=={version}'" if version else package
         super().__init__(
-            f"{needed_for} needs {package}, which is not installed; pip install '{brought_by}'",
+            f"{needed_for} needs {package}, which is not installed; pip install {wanted}",
             name=package,
         )

@@ -229,8 +229,7 @@ def test_without_tf_slim(run: Run, used: Used, program: str, needed: str) -> Non
         run(program)
 
     assert str(error.value) == (
-        f"tf.contrib.{needed} needs tf_slim, which is not installed; "
-        "pip install 'placement_checks[v1]'"
+        f"tf.contrib.{needed} needs tf_slim, which is not installed; pip install tf_slim"
     )
     assert used == Used()
 

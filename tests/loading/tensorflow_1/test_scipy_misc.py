@@ -116,5 +116,5 @@ def test_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
         pictures.imread("a.png")
 
     assert str(error.value) == (
-        "scipy.misc needs Pillow, which is not installed; pip install 'placement_checks[v1]'"
+        "scipy.misc needs Pillow, which is not installed; pip install Pillow"
     )
