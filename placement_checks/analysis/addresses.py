@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
-from placement_checks.analysis.layers import NONE, layers_of
-from placement_checks.analysis.served import LossesByTower, losses_of, only, served
+from placement_checks.analysis.layers import NONE
 from placement_checks.analysis.slots import Slots
 from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.tower_by_loss import only, towers_by_op
 from placement_checks.core.op_types import (
     INITIALISATION_TESTS,
     MERGE_SUMMARY,
@@ -62,12 +62,10 @@ class Addresses:
         analysis = analyse(placement)
         self._flow, self._backward = analysis.flow, analysis.backward
         self._updates, self._types = analysis.updates, analysis.flow.types
-        self._found = layers_of(self._flow, self._backward)
-        losses = losses_of(placement.step, self._flow)
-        self._behind_losses = self._flow.ancestors(losses)
-        of_towers = LossesByTower(self._flow, self._found, self._backward, analysis.examples)
-        by_tower = of_towers.of(losses)
-        self._served = served(self._flow, self._found, by_tower)
+        self._found = analysis.layers
+        self._behind_losses = self._flow.ancestors(analysis.loss_ops)
+        by_tower = analysis.copies.losses
+        self._served = towers_by_op(self._flow, self._found, by_tower)
         self.tower_count = len(by_tower)
         self.depth = self._found.depth
         self.layers = list(self._found.of)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from placement_checks.analysis.homes import tower_device
-from placement_checks.analysis.served import reaching
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.analysis.tower_by_loss import reaching
+from placement_checks.analysis.towers import tower_device
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import NO_COMPUTATION
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
@@ -96,7 +96,7 @@ def _computing(placement: Placement) -> set[Device | None]:
         op
         for readers in analysis.reads_by_gpu.readers.values()
         for op in readers
-        if analysis.homes[op] is not None
+        if analysis.sites[op] is not None
     }
     computing |= {
         op
@@ -106,5 +106,6 @@ def _computing(placement: Placement) -> set[Device | None]:
     return {
         placement.by_number[op].assigned
         for op in computing
-        if analysis.homes[op] in (None, tower_device(placement.by_number[op].requested))
+        if (site := analysis.sites[op]) is None
+        or site.device == tower_device(placement.by_number[op].requested)
     }

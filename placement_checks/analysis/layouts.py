@@ -10,8 +10,8 @@ from itertools import zip_longest
 from typing import Literal, NamedTuple, TypeVar
 
 from placement_checks.analysis.gradient_flow import gradient_flow
-from placement_checks.analysis.homes import tower_device
 from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.towers import tower_device
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLE_READS
 from placement_checks.core.placement import TRAINABLE, Placement

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from placement_checks.analysis.data_flow import DataFlow
 from placement_checks.analysis.layouts import Layout, layout
 from placement_checks.analysis.penalties import doubled_penalties
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
+from placement_checks.analysis.tower_by_loss import only, reaching
+from placement_checks.analysis.towers import tower_device
+from placement_checks.core.devices import Device
 from placement_checks.core.op_types import SCALES, SUMS_UP
 from placement_checks.core.placement import Placement
 
@@ -51,9 +56,49 @@ class MixedLosses:
                 path = analysis.flow.path(loss, ops.__contains__) if ops else []
                 if path:
                     yield MixedLoss(number, analysis.tower_of[path[-1]], path)
+                elif misplaced := self._misplaced.get(number):
+                    path = analysis.flow.path(loss, misplaced.__contains__)
+                    if path:
+                        yield MixedLoss(number, misplaced[path[-1]], path)
                 elif loss in self._doubled:
                     other, op = self._doubled[loss]
                     yield MixedLoss(number, other, analysis.flow.path(loss, op.__eq__))
+
+    @cached_property
+    def _misplaced(self) -> Mapping[int, Mapping[int, int]]:
+        """For each tower its ops that request the GPU of another tower, with that tower.
+
+        Ops belong together if they request one GPU and one takes the value of the other. If one of
+        them reads a variable that is on that GPU, they are where they belong: with a shard of a
+        table, or an expert, that all towers use.
+        """
+        analysis = self._analysis
+        flow, by_loss, placement = analysis.flow, analysis.by_loss, analysis.placement
+        if by_loss is None:
+            return {}
+        owners = {site.device: tower for site, tower in by_loss.by_site.items() if site.copy < 0}
+        away: dict[int, tuple[int, Device]] = {}
+        for op, mask in enumerate(reaching(flow, by_loss.losses)):
+            tower, request = only(mask), placement.by_number[op].requested
+            if tower < 0 or not request.is_gpu or analysis.backward.ops[op]:
+                continue
+            device = tower_device(request)
+            is_bound = bool(placement.by_number[op].colocated)
+            if analysis.examples[op] and not is_bound and owners.get(device, tower) != tower:
+                away[op] = tower, device
+        with_variable = {
+            op
+            for variable, readers in analysis.reads_by_gpu.readers.items()
+            for op in readers
+            if op in away and tower_device(placement.ops[variable].requested) == away[op][1]
+        }
+        found: dict[int, dict[int, int]] = defaultdict(dict)
+        for group in _connected(away, flow):
+            if with_variable.isdisjoint(group):
+                for op in group:
+                    tower, device = away[op]
+                    found[tower][op] = owners[device]
+        return found
 
     @cached_property
     def meetings(self) -> Mapping[int, int]:
@@ -164,6 +209,18 @@ class MixedLosses:
     def _by_examples(self) -> bool:
         losses = self._analysis.losses.of
         return any(self._analysis.examples[loss] for of_tower in losses for loss in of_tower)
+
+
+def _connected(away: Mapping[int, object], flow: DataFlow) -> Iterable[Collection[int]]:
+    """The ops in groups: those with equal values of which one takes the other's result."""
+    groups: dict[int, set[int]] = {}
+    for op, value in away.items():
+        group = {op}
+        for source in flow.inputs[op]:
+            if away.get(source) == value and source in groups and groups[source] is not group:
+                group |= groups[source]
+        groups.update(dict.fromkeys(group, group))
+    return {id(group): group for group in groups.values()}.values()
 
 
 def mixed_losses(placement: Placement) -> Sequence[MixedLoss]:

@@ -8,10 +8,19 @@ from functools import cached_property
 from placement_checks.analysis.backward import Backward
 from placement_checks.analysis.data_flow import DataFlow
 from placement_checks.analysis.examples import cached_inputs, from_examples
-from placement_checks.analysis.homes import homes
+from placement_checks.analysis.layers import Layers, layers_of
 from placement_checks.analysis.losses import Losses, losses_of
-from placement_checks.analysis.membership import tower_of_ops
-from placement_checks.analysis.towers import ReadsByGpu, Tower
+from placement_checks.analysis.tower_by_loss import Copies, CopiesByLoss, loss_ops
+from placement_checks.analysis.towers import (
+    ReadsByGpu,
+    Site,
+    Tower,
+    TowersByLoss,
+    micro_batches,
+    serving_sites,
+    tower_of_ops,
+    towers_by_loss,
+)
 from placement_checks.analysis.updates import Updates
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
@@ -39,11 +48,13 @@ class TowerAnalysis:
 
     @cached_property
     def reads_by_gpu(self) -> ReadsByGpu:
-        return ReadsByGpu(self.placement, self.flow, self.backward, self.updates, self.homes)
+        return ReadsByGpu(
+            self.placement, self.flow, self.backward, self.updates, self.sites, self.by_loss
+        )
 
     @cached_property
     def towers(self) -> Sequence[Tower]:
-        """The copies of the model that are trained; all of them where none is.
+        """The copies of the model that are trained; all copies if none is.
 
         A copy that only evaluates is part of no step, and no gradients are taken of it.
         """
@@ -52,12 +63,50 @@ class TowerAnalysis:
         if not any(trained):
             return towers
         training = {
-            self.homes[op]
+            self.sites[op]
             for readers in self.reads_by_gpu.readers.values()
             for op in readers
             if trained[op] or self.updates.steps[op]
         }
-        return [tower for tower in towers if not training.isdisjoint(tower.devices)] or towers
+        if self.by_loss is not None:
+            training |= self.by_loss.by_site.keys()
+        return [tower for tower in towers if not training.isdisjoint(tower.sites)] or towers
+
+    @cached_property
+    def layers(self) -> Layers:
+        """The variable that is read last on the way to each op."""
+        return layers_of(self.flow, self.backward)
+
+    @cached_property
+    def loss_ops(self) -> Sequence[int]:
+        """The ops that the program takes gradients of, or else the losses that it reports."""
+        return loss_ops(self.placement.step, self.flow)
+
+    @cached_property
+    def copies_by_loss(self) -> CopiesByLoss:
+        """Groups losses by the copy of the model that computes them."""
+        return CopiesByLoss(self.flow, self.layers, self.backward, self.examples)
+
+    @cached_property
+    def copies(self) -> Copies:
+        """The copies of the model, by their losses."""
+        return self.copies_by_loss.copies(self.loss_ops)
+
+    @cached_property
+    def by_loss(self) -> TowersByLoss | None:
+        """The towers, if the losses tell them apart; None if the requested devices do."""
+        return towers_by_loss(
+            self.placement, self.flow, self.copies, self.copies_by_loss.in_model
+        )
+
+    @cached_property
+    def micro_batches(self) -> int:
+        """How many copies of the model run on the same devices in each tower."""
+        if self.by_loss is not None:
+            return self.by_loss.micro_batches
+        return micro_batches(
+            self.placement, self.flow, self.copies, self.copies_by_loss.in_model
+        )
 
     @cached_property
     def examples(self) -> Sequence[int]:
@@ -70,9 +119,16 @@ class TowerAnalysis:
         return cached_inputs(self.placement)
 
     @cached_property
-    def homes(self) -> Sequence[Device | None]:
-        """For each op the GPU that it works for; None if it is the host's or shared by several."""
-        return homes(self.placement, self.flow, self.backward.ops, self.examples)
+    def sites(self) -> Sequence[Site | None]:
+        """For each op the site of the tower that it works for; None for the host and shared ops."""
+        return serving_sites(
+            self.placement,
+            self.flow,
+            self.backward.ops,
+            self.examples,
+            self.by_loss,
+            self.copies_by_loss.in_model,
+        )
 
     @cached_property
     def backward(self) -> Backward:
@@ -101,7 +157,10 @@ class TowerAnalysis:
     @cached_property
     def tower_of(self) -> Sequence[int]:
         """For each op the number of the tower that it works for, or -1."""
-        return tower_of_ops(self.placement, self.flow, self.backward, self.homes, self.towers)
+        towers = {
+            site: number for number, tower in enumerate(self.towers) for site in tower.sites
+        }
+        return tower_of_ops(self.placement, self.flow, self.backward, self.sites, towers)
 
     @cached_property
     def own_towers(self) -> Sequence[int]:

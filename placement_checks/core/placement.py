@@ -163,6 +163,7 @@ class StepOps(NamedTuple):
         losses: the losses that the program reports.
         inputs: the placeholders that it lists, those of each tower together.
         objectives: what it took gradients of, one entry a call, in their order.
+        gradients: the ops that yield the gradients of an objective, by the objective's name.
         taken: the ops that yield the gradients it took by a variable, by the variable's name.
         update_ops: the ops of the collection UPDATE_OPS.
         counters: the variables of the collection GLOBAL_STEP.
@@ -177,6 +178,7 @@ class StepOps(NamedTuple):
     losses: Sequence[str] = ()
     inputs: Sequence[Sequence[str]] = ()
     objectives: Sequence[str] = ()
+    gradients: Mapping[str, Sequence[str]] = {}
     taken: Mapping[str, Sequence[str]] = {}
     update_ops: Sequence[str] = ()
     counters: Sequence[str] = ()
@@ -202,6 +204,7 @@ class Placement:
         variables: the variables among them.
         collections: names of variables by the key of their collection (`TRAINABLE`, `GLOBAL`).
         machine: the devices it was placed on; None for a placement that was only requested.
+        gpus: for how many GPUs the program was built; 0 if that is not known.
         placer: who assigned the devices: ``phantom``, ``session``, ``log``, or None.
         soft: whether soft placement was allowed.
         assigned: whether devices were assigned; else why not.
@@ -219,6 +222,7 @@ class Placement:
     variables: Variables = field(default=Variables())
     collections: Mapping[str, Sequence[str]] = field(default_factory=dict)
     machine: Machine | None = None
+    gpus: int = 0
     placer: Placer | None = None
     soft: bool = False
     assigned: Literal[True] | Missing = NOT_ASKED

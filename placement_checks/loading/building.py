@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -168,7 +169,7 @@ def built_program(
     return BuiltProgram(
         program=program,
         gpus=gpus,
-        requested=built.requested,
+        requested=dataclasses.replace(built.requested, gpus=gpus),
         step=built.step,
         graph_def=built.source.graph_def,
         graph=built.source.live,

@@ -22,12 +22,14 @@ class GradientNotes:
 
     Attributes:
         objectives: the tensors that gradients were taken of, by name, in the order of the calls.
+        gradients: the ops that yield the gradients of each objective, by the objective's name.
         taken: the ops that yield the gradients by each variable or tensor, by its op's name.
         by_source: in a function, pairs of a variable or tensor, and the op of a gradient by it.
     """
 
     def __init__(self) -> None:
         self.objectives: list[str] = []
+        self.gradients: defaultdict[str, list[str]] = defaultdict(list)
         self.taken: defaultdict[str, list[str]] = defaultdict(list)
         self.by_source: list[tuple[Any, str]] = []
         self._built: list[tuple[int, int]] = []
@@ -64,17 +66,20 @@ class GradientNotes:
             return take()
         thread = threading.get_ident()
         self._began[thread] = graph.version  # the number of its ops
+        objectives = [
+            target.name
+            for target in tf.nest.flatten(targets)
+            if getattr(target, "graph", None) is graph
+        ]
         try:
             gradients = take()
-            self._note_taken(graph, sources, gradients)
+            ops = self._note_taken(graph, sources, gradients)
+            for objective in objectives:
+                self.gradients[objective] += ops
             return gradients
         finally:
             self._built.append((self._began.pop(thread), graph.version))
-            self.objectives += [
-                target.name
-                for target in tf.nest.flatten(targets)
-                if getattr(target, "graph", None) is graph
-            ]
+            self.objectives += objectives
 
     @contextlib.contextmanager
     def waiting(self, graph: tf.Graph) -> Iterator[None]:
@@ -98,16 +103,23 @@ class GradientNotes:
 
         return cast(Callable[..., Any], tf.autograph.experimental.do_not_convert(build_backward))
 
-    def _note_taken(self, graph: tf.Graph, sources: Any, gradients: Any) -> None:
-        """Note the gradients of a call, as many as its sources; None where there is none."""
+    def _note_taken(self, graph: tf.Graph, sources: Any, gradients: Any) -> list[str]:
+        """Note the gradients of a call, as many as its sources; None where there is none.
+
+        Returns:
+            The names of the ops that yield them.
+        """
+        ops: list[str] = []
         pairs = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=False)
         for source, gradient in pairs:
             values = getattr(gradient, "values", gradient)  # of rows, their values
             if getattr(values, "graph", None) is graph:
+                ops.append(values.op.name)
                 if is_whole(graph):
                     self.taken[op_name(source)].append(values.op.name)
                 else:  # eager code's variables have no ops
                     self.by_source.append((source, values.op.name))
+        return ops
 
 
 @contextlib.contextmanager

@@ -79,6 +79,7 @@ def from_live_graph(
         update_ops=_collected(graph, tf.compat.v1.GraphKeys.UPDATE_OPS),
         counters=_collected(graph, tf.compat.v1.GraphKeys.GLOBAL_STEP),
         objectives=gradients.objectives if gradients else (),
+        gradients=gradients.gradients if gradients else {},
         taken=gradients.taken if gradients else {},
         backward=gradients.ops(graph_def) if gradients else None,
     )

@@ -104,7 +104,7 @@ def _without_program(source: GraphSource, gpus: int, reason: Missing) -> BuiltPr
     return BuiltProgram(
         program=reason,
         gpus=gpus,
-        requested=requested(source),
+        requested=replace(requested(source), gpus=gpus),
         step=Step(),
         graph_def=source.graph_def,
         graph=source.live,
@@ -198,7 +198,7 @@ def recorded_program(
     return BuiltProgram(
         program=program,
         gpus=gpus,
-        requested=replace(requested(source), soft=recorded.soft),
+        requested=replace(requested(source), soft=recorded.soft, gpus=gpus),
         step=recorded.step,
         graph_def=source.graph_def,
         graph=None,

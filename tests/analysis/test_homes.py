@@ -14,8 +14,8 @@ from placement_checks.core.placement import StepOps
 
 
 def home(graph: Placement, name: str) -> str | None:
-    found = analyse(graph).homes[analyse(graph).flow.number[name]]
-    return None if found is None else found.short
+    found = analyse(graph).sites[analyse(graph).flow.number[name]]
+    return None if found is None else found.device.short
 
 
 def lookup(*takers: Op, kind: str = "ResourceGather", **more: Any) -> Placement:

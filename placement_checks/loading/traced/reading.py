@@ -162,6 +162,7 @@ class _Reading:
     def _step_ops(self) -> StepOps:
         taken: defaultdict[str, list[str]] = defaultdict(list)
         objectives: list[str] = []
+        gradients: dict[str, Sequence[str]] = {}
         backward: set[str] = set()
         for graph, notes in self._noted:
             for source, gradient in notes.by_source:
@@ -170,12 +171,18 @@ class _Reading:
             for tensor in notes.objectives:
                 name, _, output = tensor.partition(":")
                 objectives += [f"{flat}:{output}" for flat in self._ops(graph, [name])]
+            for tensor, ops in notes.gradients.items():
+                name, _, output = tensor.partition(":")
+                # The function may be called several times: what a call is part of is not noted.
+                for flat in self._ops(graph, [name]):
+                    gradients[f"{flat}:{output}"] = tuple(self._ops(graph, ops))
             backward.update(self._ops(graph, (op.name for op in notes.live_ops(graph))))
         return StepOps(
             train_op=(self._flat.train_op,),
             losses=tuple(self._losses(objectives)),
             inputs=self._flat.inputs,
             objectives=tuple(objectives),
+            gradients=gradients,
             taken=taken,
             backward=frozenset(backward),
             traced=True,

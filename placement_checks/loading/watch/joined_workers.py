@@ -194,9 +194,12 @@ def _origin(parts: Sequence[_Part]) -> Recorded:
 
 def _step_ops(parts: Sequence[_Part]) -> StepOps:
     taken: defaultdict[str, list[str]] = defaultdict(list)
+    gradients: dict[str, Sequence[str]] = {}
     backward: set[str] = set()
     for part in parts:
         step = part.worker.step_ops
+        for objective, ops in step.gradients.items():
+            gradients.update(dict.fromkeys(part.names([objective]), tuple(part.names(ops))))
         backward.update(part.names(step.backward or ()))
         for variable, ops in step.taken.items():
             taken[part.variable(variable)] += part.names(ops)
@@ -205,6 +208,7 @@ def _step_ops(parts: Sequence[_Part]) -> StepOps:
         losses=_of_all(parts, "losses"),
         objectives=_of_all(parts, "objectives"),
         inputs=tuple(inputs for part in parts for inputs in _inputs(part)),
+        gradients=gradients,
         taken=taken,
         backward=frozenset(backward),
     )

@@ -15,7 +15,7 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, steps
 from placement_checks.rules.lines.calls import frames_beside
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import plural
+from placement_checks.util.text import joined, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.trace import Trace
@@ -62,6 +62,8 @@ class TowersOverlap(Rule):
             return self.without(few)
         towers = analyse(placement).towers
         groups = [tower.devices for tower in towers]
+        if len(set(groups)) < len(groups):
+            return self.not_checked(f"towers share one device: {joined(map(str, towers))}")
         if idle := next((tower for tower in towers if not _computes(trace, tower)), None):
             return self.not_checked(f"nothing of the tower on {idle} is computed in a step")
         possible = possible_overlap(trace, groups)
@@ -80,8 +82,8 @@ class TowersOverlap(Rule):
         gpus = len(placement.machine.gpus) if placement.machine else 0
         step = trace.shortest
         busy = [device for device in step.lanes if device.is_gpu and step.busy([device])]
-        found = len(analyse(placement).towers)
-        if towers < 2 or gpus < 2 or found > 1 or len(busy) != 1:
+        found = {tower.devices for tower in analyse(placement).towers}
+        if towers < 2 or gpus < 2 or len(found) > 1 or len(busy) != 1:
             return None
         gpu = busy[0].short
         losses = tuple(map(producer_of, placement.step.objectives or placement.step.losses))

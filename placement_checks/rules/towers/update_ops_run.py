@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from placement_checks.analysis.crowded import without_loss
 from placement_checks.analysis.statistics import statistics
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.devices import LOCALHOST, Device
@@ -75,9 +74,7 @@ class UpdateOpsRun(Rule):
                     "--set update-ops-run.allow=PATTERN"
                 )
         note = f"the step runs {runs} of {plural(len(updates), 'update')}"
-        follows = "no-idle-device" if runs and left_out and _is_crowded(evidence) else None
-        findings = [replace(_finding(analysis, op, runs), follows=follows) for op in left_out]
-        return self.verdict(findings, note)
+        return self.verdict([_finding(analysis, op, runs) for op in left_out], note)
 
     def _meant(self, analysis: TowerAnalysis, updates: Sequence[int]) -> Iterator[int]:
         """The updates that are to run: those of the declared tower, and those of none."""
@@ -99,13 +96,6 @@ def _chosen(placement: Placement, updates: Sequence[int]) -> str | None:
     if only is None or (is_last and not of_program.each_in_a_group(updates)):
         return None
     return analysis.names_of(1 << only)
-
-
-def _is_crowded(evidence: Evidence) -> bool:
-    """Whether towers are on one GPU that were meant for several: their updates look like one's."""
-    machine = evidence.placement.machine
-    gpus = machine.gpus if machine else ()
-    return bool(without_loss(evidence.placement, evidence.single_gpu or None, gpus))
 
 
 def _finding(analysis: TowerAnalysis, op: int, runs: int) -> Finding:
