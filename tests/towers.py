@@ -188,8 +188,8 @@ without_two_towers = pytest.mark.parametrize(
         pytest.param(program(gpus=[0]), "there is one tower, on /device:GPU:0", id="one tower"),
         pytest.param(
             program(gpus=[0, 0]),
-            "the towers cannot be told apart: there are 2 losses, and all ops that read variables "
-            "on a GPU request /device:GPU:0",
+            "there is one tower, on /device:GPU:0: 2 copies of the model run on the same devices, "
+            "as micro-batches do",
             id="two towers on one GPU",
         ),
         pytest.param(program(gpus=[]), NO_TOWERS, id="no tower"),

@@ -51,20 +51,22 @@ class Difference(NamedTuple):
 def differences(
     placement: Placement,
     flow: DataFlow,
+    examples: Sequence[int],
     one: Sequence[int],
     other: Sequence[int],
     shared: Collection[str] = (),
 ) -> Iterator[Difference]:
     """Where the computations of ``other`` differ from those of ``one``, op by op.
 
-    Followed back from both until they meet, or reach variables or inputs. Not differences: whole
-    numbers, with which towers cut their slices, and whether a slice begins or ends where what is
-    cut does; a factor of the whole, with which unequal towers
-    are weighted; and variables that a tower has of its own, unless they are of another form.
+    Both are followed back until they meet, or reach variables or inputs. Not differences: integers
+    that no example decides, or that are scalars, such as the first row of a tower's slice; whether
+    a slice starts or ends where the sliced tensor does; a factor of the whole, by which unequal
+    towers are weighted; and variables of one tower's own, unless they have another shape or dtype.
 
     Args:
         placement: the program.
         flow: its edges.
+        examples: for each op whether its value depends on examples.
         one: the ops that the one computation ends with.
         other: those that the other ends with.
         shared: the variables that both read.
@@ -80,6 +82,8 @@ def differences(
         compared.add((left, right))
         different = _different(placement, flow, left, right, variables, shared)
         if different:
+            if all(_is_plain_integer(placement, flow, examples, op) for op in (left, right)):
+                continue
             yield Difference(left, right, *different, path)
             continue
         kind = flow.types[left]
@@ -91,6 +95,18 @@ def differences(
             if is_factor and flow.types[a] == flow.types[b] == CONST:
                 continue
             todo.append((a, b, (*path, b), at_root and kind in _OF_WHOLE))
+
+
+def _is_plain_integer(
+    placement: Placement, flow: DataFlow, examples: Sequence[int], op: int
+) -> bool:
+    """Whether an op yields integers that no example decides, or an integer scalar."""
+    outputs = placement.details.outputs(flow.names[op])
+    return (
+        len(outputs) == 1
+        and outputs[0].dtype.startswith(("int", "uint"))
+        and (not examples[op] or outputs[0].shape == ())
+    )
 
 
 def _different(
@@ -151,6 +167,8 @@ def _variable(variable: Variable) -> str:
 class EqualTensors:
     """Tells tensors that are equal by construction: the same ops on the same sources.
 
+    The copies that a strategy keeps of a variable are equal, too.
+
     Args:
         by_kind: whether two sources, such as readers of files, are the same if they were made
             alike; else every source is only equal to itself.
@@ -160,6 +178,12 @@ class EqualTensors:
         self._placement = placement
         self._flow = flow
         self._by_kind = by_kind
+        strategy = placement.strategy
+        self._first_copy = {
+            flow.number[name]: flow.number[copy.of]
+            for name, copy in (strategy.copies.items() if strategy is not None else ())
+            if copy.in_sync and name in flow.number and copy.of in flow.number
+        }
         self._class_of: dict[int, int] = {}
         self._classes: dict[Any, int] = {}
 
@@ -169,6 +193,7 @@ class EqualTensors:
         return self._op(self._flow.number[producer_of(source)], _DEEPEST), output or "0"
 
     def _op(self, op: int, depth: int) -> int:
+        op = self._first_copy.get(op, op)
         if op not in self._class_of:
             self._class_of[op] = -op - 1  # itself, should a loop lead back here
             key = self._key(op, depth)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from placement_checks.analysis.layers import NONE
 from placement_checks.analysis.tower_analysis import TowerAnalysis
 from placement_checks.core.op_types import (
+    ADDS,
     CAST,
     CUTS,
     EXAMPLE_SOURCES,
@@ -17,7 +19,10 @@ from placement_checks.core.op_types import (
     PARTITIONS,
     PLACEHOLDERS,
     QUEUES,
+    RANDOM_SEEDED,
+    RANDOM_STATELESS,
     RESHAPES,
+    SCALES,
 )
 from placement_checks.core.placement import Placement, producer_of
 
@@ -27,15 +32,66 @@ _MADE_ONCE = ITERATORS | QUEUES
 
 
 class Use(NamedTuple):
-    """A tensor with which a tower computes, cut from a source; ``source`` is that op."""
+    """A tensor that a tower computes with.
+
+    Attributes:
+        source: the placeholder, pipeline output or random op that the tensor is computed from.
+        tower: the number of the tower.
+        tensor: its name, such as ``split:1``.
+        op: the op of the tower that takes it.
+    """
 
     source: int
     tower: int
     tensor: str
+    op: int
 
 
 def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     """Every tensor of examples that a tower computes with in a step."""
+    own = _given_to_one_tower(analysis.placement)
+    rows = _rows_fed(analysis)
+
+    def holds_examples(source: int, tensor: str) -> bool:
+        is_fed = analysis.flow.types[source] in PLACEHOLDERS
+        is_fed = is_fed and analysis.flow.names[source] not in own
+        return _holds_examples(analysis.placement, tensor, fed=is_fed, rows=rows)
+
+    sources = analysis.flow.having(EXAMPLE_SOURCES.__contains__)
+    return _uses(analysis, sources, holds_examples)
+
+
+def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
+    """Every tensor of random numbers that a tower computes with in a step; no scalars.
+
+    What is drawn for weights, such as the noise of a variational layer, is left out: it has the
+    shape of the weights, and one draw is meant for all rows.
+    """
+    flow = analysis.flow
+    draws = flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__)
+    if not draws:
+        return
+    own = [int(kind in EXAMPLE_SOURCES) for kind in flow.types]
+    from_examples = flow.masks(own)
+
+    def has_rows(_source: int, tensor: str) -> bool:
+        op = flow.number[producer_of(tensor)]
+        of_weights = analysis.layers.of[op] != NONE or from_examples[op]
+        return not of_weights and _holds_examples(analysis.placement, tensor, fed=False, rows=None)
+
+    for use in _uses(analysis, draws, has_rows):
+        others = [op for op in flow.inputs[use.op] if op != flow.number[producer_of(use.tensor)]]
+        is_noise = flow.types[use.op] in ADDS | SCALES and not any(
+            from_examples[op] for op in others
+        )
+        if not is_noise and analysis.reads_by_gpu.in_loss(use.op):
+            yield use
+
+
+def _uses(
+    analysis: TowerAnalysis, sources: Iterable[int], is_wanted: Callable[[int, str], bool]
+) -> Iterator[Use]:
+    """The wanted tensors that towers compute with, by the source that they are computed from."""
     consumers: dict[str, list[int]] = defaultdict(list)
     for number, op in enumerate(analysis.placement.by_number):
         if analysis.updates.steps[number] and not analysis.backward.ops[number]:
@@ -45,21 +101,17 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     outputs: dict[str, set[str]] = defaultdict(set)
     for tensor in consumers:
         outputs[producer_of(tensor)].add(tensor)
-    own = _given_to_one_tower(analysis.placement)
-    rows = _rows_fed(analysis)
-    for source in analysis.flow.having(EXAMPLE_SOURCES.__contains__):
-        fed = analysis.flow.types[source] in PLACEHOLDERS
-        fed = fed and analysis.flow.names[source] not in own
+    for source in sources:
         seen = set(outputs[analysis.flow.names[source]])
         todo = sorted(seen)
         while todo:
             tensor = todo.pop()
-            if not _holds_examples(analysis.placement, tensor, fed=fed, rows=rows):
+            if not is_wanted(source, tensor):
                 continue
             for consumer in consumers[tensor]:
                 tower = analysis.tower_of[consumer]
                 if tower >= 0 and analysis.flow.types[consumer] not in _SELECTS:
-                    yield Use(source, tower, tensor)
+                    yield Use(source, tower, tensor, consumer)
                 else:
                     further = outputs[analysis.flow.names[consumer]] - seen
                     seen |= further

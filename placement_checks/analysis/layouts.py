@@ -25,7 +25,7 @@ _IN_WORDS: Mapping[Kind, str] = {
     "central": "",
     "mirrored": ", a copy on each of {} GPUs, each applies the same sum",
     "sharded": "",
-    "split": ", each on one of the GPUs of a tower",
+    "split": ", each used only on the GPU that has it",
     "own": ", each read by one tower alone",
 }
 _PART = re.compile(r"(.+)/part_\d+")  # how tf.compat.v1.get_variable names what it cuts up
@@ -115,29 +115,52 @@ class Layout:
 
     @cached_property
     def gpu_of(self) -> Mapping[str, Device]:
-        """The GPU of each part of one model that is split, and of its slots.
+        """The GPU of each part of a model that is split among GPUs, and of the slots of the part.
 
-        Parts are what one GPU alone reads, of those that take each other's results forwards:
-        copies of a model, each with variables of its own, look alike once outputs are joined.
-        Where GPUs read more variables together than alone they are towers, of which one uses what
-        the other computes.
+        With one tower, these are the variables that one GPU alone reads, if the GPU uses results
+        of another in the forward pass, or the other way round. If the GPUs read more variables
+        together than alone, they are towers, of which one uses what the other computes.
+
+        With several towers, these are variables that all towers use on the GPU that has the
+        variable, such as experts, or the shards of a table; at least two GPUs have some.
         """
-        if len(self._analysis.towers) != 1:
-            return {}
+        parts = self._parts_of_one_tower() if len(self._analysis.towers) == 1 else self._experts()
+        for name, gpu in (*self._bound(parts), *self._slots(parts)):
+            parts.setdefault(name, gpu)
+        return parts
+
+    def _experts(self) -> dict[str, Device]:
+        """The variables that several towers use, each only on the GPU that has it, by name."""
+        reads, ops = self._analysis.reads_by_gpu, self._placement.by_number
+        found: dict[str, Device] = {}
+        for name, readers in self.readers.items():
+            device = tower_device(self._placement.ops[name].requested)
+            using = [
+                op
+                for op in reads.readers[name]
+                if not self._analysis.backward.ops[op] and reads.in_loss(op)
+            ]
+            if (
+                readers.bit_count() > 1
+                and device.is_gpu
+                and using
+                and all(tower_device(ops[op].requested) == device for op in using)
+            ):
+                found[name] = device
+        return found if len(set(found.values())) > 1 else {}
+
+    def _parts_of_one_tower(self) -> dict[str, Device]:
+        """The parts of a model that is one tower."""
         reads = self._analysis.reads_by_gpu
         gpus = reads.gpus
         linked = {gpus[number].device for pair in reads.joined_forward for number in pair}
         readers = {
             name: [gpu.device for gpu in gpus if name in gpu.reads]
             for name in self.readers
-            if self.kind(name) in ("split", "own")
+            if self._kind_by_readers(name) in ("split", "own")
         }
         parts = {name: on[0] for name, on in readers.items() if len(on) == 1 and on[0] in linked}
-        if 2 * len(parts) <= len(readers):
-            return {}
-        for name, gpu in (*self._bound(parts), *self._slots(parts)):
-            parts.setdefault(name, gpu)
-        return parts
+        return parts if 2 * len(parts) > len(readers) else {}
 
     def read_as(self, variable: str) -> Mapping[int, str]:
         """What each tower reads of a variable, by the towers' numbers: itself, or its copy."""
@@ -148,10 +171,23 @@ class Layout:
 
     def kind(self, variable: str) -> Kind:
         """The layout of a variable."""
-        if variable in self.copies:
+        if variable in self.copies or variable in self._copies_of_strategy:
             return "mirrored"
         if variable in self._parts:
             return "sharded"
+        if variable in self.gpu_of:
+            return "split"
+        return self._kind_by_readers(variable)
+
+    @cached_property
+    def _copies_of_strategy(self) -> Mapping[str, str]:
+        """The copies that a strategy keeps equal, with the variable that stands for all."""
+        strategy = self._placement.strategy
+        copies = {} if strategy is None else strategy.copies
+        return {name: copy.of for name, copy in copies.items() if copy.in_sync}
+
+    def _kind_by_readers(self, variable: str) -> Kind:
+        """The layout of a variable that has no copies, by the towers that read it."""
         readers = self.readers.get(variable, 0)
         if readers.bit_count() != 1:
             return "central"
@@ -164,7 +200,12 @@ class Layout:
         """The layouts of a program in words, as for a report."""
         count = Counter(map(self.kind, self._of_model()))
         most = max((len(group.of) for group in self.mirrored), default=0)
-        count["mirrored"] = len(self.mirrored)
+        others = {
+            of for name, of in self._copies_of_strategy.items() if name not in self.copies
+        } & set(self._of_model())
+        count["mirrored"] = len(self.mirrored) + len(others)
+        if others and self._placement.strategy is not None:
+            most = max(most, len(self._placement.strategy.replicas))
         return "; ".join(
             f"{kind}: {plural(count[kind], 'variable')}{text.format(most)}"
             for kind, text in _IN_WORDS.items()
@@ -175,6 +216,10 @@ class Layout:
         """The variables of the model, but for examples and what goes with copies."""
         beside = self.tower_of.keys() - self.copies.keys() - self.strays.keys()
         return self._analysis.variables_read - beside - self._analysis.cached_inputs
+
+    def is_partition(self, variable: str) -> bool:
+        """Whether it is a part of a variable that was cut up."""
+        return variable in self._parts
 
     @cached_property
     def _parts(self) -> frozenset[str]:

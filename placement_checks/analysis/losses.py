@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.data_flow import DataFlow
-from placement_checks.core.placement import Placement, producer_of
 
 
 class Losses(NamedTuple):
@@ -25,7 +24,7 @@ class Losses(NamedTuple):
 
 
 def losses_of(
-    placement: Placement,
+    losses: Sequence[int],
     flow: DataFlow,
     tower_of: Sequence[int],
     towers_behind: Sequence[int],
@@ -34,14 +33,12 @@ def losses_of(
     """The losses of each tower.
 
     Args:
-        placement: names what gradients were taken of, or else the losses reported.
+        losses: the loss ops of the program.
         flow: its edges.
         tower_of: for each op the number of the tower on whose GPU it is asked to be, or -1.
         towers_behind: for each op the towers that its value depends on, a bit each.
         towers: how many there are.
     """
-    names = placement.step.objectives or placement.step.losses
-    losses = [flow.number[producer_of(name)] for name in names if producer_of(name) in flow.number]
     if not losses:
         return Losses((), unknown="which ops are the losses is not known; " + _FIX)
     all_towers = (1 << towers) - 1

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from placement_checks.analysis.accumulators import accumulators
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import analyse
-from placement_checks.core.op_types import ASSIGNS, NO_OP, VARIABLES, is_gradient_update
+from placement_checks.core.op_types import (
+    ASSIGNS,
+    EXAMPLE_SOURCES,
+    NO_OP,
+    VARIABLES,
+    is_gradient_update,
+)
 from placement_checks.core.placement import Placement
 
 
@@ -26,9 +33,70 @@ class Statistics:
 
     @cached_property
     def updates(self) -> Sequence[int]:
-        """The updates, but for those that another step of the program runs."""
+        """The updates by towers that train, except those that another step of the program runs."""
+        evaluation = set(self.of_evaluation)
+        return [op for op in self._updates_of_all_steps if op not in evaluation]
+
+    @cached_property
+    def _updates_of_all_steps(self) -> Sequence[int]:
         elsewhere = self._of_other_steps
         return [op for op in sorted(set(self._all())) if not elsewhere[op]]
+
+    @cached_property
+    def of_normalization(self) -> Sequence[int]:
+        """The updates of batch normalization: of vectors that no loss depends on.
+
+        A running mean that the model computes with, or the mean of a loss, is other state.
+        """
+        analysis = self._analysis
+        shapes = {variable.name: variable.shape for variable in self._placement.variables}
+        found = []
+        for op in self._updates_of_all_steps:
+            values = analysis.flow.inputs[op]
+            holder = analysis.flow.state_holder(values[0]) if values else None
+            if holder is None or shapes.get(analysis.flow.names[holder]) == ():
+                continue
+            readers = analysis.reads_by_gpu.readers[analysis.flow.names[holder]]
+            if not any(map(analysis.reads_by_gpu.in_loss, readers)):
+                found.append(op)
+        return found
+
+    @cached_property
+    def of_evaluation(self) -> Sequence[int]:
+        """The updates of statistics by a copy of the model that only evaluates.
+
+        No loss depends on what they are computed from, and towers that train update the same
+        variable.
+        """
+        analysis = self._analysis
+        if not analysis.loss_ops:
+            return ()
+        trains = analysis.flow.ancestors(analysis.loss_ops)
+        of_training: dict[int, set[bool]] = defaultdict(set)
+        holders: dict[int, tuple[int, bool]] = {}
+        for op in self._updates_of_all_steps:
+            values = analysis.flow.inputs[op]
+            holder = analysis.flow.state_holder(values[0]) if values else None
+            if holder is not None and any(analysis.examples[value] for value in values[1:]):
+                holders[op] = holder, self._is_of_training(op, trains)
+                of_training[holder].add(holders[op][1])
+        return [
+            op
+            for op, (holder, trained) in holders.items()
+            if not trained and True in of_training[holder]
+        ]
+
+    def _is_of_training(self, update: int, trains: Sequence[int]) -> bool:
+        """Whether a value computed from examples that an update takes is on the way to a loss."""
+        analysis = self._analysis
+        return any(
+            analysis.examples[op] and trains[op]
+            for op in analysis.flow.walk_back(
+                analysis.flow.inputs[update][1:],
+                lambda op: bool(analysis.examples[op]) and not trains[op],
+            )
+            if analysis.flow.types[op] not in EXAMPLE_SOURCES
+        )
 
     def only_tower(self, ran: Sequence[int], updates: Sequence[int]) -> int | None:
         """The number of the tower of which all updates ran, if none of another tower did.

@@ -22,7 +22,6 @@ from placement_checks.analysis.towers import (
     towers_by_loss,
 )
 from placement_checks.analysis.updates import Updates
-from placement_checks.core.devices import Device
 from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
 from placement_checks.core.placement import Placement
 from placement_checks.util.text import spanned
@@ -95,18 +94,14 @@ class TowerAnalysis:
     @cached_property
     def by_loss(self) -> TowersByLoss | None:
         """The towers, if the losses tell them apart; None if the requested devices do."""
-        return towers_by_loss(
-            self.placement, self.flow, self.copies, self.copies_by_loss.in_model
-        )
+        return towers_by_loss(self.placement, self.flow, self.copies, self.copies_by_loss.in_model)
 
     @cached_property
     def micro_batches(self) -> int:
         """How many copies of the model run on the same devices in each tower."""
         if self.by_loss is not None:
             return self.by_loss.micro_batches
-        return micro_batches(
-            self.placement, self.flow, self.copies, self.copies_by_loss.in_model
-        )
+        return micro_batches(self.placement, self.flow, self.copies, self.copies_by_loss.in_model)
 
     @cached_property
     def examples(self) -> Sequence[int]:
@@ -120,7 +115,7 @@ class TowerAnalysis:
 
     @cached_property
     def sites(self) -> Sequence[Site | None]:
-        """For each op the site of the tower that it works for; None for the host and shared ops."""
+        """For each op the site that it works for; None for the host and shared ops."""
         return serving_sites(
             self.placement,
             self.flow,
@@ -141,7 +136,7 @@ class TowerAnalysis:
     @cached_property
     def losses(self) -> Losses:
         return losses_of(
-            self.placement, self.flow, self.tower_of, self.towers_behind, len(self.towers)
+            self.loss_ops, self.flow, self.tower_of, self.towers_behind, len(self.towers)
         )
 
     @cached_property
@@ -157,9 +152,7 @@ class TowerAnalysis:
     @cached_property
     def tower_of(self) -> Sequence[int]:
         """For each op the number of the tower that it works for, or -1."""
-        towers = {
-            site: number for number, tower in enumerate(self.towers) for site in tower.sites
-        }
+        towers = {site: number for number, tower in enumerate(self.towers) for site in tower.sites}
         return tower_of_ops(self.placement, self.flow, self.backward, self.sites, towers)
 
     @cached_property

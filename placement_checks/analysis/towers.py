@@ -248,9 +248,7 @@ def serving_sites(
         in_model: for each op whether it computes with variables and examples, in the forward pass.
     """
     requests = {op.requested for op in placement.by_number}
-    requested = {
-        request: Site(tower_device(request)) for request in requests if request.is_gpu
-    }
+    requested = {request: Site(tower_device(request)) for request in requests if request.is_gpu}
     sites = [requested.get(op.requested) for op in placement.by_number]
     unsure = [
         number
@@ -488,9 +486,7 @@ class ReadsByGpu:
         for number, gpu in enumerate(self.gpus):
             if gpu.site in towers:
                 sites[towers[gpu.site]].append(number)
-        return {
-            frozenset((first, other)) for first, *others in sites.values() for other in others
-        }
+        return {frozenset((first, other)) for first, *others in sites.values() for other in others}
 
     def _joined_gpus(self, *, forward: bool = False) -> Collection[frozenset[int]]:
         """The pairs of sites of which one uses what the other computes from its own variables."""
@@ -534,7 +530,7 @@ class ReadsByGpu:
         return sorted({id(model): sorted(model) for model in found.values()}.values())
 
     def towers(self) -> list[Tower]:
-        """The copies of the model: those found by loss, then those on GPUs that these do not use."""
+        """The copies of the model: first those found by loss, then those on other GPUs."""
         by_loss = self._by_loss
         if by_loss is None:
             found, rest = [], list(range(len(self.gpus)))
@@ -621,7 +617,9 @@ def _follow_forward(
         if found[forward] >= 0:
             found[op] = found[forward]
         elif _is_shared_on_gpu(placement, sites, forward):
-            found[op] = _single(found[source] for source in flow.inputs[op] if backward.ops[source])
+            found[op] = _single(
+                found[source] for source in flow.inputs[op] if backward.ops[source]
+            )
 
 
 def _follow_users(

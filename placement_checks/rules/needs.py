@@ -81,7 +81,13 @@ def _two_towers(evidence: Evidence) -> Missing | None:
             "no op that requests a GPU reads a variable, so there are no towers; build each "
             "under its own tf.device('/gpu:0'), tf.device('/gpu:1') …"
         )
-    losses = len(set(placement.step.objectives or placement.step.losses))
+    batches = analyse(placement).micro_batches
+    if batches > 1:
+        return OneTower(
+            f"there is one tower, on {towers[0]}: {batches} copies of the model run on the same "
+            "devices, as micro-batches do"
+        )
+    losses = len(analyse(placement).loss_ops)
     if losses > 1:
         return Missing(
             f"the towers cannot be told apart: there are {losses} losses, and all ops that "

@@ -1,4 +1,4 @@
-"""Findings on workers that were given the same rows, each by a pipeline of its own."""
+"""Findings on towers that were given the same rows: fed twice, or by pipelines of workers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _PASSES = PASSES_VALUE | RESHAPES | {CAST}  # all rows, in the order in which th
 
 
 def same_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
-    """A finding for each tower of another worker that was fed all that one before it was.
+    """A finding for each tower whose inputs all had the values of another tower's.
 
     Args:
         evidence: what is known of the program.
         uses: which inputs the towers read.
     """
     strategy = evidence.placement.strategy
-    if strategy is None or not strategy.is_of_workers or not evidence.program:
+    of_workers = strategy is not None and strategy.is_of_workers
+    # The rows of one pipeline may repeat, as in a test with a few rows.
+    if not evidence.program or (evidence.placement.step.traced and not of_workers):
         return
     given = _given(evidence.placement, evidence.program.fed, uses)
     towers = sorted(given)
@@ -70,11 +72,19 @@ def _finding(
         object=name,
         op=placement.ops[name].type,
         evidence="requested",
-        expected="rows of its own for each worker",
+        expected="different rows for each tower",
         found=f"the same rows for {both}",
         message=f"{both} were given the same rows, by {original} and {name}",
         consequence="they compute the same gradients: one of the two works for nothing",
-        fix="dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the "
-        "function that makes the dataset, or experimental_distribute_dataset(dataset)",
+        fix=_OF_TOWERS if placement.strategy is None else _OF_WORKERS,
         alike="rows",
     )
+
+
+_OF_TOWERS = (
+    "feed tower i its part of the batch: dict(zip(inputs, numpy.array_split(rows, num_gpus)))"
+)
+_OF_WORKERS = (
+    "dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the function that "
+    "makes the dataset, or experimental_distribute_dataset(dataset)"
+)

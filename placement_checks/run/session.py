@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from placement_checks.analysis.layouts import layout
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.loading.traced.gpu_only_ops import is_gpu_only
@@ -156,10 +157,11 @@ class ProgramSession:
         return reason, f" (op {op.name}{at})"
 
     def begin(self, values: Values) -> None:
-        """Give all variables their first values, and then those that are given.
+        """Initialize all variables, then set the given ones.
 
-        What is made of other variables, such as a copy, is made of the values that are given; the
-        copies that a strategy keeps start equal.
+        Variables initialized from others, such as a target network, use the given values. The
+        copies of a mirrored variable start equal, whether a strategy keeps them or the program
+        does, which may copy the first one to the others in an op of its own after initialization.
         """
         initial = self.program.built.initial
         values = self._with_copies(values)
@@ -170,6 +172,11 @@ class ProgramSession:
             if values:
                 self.run([op for name, op in kind.items() if name not in values])
         self.run(list(initial.tables))
+        unset = {copy: of for copy, of in self._own_copies.items() if of not in values}
+        if unset:
+            reads = self._variables.reads
+            first = self.run({of: reads[of] for of in set(unset.values()) if of in reads})
+            self.load({copy: first[of] for copy, of in unset.items() if of in first})
 
     def values(self) -> dict[str, npt.NDArray[Any]]:
         """The values of all variables, by name; they stay as they are."""
@@ -190,9 +197,20 @@ class ProgramSession:
                 self.run(ops, {assigns[name][1]: values[name] for name in names})
 
     def _with_copies(self, values: Values) -> Values:
-        """The values also for the copies that a strategy keeps of these variables."""
-        copies = self.program.built.initial.mirrors.items()
-        return {**values, **{copy: values[of] for copy, of in copies if of in values}}
+        """The values, also for the copies of mirrored variables."""
+        copies = {**self._own_copies, **self.program.built.initial.mirrors}
+        return {**values, **{copy: values[of] for copy, of in copies.items() if of in values}}
+
+    @cached_property
+    def _own_copies(self) -> Mapping[str, str]:
+        """The copies that the program itself keeps of variables, each with the first copy."""
+        return {
+            copy: group.of[min(group.of)]
+            for group in layout(self.program.placement).mirrored
+            for copies in (group.of, group.apart)
+            for tower, copy in copies.items()
+            if tower != min(group.of)
+        }
 
     def gradients(self, feeds: Values, metadata: Any = None) -> dict[str, npt.NDArray[Any]]:
         """The gradient of every variable, dense, by its name."""

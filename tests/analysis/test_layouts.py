@@ -338,7 +338,7 @@ def test_the_parts_of_one_model_are_split() -> None:
     found = layout(split())
 
     assert found.kind("a") == found.kind("b") == "split"
-    assert str(found) == "split: 2 variables, each on one of the GPUs of a tower"
+    assert str(found) == "split: 2 variables, each used only on the GPU that has it"
 
 
 def gpus_of(graph: Placement) -> dict[str, str]:

@@ -11,9 +11,8 @@ from towers import program
 
 from placement_checks import Placement
 from placement_checks.analysis.gradient_flow import GradientFlow
-from placement_checks.analysis.homes import homes
 from placement_checks.analysis.layouts import Layout
-from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 
@@ -21,10 +20,8 @@ SIZES = (1_000, 10_000, 100_000)
 _OPS_A_VARIABLE = 13
 
 
-def find_homes(graph: Placement) -> Callable[[], object]:
-    analysis = analyse(graph)
-    backward, examples = analysis.backward.ops, analysis.examples
-    return lambda: homes(graph, analysis.flow, backward, examples)
+def find_towers(graph: Placement) -> Callable[[], object]:
+    return lambda: TowerAnalysis(graph).tower_of
 
 
 def find_layout(graph: Placement) -> Callable[[], object]:
@@ -48,7 +45,7 @@ def cpu_per_op(call: Callable[[], object], ops: int) -> float:
 
 
 @pytest.mark.parametrize("mirrored", [False, True], ids=["central", "mirrored"])
-@pytest.mark.parametrize("find", [find_homes, find_layout])
+@pytest.mark.parametrize("find", [find_towers, find_layout])
 def test_it_is_linear(
     benchmark: BenchmarkFixture, find: Callable[[Placement], Callable[[], object]], mirrored: bool
 ) -> None:

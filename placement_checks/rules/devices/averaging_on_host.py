@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.analysis.unshared import unshared
+from placement_checks.analysis.updates import Update
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import AMONG_DEVICES
@@ -32,7 +33,8 @@ class AveragingOnHost(Rule):
     pass, on the first tower's GPU unless told otherwise.
 
     Sums that only copies of mirrored variables take are not judged: each GPU needs one, wherever
-    it is made. Collective ops, such as those of NCCL, bring gradients together on no device.
+    it is made. The gradients of a part of a split model may be added up on the GPU that has the
+    part. Collective ops, such as those of NCCL, bring gradients together on no device.
 
     `device` is a name or a list of names; a partial one such as /job:ps matches any task.
     """
@@ -101,11 +103,18 @@ class AveragingOnHost(Rule):
 def _judged(placement: Placement) -> Iterator[int]:
     """The ops that bring gradients together, of which each is on a device of its own."""
     copies, flow = layout(placement).copies, analyse(placement).flow
-    trained = gradient_flow(placement).trained
-    updates = (trained[variable] for variable in trained if variable not in copies)
-    for op in joining_ops(placement, chain.from_iterable(updates)):
-        if placement.by_number[op].assigned and flow.types[op] not in AMONG_DEVICES:
-            yield op
+    by_device: dict[Device | None, list[Update]] = defaultdict(list)
+    for variable, updates in gradient_flow(placement).trained.items():
+        if variable not in copies:
+            by_device[layout(placement).gpu_of.get(variable)] += updates
+    judged: set[int] = set()
+    for device, updates in by_device.items():
+        for op in joining_ops(placement, updates):
+            assigned = placement.by_number[op].assigned
+            at_part = assigned is not None and device is not None and assigned.matches(device)
+            if assigned and not at_part and flow.types[op] not in AMONG_DEVICES:
+                judged.add(op)
+    yield from sorted(judged)
 
 
 def _is_for_unshared(placement: Placement, op: int) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -24,7 +25,8 @@ class SlotsWithVariables(Rule):
 
     A slot is known by what binds it to a variable (`_class`), by the update op that takes both,
     or by data flow: it has the variable's shape, no tower reads it, and the update of one is
-    computed with the other.
+    computed with the other. A slot that updates several copies of a variable, as when each GPU
+    keeps the optimizer state of a part of the variables, sits with one of the copies.
 
     `allow` lists slots, or patterns such as */ExponentialMovingAverage, that are elsewhere on
     purpose.
@@ -39,14 +41,19 @@ class SlotsWithVariables(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        slots = dict(_slots(placement))
+        slots: dict[str, list[str]] = defaultdict(list)
+        for slot, variable in _slots(placement):
+            slots[slot].append(variable)
         if not slots:
             return self.not_checked("no optimiser slot and no moving average is updated")
         findings = [
-            _finding(placement, slot, variable)
-            for slot, variable in slots.items()
-            if placement.ops[slot].assigned != placement.ops[variable].assigned
-            and not is_among(slot, self.allow)
+            _finding(placement, slot, variables[-1])
+            for slot, variables in slots.items()
+            if not is_among(slot, self.allow)
+            and all(
+                placement.ops[slot].assigned != placement.ops[variable].assigned
+                for variable in variables
+            )
         ]
         if not findings and (of_log := Need.GPUS.missing(evidence)) is not None:
             return self.without(of_log)

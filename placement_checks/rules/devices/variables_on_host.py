@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.accumulators import accumulators
-from placement_checks.analysis.layouts import layout
+from placement_checks.analysis.roles import roles
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.analysis.unshared import unshared
 from placement_checks.core.devices import Device
@@ -34,16 +33,17 @@ class VariablesOnHost(Rule):
     inside a tower's device scope, a layer that ignores the scope around it, and a device function
     that knows only the ref variable ops (Variable, VariableV2) and not VarHandleOp.
 
-    A variable that asks for no device is a finding too, wherever it ends: the next machine may put
-    it elsewhere. One that asks only for a job is judged by where it was put.
+    A variable that requests no device is a finding too, wherever it is: the next machine may put
+    it elsewhere. Only an int32 step counter is not, as TensorFlow updates it on the CPU alone. A
+    variable that requests only a job is judged by its assigned device.
 
-    What is one tower's own is right on that tower's GPU, and judged like the others elsewhere: a
-    copy of a mirrored variable, its slots and statistics, what the tower adds up to be shown, and
-    examples that are kept in variables which are neither trained nor saved. So is a part of one
-    model that is split among GPUs, with its slots, on the one GPU that reads it.
+    The role of a variable (docs/roles.md) may allow a GPU as well: a copy of a mirrored variable,
+    its slots and statistics, an accumulator and cached inputs may be on the GPU of their tower; a
+    part of a model that is split among GPUs, such as an expert or the shard of a table, and its
+    slots, may be on the only GPU that computes with it.
 
-    So is a single number that is made outside of the scope of a strategy, such as the learning
-    rate of an optimiser, on the GPU of a replica; what is trained is named by created-in-scope.
+    A scalar that is made outside the scope of a strategy, such as the learning rate of an
+    optimizer, may be on the GPU of a replica; created-in-scope reports trained variables.
 
     Where get_variable makes such variables for each tower and no sum makes them copies, that is
     the mistake, and that they are on the GPUs of their towers follows from it.
@@ -94,7 +94,12 @@ class VariablesOnHost(Rule):
                 names = (*names, *self._with_tower(placement, op.name))
             if not _is_on(names, op.assigned):
                 findings.append(_misplaced(placement, op, names))
-            elif not (op.requested or op.colocated or not placement.requested):
+            elif not (
+                op.requested
+                or op.colocated
+                or not placement.requested
+                or _stays_on_host(placement, op)
+            ):
                 findings.append(_without_request(placement, op, names))
         unnamed = len(placement.variables) - len(placed)
         more = f", and {unnamed} that the log does not name" if unnamed else ""
@@ -119,7 +124,18 @@ class VariablesOnHost(Rule):
         ):
             yield from (device.short for device in strategy.replicas)
         elif not (self.local and _is_local(placement, variable)):
-            yield from _gpus_of_its_tower(placement, variable)
+            role = roles(placement)[variable] if placement.requested else None
+            yield from (device.short for device in (role.devices if role is not None else ()))
+
+
+def _stays_on_host(placement: Placement, op: Op) -> bool:
+    """Whether a variable is a counter that the placer can only put on a CPU.
+
+    TensorFlow has no GPU kernels for updates of 32-bit integers: GPU memory holds none.
+    """
+    is_int32 = any(each.name == op.name and each.dtype == "int32" for each in placement.variables)
+    on_cpu = op.assigned is not None and op.assigned.type == "CPU"
+    return is_int32 and on_cpu and roles(placement)[op.name].kind == "counter"
 
 
 def _is_scalar(placement: Placement, name: str) -> bool:
@@ -197,21 +213,6 @@ def _is_local(placement: Placement, variable: str) -> bool:
     """Whether it is in neither collection, of a program that has them."""
     collected = placement.collected
     return any(collected.values()) and not any(variable in names for names in collected.values())
-
-
-def _gpus_of_its_tower(placement: Placement, variable: str) -> Iterator[str]:
-    """The GPUs of the tower, or of the part of the model, that a variable is the own of."""
-    if not placement.requested:
-        return
-    variables, analysis = layout(placement), analyse(placement)
-    tower = variables.tower_of.get(variable, accumulators(placement).tower_of.get(variable))
-    readers = variables.readers.get(variable, 0)
-    if tower is None and readers.bit_count() == 1 and variable in analysis.cached_inputs:
-        tower = readers.bit_length() - 1
-    if tower is not None:
-        yield from (device.short for device in analysis.towers[tower].devices)
-    elif variable in variables.gpu_of:
-        yield variables.gpu_of[variable].short
 
 
 def _decided_by(op: Op) -> str:

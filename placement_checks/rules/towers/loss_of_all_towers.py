@@ -27,8 +27,9 @@ class LossOfAllTowers(Rule):
     gets printed, and it looks right, with the noise of a smaller batch. What is looked at: the
     `loss` of the Step (a list counts as one), and scalar summaries of losses.
 
-    Summaries that one line of the program builds in every tower are N curves of one quantity. Of
-    the replicas of a strategy only the first writes any.
+    Summaries of examples that one line of the program builds in every tower are N curves of one
+    quantity. Summaries of shared variables are equal in all towers, and no finding. Under a
+    strategy only the first replica writes summaries.
 
     `allow` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
     """
@@ -144,6 +145,8 @@ def _repeated(
     """Findings on summaries that one line has built in several towers."""
     built: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
     for op in summaries:
+        if not analysis.examples[op]:
+            continue
         tower = _tower(analysis, op)
         frames = tuple(placement.details.frames(analysis.flow.names[op]))
         if tower >= 0 and frames:

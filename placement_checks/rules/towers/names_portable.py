@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from placement_checks.analysis.accumulators import accumulators
 from placement_checks.analysis.layouts import layout
+from placement_checks.analysis.roles import roles
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
@@ -141,13 +141,13 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
 def _saved_apart(placement: Placement) -> Iterator[str]:
     """The variables that a checkpoint holds by names of their own."""
     collected = placement.collected
-    of_towers = layout(placement).tower_of.keys() | accumulators(placement).tower_of.keys()
     for variable in placement.variables:
         name = variable.name
         is_local = any(collected.values()) and not any(
             name in names for names in collected.values()
         )
-        if not is_local and name not in of_towers:
+        role = roles(placement)[name]
+        if not is_local and (role.tower is None or not role.devices):
             yield name
 
 

@@ -2,13 +2,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from placement_checks.analysis.counters import counted_apart, is_read, never_counted
 from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.layouts import layout
+from placement_checks.analysis.statistics import statistics
+from placement_checks.analysis.step_order import StepOrder
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.analysis.updates import Update
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import ADDITIONS, VARIABLE_READS
+from placement_checks.core.op_types import (
+    ADDITIONS,
+    ADDS,
+    IDENTITIES,
+    OVERWRITES,
+    PASSES_READ,
+    VARIABLE_READS,
+    VARIABLES,
+)
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.advice import AVERAGE
@@ -22,9 +35,14 @@ class OneUpdate(Rule):
     """One update per variable and step; the step counter increases by one.
 
     Several updates of one variable in one step race: apply_gradients in the loop over towers
-    makes N steps of one, each with a part of the batch. An optimiser that is applied to two groups
-    of variables moves its own scalars, such as Adam's powers of beta, twice. A counter that grows
-    by two, or not at all, makes the learning rate decay at the wrong time.
+    makes N steps of one, each with a part of the batch. An optimizer that is applied to two groups
+    of variables moves its own scalars, such as Adam's powers of beta, twice. A momentum, a moving
+    average or a target network that is moved in the loop over towers decays N times a step. A
+    counter that grows by two, or not at all, makes the learning rate decay at the wrong time.
+
+    Updates in sequence are allowed if each takes the gradients of all towers, computed after the
+    update before it: the steps up and down of sharpness-aware minimization, or several steps of a
+    critic.
 
     A counter is what the collection GLOBAL_STEP holds, and a whole number that starts at 0, that
     the step reads, and that nothing but its initialiser sets. So is a fraction that only updates
@@ -68,7 +86,7 @@ class OneUpdate(Rule):
 
 
 def _doubled(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]:
-    """Findings on variables that gradients update more than once, and on scalars beside them."""
+    """Findings on variables that gradients update more than once, and on other state."""
     shapes = {variable.name: variable.shape for variable in placement.variables}
     trained = gradient_flow(placement).trained
     beside = {
@@ -82,12 +100,82 @@ def _doubled(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]
     for variable, updates in analysis.updates.by_variable.items():
         if variable in trained:
             several = analysis.updates.at_once(trained[variable])
+            if len(several) > 1 and _is_sequence(placement, several):
+                continue
+        elif moves := _moved_by_towers(analysis, updates):
+            several = moves
         elif variable in beside and shapes[variable] == ():
             several = analysis.updates.at_once(updates)
         else:
             continue
         if len(several) > 1:
             yield _finding(placement, analysis, variable, several)
+
+
+def _is_sequence(placement: Placement, updates: Sequence[Update]) -> bool:
+    """Whether each update takes gradients of all towers, computed after the updates before it."""
+    analysis, gradients = analyse(placement), gradient_flow(placement)
+    readers = layout(placement).readers.get(updates[0].variable, analysis.all_towers)
+    if any(gradients.towers(update) & readers != readers for update in updates):
+        return False
+    return _wait_for_each_other(analysis, updates)
+
+
+def _wait_for_each_other(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether of any two updates the gradients of one are computed after the other.
+
+    They are if the ops that compute them wait for the other update, as automatic control
+    dependencies make them in a `tf.function`.
+    """
+    own = {update.op: 1 << number for number, update in enumerate(updates)}
+    awaited = StepOrder(analysis.flow, analysis.updates.roots).awaited(own)
+    gradients = gradient_flow(analysis.placement)
+    behind = [
+        reduce(or_, (awaited[op] for op in gradients.sources(update)), 0) for update in updates
+    ]
+    # In a sequence the first update waits for none of the others, the second for one, and so on.
+    return sorted(mask.bit_count() for mask in behind) == list(range(len(updates)))
+
+
+def _moved_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> list[Update]:
+    """The updates of state that is moved once for each tower; empty if there is only one.
+
+    The state decays: each update is computed from the variable itself, by more than an addition.
+    What towers add up is not moved, nor are the statistics of batch normalization, which may be
+    updated by the rows of each tower.
+    """
+    several = analysis.updates.at_once(updates)
+    if len(several) < 2 or len(analysis.towers) < 2:
+        return []
+    decays = [update for update in several if _decays(analysis, update)]
+    towers = {_towers_of(analysis, update) for update in decays}
+    of_statistics = set(statistics(analysis.placement).of_normalization)
+    if len(decays) < 2 or any(update.op in of_statistics for update in decays):
+        return []
+    each_by_one = all(mask.bit_count() == 1 for mask in towers) and len(towers) == len(decays)
+    alike = towers == {0} and len(decays) == len(analysis.towers)
+    return decays if each_by_one or alike else []
+
+
+def _towers_of(analysis: TowerAnalysis, update: Update) -> int:
+    """The towers whose values an update takes, a bit each."""
+    found = 0
+    for value in update.values:
+        found |= analysis.towers_behind[value]
+    return found & analysis.all_towers
+
+
+def _decays(analysis: TowerAnalysis, update: Update) -> bool:
+    """Whether an update scales what the variable held, or subtracts a part of it."""
+    flow = analysis.flow
+    variable = flow.number[update.variable]
+    behind = list(flow.walk_back(update.values, lambda op: flow.types[op] not in VARIABLES))
+    if variable not in behind:
+        return False
+    if flow.types[update.op] not in OVERWRITES:
+        return True
+    only_added = flow.walk_back(update.values, lambda op: flow.types[op] in _ADDS_ITSELF)
+    return variable not in only_added
 
 
 def _read(analysis: TowerAnalysis, op: int) -> int:
@@ -102,6 +190,9 @@ def _finding(
     names = [analysis.flow.names[update.op] for update in updates[:3]]
     more = [f"{count - 3} more"] if count > 3 else []
     trained = variable in gradient_flow(placement).trained
+    is_scalar = any(each.name == variable and each.shape == () for each in placement.variables)
+    by_towers = not trained and not is_scalar and bool(_moved_by_towers(analysis, updates))
+    in_turn = not trained or _wait_for_each_other(analysis, updates)
     return Finding(
         object=variable,
         op=placement.ops[variable].type,
@@ -111,10 +202,15 @@ def _finding(
         ops=(analysis.flow.names[updates[1].op],),
         path=steps(placement, [update.op for update in updates]),
         message=f"one step updates {variable} {count} times, by {joined([*names, *more])}",
-        consequence=f"{count} updates race in place of one, each with a part of the batch"
+        consequence=(
+            f"{count} updates {'follow each other' if in_turn else 'race'} instead of one, each "
+            "with a part of the batch"
+        )
         if trained
-        else "what the optimiser corrects by it, such as Adam's bias, runs ahead of the weights",
-        fix=_APPLY_AVERAGE if trained else _APPLY_ONCE,
+        else _MOVED_TOO_OFTEN.format(count)
+        if by_towers
+        else "what the optimizer corrects by it, such as Adam's bias, runs ahead of the weights",
+        fix=_APPLY_AVERAGE if trained else _MOVE_ONCE if by_towers else _APPLY_ONCE,
         alike=(trained, count),
     )
 
@@ -198,6 +294,9 @@ def _moved_by(placement: Placement, analysis: TowerAnalysis, update: Update) -> 
     return int(value[2]) if value is not None else None
 
 
+_ADDS_ITSELF = ADDS | PASSES_READ | IDENTITIES
+_MOVED_TOO_OFTEN = "it decays {} times in a step, and depends on the order of the towers"
+_MOVE_ONCE = "update it once, after the loop over towers, by the mean of the towers' values"
 _APPLY_AVERAGE = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
 _APPLY_ONCE = (
     "apply the optimiser once, to all of its variables, or use one for each group of them"

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.equivalence import EqualTensors
+from placement_checks.analysis.inputs import random_uses
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.known_keras import KERAS, known, some
 from placement_checks.rules.needs import Need
-from placement_checks.util.text import plural
+from placement_checks.util.text import joined, plural
 
+_REPLICA = re.compile(r"^replica_\d+/")  # how a strategy names the ops of a later replica
 _DRAWS = RANDOM_SEEDED | RANDOM_STATELESS.keys()
 
 
@@ -21,14 +25,17 @@ _DRAWS = RANDOM_SEEDED | RANDOM_STATELESS.keys()
 class RandomnessApart(Rule):
     """No two towers draw the same random numbers.
 
-    A seed written into the loop over towers gives each the same dropout mask and the same noise
-    in every step, which N towers were to average away. So does one state of a generator that all
-    towers read, as Keras 3's Dropout does in a graph.
+    If all towers use one dropout mask, or one sample of noise, the mean of their gradients is as
+    noisy as the gradient of one tower. The usual causes: a seed that is written into the loop over
+    towers, a mask that is drawn before the loop, and a generator whose state all towers read, as
+    Keras 3's Dropout does in a graph.
 
-    Ops that keep their own state have the same seed and second seed; without either they draw
-    different numbers. Stateless ones have equal seeds, by construction.
+    Two stateful random ops draw the same numbers if both seeds are equal and not 0. Two stateless
+    ones do if their seeds are equal by construction; the copies that a strategy keeps of a
+    variable are equal. Towers share a draw if they compute with the same part of it. Scalars, and
+    noise that is added to weights, may be shared.
 
-    `allow` lists ops, or patterns, that draw the same numbers on purpose.
+    `allow` lists random ops, or patterns, that towers share on purpose.
     """
 
     name = "randomness-apart"
@@ -46,17 +53,60 @@ class RandomnessApart(Rule):
             count += 1
             if key is not None:
                 drawn[key].setdefault(tower, op)
-        if not count:
+        shared = list(_shared_draws(placement, analysis))
+        if not count and not shared:
             return self.not_checked("no tower draws random numbers")
-        findings = [
-            _finding(placement, analysis, by_tower, tower)
-            for by_tower in drawn.values()
-            for tower in sorted(by_tower)[1:]
+        findings = []
+        of_keras = []
+        for by_tower in drawn.values():
+            for tower in sorted(by_tower)[1:]:
+                name = analysis.flow.names[by_tower[tower]]
+                if is_among(name, self.allow):
+                    continue
+                if _seed_of_keras(analysis, by_tower[tower]):
+                    of_keras.append(name)
+                else:
+                    findings.append(_finding(placement, analysis, by_tower, tower))
+        named = {*of_keras, *(finding.object for finding in findings)}
+        findings += [
+            finding
+            for finding in shared
+            if finding.object not in named and not is_among(finding.object, self.allow)
         ]
-        return self.verdict(
-            [finding for finding in findings if not is_among(finding.object, self.allow)],
-            plural(count, "random op"),
-        )
+        if of_keras:
+            findings.append(_same_masks_of_keras(placement, of_keras))
+        return self.verdict(findings, plural(max(count, len(shared)), "random op"))
+
+
+def _seed_of_keras(analysis: TowerAnalysis, draw: int) -> bool:
+    """Whether a stateless op is seeded by a replica's copy of a seed generator of Keras."""
+    strategy = analysis.placement.strategy
+    seed = RANDOM_STATELESS.get(analysis.flow.types[draw])
+    if strategy is None or seed is None:
+        return False
+    behind = analysis.flow.walk_back(analysis.flow.inputs[draw][seed : seed + 1], lambda _: True)
+    return any(
+        "seed_generator" in (name := analysis.flow.names[op]) and name in strategy.copies
+        for op in behind
+    )
+
+
+def _same_masks_of_keras(placement: Placement, draws: Sequence[str]) -> Finding:
+    """That the random layers of Keras 3 draw the same numbers in all replicas."""
+    strategy = placement.strategy
+    assert strategy is not None
+    layers = some(_REPLICA.sub("", draw.partition("/stateless")[0]) for draw in draws)
+    return known(
+        placement,
+        draws,
+        f"random layers of {KERAS}, such as Dropout, draw the same numbers in each of "
+        f"{len(strategy.replicas)} replicas, whose seeds are equal copies: {layers}",
+        _SAME_NOISE,
+        "tf.nn.dropout in a layer of your own, or tf_keras. If it is meant: "
+        "--set randomness-apart.allow=*",
+        expected="random numbers of its own for each replica",
+        found="the same random numbers",
+    )
 
 
 def _draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[tuple[int, int, Hashable]]:
@@ -79,6 +129,40 @@ def _draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[tuple[int,
             yield op, tower, (kind, *(equal.of(tensor) for tensor in inputs[seed : seed + 1]))
 
 
+def _shared_draws(placement: Placement, analysis: TowerAnalysis) -> Iterator[Finding]:
+    """Findings on random ops of which several towers use the same numbers."""
+    equal = EqualTensors(placement, analysis.flow)
+    users: dict[int, dict[Hashable, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    for use in random_uses(analysis):
+        users[use.source][equal.of(use.tensor)].setdefault(use.tower, use.op)
+    for draw, by_tensor in users.items():
+        most = max(by_tensor.values(), key=len)
+        if len(most) > 1:
+            yield _shared(placement, analysis, draw, most)
+
+
+def _shared(
+    placement: Placement, analysis: TowerAnalysis, draw: int, users: Mapping[int, int]
+) -> Finding:
+    name, kind = analysis.flow.names[draw], analysis.flow.types[draw]
+    towers = analysis.names_of(sum(1 << tower for tower in users))
+    ops = [analysis.flow.names[op] for _, op in sorted(users.items())]
+    return Finding(
+        object=name,
+        op=kind,
+        evidence="requested",
+        expected="random numbers of its own for each tower",
+        found=f"one draw for {towers}",
+        path=steps(placement, [draw, *(op for _, op in sorted(users.items()))]),
+        message=f"{towers} compute with the same random numbers: {name} draws them once, and "
+        f"{joined(ops[:3])} use them",
+        consequence=_SAME_NOISE,
+        fix="draw in the loop over towers, once for each; or draw for all rows and give each "
+        "tower its part: tf.split(noise, num_gpus)[i]",
+        alike="shared",
+    )
+
+
 def _finding(
     placement: Placement, analysis: TowerAnalysis, by_tower: dict[int, int], tower: int
 ) -> Finding:
@@ -94,7 +178,7 @@ def _finding(
         path=steps(placement, [by_tower[first], by_tower[tower]]),
         message=f"{name} of the tower on {analysis.towers[tower]} draws the same random numbers "
         f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal",
-        consequence="noise that averaging over towers was to even out is the same in both",
+        consequence=_SAME_NOISE,
         fix=_seeded(placement, name) if kind in RANDOM_SEEDED else _STATELESS,
         alike=kind in RANDOM_SEEDED,
     )
@@ -108,6 +192,7 @@ def _seeded(placement: Placement, name: str) -> str:
     )
 
 
+_SAME_NOISE = "the noise is the same in these towers, so their mean does not reduce it"
 _STATELESS = (
     "add the tower's number: seed=[seed, i]; of layers of Keras, one with a seed of its own for "
     "each tower"

@@ -51,7 +51,9 @@ class TowersAlike(Rule):
                 )
             first, other = zip(*_without_penalties(analysis, first, other), strict=True)
             shared = analysis.towers[0].reads.keys() & analysis.towers[number].reads.keys()
-            for difference in differences(placement, analysis.flow, first, other, shared):
+            for difference in differences(
+                placement, analysis.flow, analysis.examples, first, other, shared
+            ):
                 finding = self._finding(placement, number, difference)
                 if not is_among(finding.object, self.allow):
                     findings.setdefault(finding.object, finding)

@@ -26,6 +26,9 @@ class UpdateOpsRun(Rule):
     its loss to a variable that is not trained. Left out of the train op they never run, and
     evaluation uses the initial values. What another step of the program runs is that step's.
 
+    The updates of a copy of the model that only evaluates must not run in the step: evaluation
+    would then use statistics of held-out rows. Updates of such a copy that do not run are right.
+
     Many programs run the updates of one tower alone, which are as good. That is kept, with a note,
     unless it is the last tower: its updates are what a loop over the towers leaves behind. It is
     kept as well if the program has a group for each tower's updates, and so has chosen one. If the
@@ -55,6 +58,14 @@ class UpdateOpsRun(Rule):
             for op in statistics(placement).updates
             if not is_among(analysis.flow.names[op], self.allow)
         ]
+        evaluation = [
+            _of_evaluation(analysis, op)
+            for op in statistics(placement).of_evaluation
+            if analysis.updates.steps[op] and not analysis.updates.unknown
+            if not is_among(analysis.flow.names[op], self.allow)
+        ]
+        if evaluation:
+            return self.verdict(evaluation)
         if not updates:
             return self.not_checked("no op updates statistics such as batch normalisation's")
         if analysis.updates.unknown:
@@ -96,6 +107,27 @@ def _chosen(placement: Placement, updates: Sequence[int]) -> str | None:
     if only is None or (is_last and not of_program.each_in_a_group(updates)):
         return None
     return analysis.names_of(1 << only)
+
+
+def _of_evaluation(analysis: TowerAnalysis, op: int) -> Finding:
+    flow = analysis.flow
+    name = flow.names[op]
+    holder = flow.state_holder(flow.inputs[op][0])
+    of = f" of {flow.names[holder]}" if holder is not None else ""
+    return Finding(
+        object=name,
+        op=flow.types[op],
+        evidence="requested",
+        expected="not part of the step",
+        found="part of the step",
+        message=f"{name} ({flow.types[op]}), the update{of} by a copy of the model that only "
+        "evaluates, is part of the train op",
+        path=steps(analysis.placement, [op]),
+        consequence="the statistics mix held-out rows with those that the model is trained on",
+        fix="build the copy that evaluates with training=False, or leave its scope out: "
+        "tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, scope)",
+        alike="evaluation",
+    )
 
 
 def _finding(analysis: TowerAnalysis, op: int, runs: int) -> Finding:

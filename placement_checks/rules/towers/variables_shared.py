@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from placement_checks.analysis.accumulators import accumulators
 from placement_checks.analysis.layouts import layout
+from placement_checks.analysis.roles import roles
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.analysis.towers import GpuReads, ReadsByGpu
 from placement_checks.core.evidence import Evidence
@@ -79,13 +79,20 @@ class VariablesShared(Rule):
             reason = f"variables are read {where}, and {_why_not(evidence)}"
             return self.not_checked(reason, one_tower=len(parts.gpus) == 1)
         of_single = {variable.name for variable in single.variables} if single else set()
-        mirrored = layout(placement).tower_of.keys() - layout(placement).strays.keys()
-        may_grow = mirrored | accumulators(placement).tower_of.keys()
+        mirrored = layout(placement).mirrored
+        strays = layout(placement).strays
+        is_one_model = _is_one_model(placement)
+        may_grow = {
+            name
+            for name, role in roles(placement).items()
+            if role.devices and name not in strays
+            if role.kind != "split" or is_one_model or len(analyse(placement).towers) > 1
+        }
         apart = {finding.object: finding for finding in copies_apart(placement)}
         known = {*of_single, *may_grow, *apart}
         copies = {
             copy.variable: copy
-            for copy in _copies(placement, parts, informed=single is not None)
+            for copy in _copies(placement, parts, informed=single is not None and not is_one_model)
             if copy.variable not in known and not self._is_allowed(copy.variable)
         }
         own = OwnVariables(placement, {*copies, *(copy.original for copy in copies.values())})
@@ -116,6 +123,15 @@ class VariablesShared(Rule):
 
     def _is_allowed(self, variable: str) -> bool:
         return is_among(variable, self.allow)
+
+
+def _is_one_model(placement: Placement) -> bool:
+    """Whether a single loss uses what all GPUs compute: they hold the stages of one model.
+
+    A joint loss of towers is the sum of a loss for each.
+    """
+    analysis = analyse(placement)
+    return len(analysis.loss_ops) == 1 and analysis.by_loss is None and len(analysis.towers) == 1
 
 
 def _informative(evidence: Evidence) -> Placement | None:
