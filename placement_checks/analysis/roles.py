@@ -86,6 +86,17 @@ class Roles(Mapping[str, Role]):
     def __len__(self) -> int:
         return len(self._variables)
 
+    def stays_on_cpu(self, name: str) -> bool:
+        """Whether a name is that of a counter of 32-bit integers.
+
+        TensorFlow has no GPU kernels that update int32 variables, so it is right on the CPU,
+        whatever it requests.
+        """
+        variable = self._variables.get(name)
+        if variable is None or variable.dtype != "int32":
+            return False
+        return self[name].kind == "counter"
+
     def _role(self, variable: Variable) -> Role:
         name, layouts, analysis = variable.name, self._layout, self._analysis
         readers = layouts.readers.get(name, 0)
@@ -110,7 +121,10 @@ class Roles(Mapping[str, Role]):
             device = layouts.gpu_of[name]
             return Role("split", f"only {device.short} computes with it", devices=(device,))
         if name in layouts.tower_of:
-            return self._of_tower("own", "it goes with a tower's copies", layouts.tower_of[name])
+            is_slot = name not in analysis.variables_read and name not in layouts.strays
+            reason = "updates of a tower's copies take it" if is_slot else "a tower keeps it"
+            kind: RoleKind = "slot" if is_slot else "own"
+            return self._of_tower(kind, reason, layouts.tower_of[name])
         if tower is not None and len(analysis.towers) > 1:
             reason = f"only the tower on {analysis.towers[tower]} reads it"
             return Role("own", reason, tower=tower)

@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placement_checks.analysis.beside import beside_computation
+from placement_checks.analysis.roles import roles
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
@@ -29,9 +30,9 @@ class NoFallback(Rule):
     that fell, by colocation or by a reference, are named with it.
 
     Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
-    resource to the host it was asked for, such as its reads and its initialisation test; texts,
+    resource to the host it was asked for, such as its reads and its initialization test; strings,
     summaries, assertions, printed lines, savers, and what only these take; the switch of a
-    predicate that is on the host.
+    predicate that is on the host; an int32 step counter, which TensorFlow keeps on the CPU.
 
     `allow` lists op types, op names or patterns of names that may fall back.
     """
@@ -62,7 +63,7 @@ class NoFallback(Rule):
         groups: dict[str, list[Op]] = {}
         for op in fallen.values():
             leader = _leader(op, placement, fallen)
-            if leader is not None:
+            if leader is not None and not roles(placement).stays_on_cpu(leader):
                 groups.setdefault(leader, []).append(op)
         findings = [
             _finding(placement, placement.ops[name], group)

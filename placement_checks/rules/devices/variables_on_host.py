@@ -98,7 +98,7 @@ class VariablesOnHost(Rule):
                 op.requested
                 or op.colocated
                 or not placement.requested
-                or _stays_on_host(placement, op)
+                or (_is_on_cpu(op) and roles(placement).stays_on_cpu(op.name))
             ):
                 findings.append(_without_request(placement, op, names))
         unnamed = len(placement.variables) - len(placed)
@@ -128,14 +128,8 @@ class VariablesOnHost(Rule):
             yield from (device.short for device in (role.devices if role is not None else ()))
 
 
-def _stays_on_host(placement: Placement, op: Op) -> bool:
-    """Whether a variable is a counter that the placer can only put on a CPU.
-
-    TensorFlow has no GPU kernels for updates of 32-bit integers: GPU memory holds none.
-    """
-    is_int32 = any(each.name == op.name and each.dtype == "int32" for each in placement.variables)
-    on_cpu = op.assigned is not None and op.assigned.type == "CPU"
-    return is_int32 and on_cpu and roles(placement)[op.name].kind == "counter"
+def _is_on_cpu(op: Op) -> bool:
+    return op.assigned is not None and op.assigned.type == "CPU"
 
 
 def _is_scalar(placement: Placement, name: str) -> bool:

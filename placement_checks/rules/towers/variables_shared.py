@@ -126,12 +126,13 @@ class VariablesShared(Rule):
 
 
 def _is_one_model(placement: Placement) -> bool:
-    """Whether a single loss uses what all GPUs compute: they hold the stages of one model.
+    """Whether all GPUs hold parts of one model, which has one loss, or one for each micro-batch.
 
     A joint loss of towers is the sum of a loss for each.
     """
     analysis = analyse(placement)
-    return len(analysis.loss_ops) == 1 and analysis.by_loss is None and len(analysis.towers) == 1
+    is_one = len(analysis.loss_ops) == 1 or analysis.micro_batches > 1
+    return is_one and analysis.by_loss is None and len(analysis.towers) == 1
 
 
 def _informative(evidence: Evidence) -> Placement | None:
