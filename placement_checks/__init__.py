@@ -17,6 +17,7 @@ _HOMES = {
     "Device": "core.devices",
     "Evidence": "core.evidence",
     "Finding": "core.results",
+    "Impact": "core.impact",
     "LocalCluster": "run.cluster",
     "Log": "logs",
     "Machine": "core.machines",

@@ -3,6 +3,7 @@
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Op, Placement
@@ -63,6 +64,7 @@ __all__ = [
     "Device",
     "Evidence",
     "Finding",
+    "Impact",
     "LocalCluster",
     "Log",
     "Machine",

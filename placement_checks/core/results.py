@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from placement_checks.core.baseline.difference import Difference as BaselineDiff
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.util.printable import printable
 from placement_checks.util.text import joined, plural
 
@@ -47,6 +48,8 @@ class Finding:
         known: the library that is known to do this by itself, such as ``Keras 3``: no line of
             the user's is at fault, and none is told. ``""`` where none does.
         others: objects that a known behaviour, which is told once, is about as well.
+        impact: what it means for the program. Filled in by `verify` from the rule's own impact;
+            None, as for a finding that no rule has judged, counts as ``LAYOUT``.
     """
 
     object: str
@@ -67,6 +70,7 @@ class Finding:
     follows: str | None = None
     known: str = ""
     others: tuple[str, ...] = ()
+    impact: Impact | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         at = f", at {self.where}" if self.where else ""
@@ -83,6 +87,11 @@ class Finding:
     def advice(self) -> str:
         """The fix, told as one; of what a library does by itself it is the way out of that."""
         return f"{'way out' if self.known else 'fix'}: {self.fix}"
+
+
+def worst_impact(findings: Iterable[Finding]) -> Impact:
+    """The impact of the most decisive finding; ``LAYOUT`` if there is none."""
+    return min((each.impact or Impact.LAYOUT for each in findings), default=Impact.LAYOUT)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -110,6 +119,11 @@ class Verdict:
         why = f", {self.reason}" if self.reason else ""
         found = f", {plural(len(self.findings), 'finding')}" if self.findings else ""
         return printable(f"Verdict({self.rule}: {self.state.replace('-', ' ')}{found}{why})")
+
+
+def by_impact(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts in the order of reports: the most decisive first, others in their order."""
+    return sorted(verdicts, key=lambda verdict: worst_impact(verdict.findings))
 
 
 @dataclass(frozen=True, repr=False)

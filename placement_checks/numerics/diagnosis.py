@@ -28,6 +28,7 @@ from placement_checks.numerics.row_weights import (
     blocks_of,
     diagnose_rows,
     four_digits,
+    ranges,
 )
 
 _WORST_CONDITION = 1e5  # of a fit whose weights still mean something in float32
@@ -82,6 +83,25 @@ NORM_OF_SLICES = _CHANGED_DIFFERENTLY._replace(
     "how many of these there are depends on the towers",
     fix="make them dense before the norm, in both programs: tf.convert_to_tensor(gradient)",
     mistake="slices",
+)
+_BY_COUNTS = (
+    "divide by the count of all towers, or weight the towers by their counts: "
+    "placement_checks.average_gradients(tower_grads, weights=counts)"
+)
+_OWN_COUNTS = Diagnosis(
+    "each tower divides its loss by a count of its own, such as its tokens, and the reference by "
+    "that of the whole batch",
+    _BY_COUNTS,
+    mistake="counts",
+    consequence="an example counts more in a tower with a small count than in the others",
+)
+# What "statistics" is where towers also divide by counts; numbers alone cannot tell them apart.
+COUNTS_OR_STATISTICS = _OWN_COUNTS._replace(
+    what="it is the mean over towers of what the reference gives on each tower's rows alone: each "
+    "tower divides its loss by a count of its own, such as its tokens, or takes batch statistics "
+    "over its own rows",
+    fix=f"{_BY_COUNTS}; only if the towers have equal counts, and statistics of each tower's rows "
+    "are meant: --set gradients-equal.statistics=tower",
 )
 UNEXPLAINED = Diagnosis(
     "no known mistake explains it",
@@ -140,6 +160,8 @@ class _GradientFit:
             return None
         share = np.array([len(sample.rows) for sample in samples]) / self._trial.rows
         due = self._expected_weights(samples, share)
+        if counted := self._own_counts(samples, weights, share):
+            return counted
         if np.allclose(weights, due, rtol=CLOSE / 100):
             return self._statistics_per_tower()
         # What is clipped last is that of one tower alone, or it has no weights that mean anything.
@@ -189,6 +211,25 @@ class _GradientFit:
             return None
         return np.asarray(weights) if self._is_near(columns @ weights, gradients) else None
 
+    def _own_counts(
+        self, samples: Sequence[Sample], weights: Array, share: Array
+    ) -> Diagnosis | None:
+        """Towers that count by their rows, or alike, where the reference weights them otherwise.
+
+        The reference's gradient is then made up of those of the towers' rows. With statistics of
+        the whole batch it is not.
+        """
+        due = self._weights(samples, self._expected)
+        if due is None or not (min(due) > 0 and np.isclose(sum(due), 1, rtol=CLOSE / 10)):
+            return None
+        alike = np.full(len(samples), 1 / len(samples))
+        is_mean = any(np.allclose(weights, each, rtol=CLOSE / 100) for each in (alike, share))
+        is_by_rows = np.allclose(due, share, rtol=CLOSE / 100)
+        is_changed = any(name in self._measured.changed for name in self._variables)
+        if not is_mean or is_by_rows or is_changed:
+            return None
+        return _OWN_COUNTS._replace(shown=tuple(ranges(self._row_factors(samples, weights / due))))
+
     def _statistics_per_tower(self) -> Diagnosis:
         """Right on every tower's own rows: the program computes more than a sum over rows."""
         if any(name in self._measured.changed for name in self._variables):
@@ -204,8 +245,8 @@ class _GradientFit:
         return Diagnosis(
             "it is the mean over towers of what the reference gives on each tower's rows alone: "
             "batch statistics, as in batch normalisation, are taken over a tower's rows",
-            "if that is meant: --set gradients-equal.statistics=tower; else take them over all "
-            "towers",
+            "take them over all towers; if those of each tower's rows are meant: "
+            "--set gradients-equal.statistics=tower",
             mistake="statistics",
             consequence="the more GPUs share a batch, the fewer rows the statistics are taken of",
         )

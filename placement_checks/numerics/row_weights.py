@@ -27,6 +27,7 @@ Mistake = Literal[
     "paired",
     "penalty",
     "weights",
+    "counts",
     "frozen",
     "tail",
 ]
@@ -56,7 +57,7 @@ class Diagnosis(NamedTuple):
 
 def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
     """What it means that rows count so many times what they should."""
-    shown = tuple(_ranges(times))
+    shown = tuple(ranges(times))
     if trial.split:
         return _diagnose_towers(times, trial.split, shown)
     blocks = list(blocks_of(times))
@@ -170,7 +171,8 @@ def blocks_of(times: Array) -> Iterator[tuple[int, int, float]]:
             begin = end
 
 
-def _ranges(times: Array) -> Iterator[str]:
+def ranges(times: Array) -> Iterator[str]:
+    """How often rows count, a text for each run of rows that count alike."""
     for begin, end, value in blocks_of(times):
         rows = f"row {begin} counts" if end - begin == 1 else f"rows {begin} to {end - 1} count"
         yield f"{rows} {four_digits(value)} times"

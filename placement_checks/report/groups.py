@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from placement_checks.core.results import Finding
+from placement_checks.core.results import Finding, worst_impact
 
 _IN_A_NAME = frozenset("/_")
 
@@ -24,33 +24,30 @@ class Group:
 
     @cached_property
     def where(self) -> str | None:
-        """The line to look at: the innermost of those that lead to all; else the first's own.
+        """The line to look at: the first finding's own.
 
-        What decided the device, where a device is all that the findings have in common.
+        The ``with tf.device(…)`` that decided, if the findings have lines of their own and one
+        device in common. A caller of all lines, such as ``main``, is never the line to look at.
         """
         places = {finding.where for finding in self.findings}
         if self.first.device_line and (len(places) > 1 or not self.first.op):
             return self.first.device_line
-        if self.first.at is not None:
-            return self.first.at
-        own = (finding.where for finding in self.findings if finding.where)
-        return next(reversed(self._shared), next(own, None))
+        return next((finding.where for finding in self.findings if finding.where), None)
 
     @property
     def callers(self) -> Sequence[str]:
         """The lines that led all objects to `where`, the nearest first."""
-        if self.where not in self._shared:
-            return []
-        return self._shared[: self._shared.index(self.where)][::-1]
+        lines = next((_lines(each) for each in self.findings if each.where == self.where), ())
+        shared = set(lines).intersection(*map(_lines, self.findings))
+        return [line for line in lines if line in shared and line != self.where][::-1]
 
-    @cached_property
-    def _shared(self) -> Sequence[str]:
-        """The lines of the first that all others have as well, the outermost first."""
-        lines = _lines(self.first)
-        shared = set(lines)
-        for finding in self.findings[1:]:
-            shared.intersection_update(_lines(finding))
-        return [line for line in lines if line in shared]
+    @property
+    def lines(self) -> int:
+        """How many lines the findings lead to, the others' own lines included."""
+        if self.where == self.first.device_line:
+            return 1
+        lines = {each.where for each in self.findings if self.where not in each.frames}
+        return len({*lines, self.where} - {None})
 
     @property
     def others(self) -> Sequence[tuple[str, str | None]]:
@@ -61,12 +58,12 @@ class Group:
 
 
 def grouped(findings: Iterable[Finding]) -> list[Group]:
-    """The findings of one rule in groups, in the order of the first of each."""
+    """The findings of one rule in groups, by impact and in the order of the first of each."""
     groups: dict[Hashable, list[Finding]] = defaultdict(list)
     for finding in findings:
         says = _without_name(finding) if finding.alike is None else (finding.alike,)
         groups[says, finding.fix, finding.device_line].append(finding)
-    return [Group(members) for members in groups.values()]
+    return sorted(map(Group, groups.values()), key=lambda group: worst_impact(group.findings))
 
 
 def _lines(finding: Finding) -> Sequence[str]:

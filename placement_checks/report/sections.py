@@ -1,14 +1,19 @@
-"""The findings of a program by rule: root causes apart from what follows from them."""
+"""The findings of a program by rule: root causes apart from what follows from them.
+
+Rules come in the order of their impact, and so do the findings of a rule: what stops the program,
+what makes its training wrong, what makes it slow.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.impact import Impact
+from placement_checks.core.results import Finding, Verdict, worst_impact
 from placement_checks.report.groups import Group, grouped
 from placement_checks.util.text import plural
 
@@ -32,6 +37,11 @@ class Section:
     @cached_property
     def groups(self) -> Sequence[Group]:
         return grouped(self.findings)
+
+    @property
+    def impact(self) -> Impact:
+        """The impact of its most decisive finding."""
+        return worst_impact(self.findings)
 
 
 class Sections:
@@ -59,7 +69,7 @@ class Sections:
             if own or figures:
                 title = f"{verdict.rule}: {plural(len(own), 'finding')}"
                 sections.append(Section(verdict.rule, title, own, figures))
-        return sections
+        return _by_impact(sections)
 
     @cached_property
     def consequences(self) -> Sequence[Section]:
@@ -72,7 +82,7 @@ class Sections:
                 findings = [each for each in verdict.findings if each.follows == cause]
                 figures = _drawn(verdict) if self.cause_of(verdict.rule) else ()
                 sections.append(Section(verdict.rule, title, findings, figures))
-        return sections
+        return _by_impact(sections)
 
     @property
     def said_of(self) -> dict[str, str]:
@@ -104,6 +114,10 @@ class Sections:
 
     def _follows(self, finding: Finding) -> bool:
         return finding.follows in self._roots
+
+
+def _by_impact(sections: Iterable[Section]) -> Sequence[Section]:
+    return sorted(sections, key=lambda section: section.impact)
 
 
 def _drawn(verdict: Verdict) -> Sequence[Mapping[str, Any]]:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, OneTower
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Kind, State, Verdict
@@ -30,6 +31,8 @@ class Rule(ABC):
         requires: the evidence without which it is not checked.
         explained_by: the rules whose finding on an object explains one of this rule on it.
         by_absence: whether what is missing breaks it, so that part of a program proves nothing.
+        impact: what a breach means for the program, for a rule of another distribution. The
+            impact of a rule of this package is in `rules.registry`.
     """
 
     name: ClassVar[str]
@@ -37,6 +40,7 @@ class Rule(ABC):
     requires: ClassVar[frozenset[Need]] = frozenset()
     explained_by: ClassVar[tuple[str, ...]] = ()
     by_absence: ClassVar[bool] = False
+    impact: ClassVar[Impact] = Impact.LAYOUT
 
     def judge(self, program: Evidence | Placement) -> Verdict:
         """The verdict on a program: not-checked where something that it requires is missing."""

@@ -7,43 +7,52 @@ from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from placement_checks.core.impact import Impact
+from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from placement_checks.rules.base import Rule
 
-# A rule is a file, and a line here; its name and its class are named as the file.
-_FILES: Final = (
-    "devices.placeable",
-    "devices.no_fallback",
-    "devices.variables_on_host",
-    "towers.created_in_scope",
-    "towers.variables_shared",
-    "devices.slots_with_variables",
-    "devices.no_idle_device",
-    "towers.towers_alike",
-    "towers.inputs_distinct",
-    "towers.losses_apart",
-    "devices.gradients_colocated",
-    "devices.averaging_on_host",
-    "towers.every_tower_counts",
-    "towers.replicas_in_sync",
-    "towers.aggregated_before_clipped",
-    "towers.one_update",
-    "towers.loss_of_all_towers",
-    "towers.randomness_apart",
-    "towers.trainables_trained",
-    "towers.names_portable",
-    "towers.update_ops_run",
-    "devices.transfer_budget",
-    "devices.shards_balanced",
-    "devices.session_memory",
-    "runs.gradients_equal",
-    "runs.weights_equal",
-    "runs.towers_overlap",
-)
+# A rule is a file, and a line here; its name and its class are named as the file. The order is
+# that of verdicts; reports show the findings of the lowest impact first.
+_FILES: Final[Mapping[str, Impact]] = {
+    "devices.placeable": Impact.EXECUTION,
+    "devices.no_fallback": Impact.LAYOUT,
+    "devices.variables_on_host": Impact.LAYOUT,
+    "towers.created_in_scope": Impact.TRAINING,
+    "towers.variables_shared": Impact.TRAINING,
+    "devices.slots_with_variables": Impact.LAYOUT,
+    "devices.no_idle_device": Impact.LAYOUT,
+    "towers.towers_alike": Impact.TRAINING,
+    "towers.inputs_distinct": Impact.TRAINING,
+    "towers.losses_apart": Impact.TRAINING,
+    "devices.gradients_colocated": Impact.LAYOUT,
+    "devices.averaging_on_host": Impact.LAYOUT,
+    "towers.every_tower_counts": Impact.TRAINING,
+    "towers.replicas_in_sync": Impact.TRAINING,
+    "towers.aggregated_before_clipped": Impact.TRAINING,
+    "towers.one_update": Impact.TRAINING,
+    "towers.loss_of_all_towers": Impact.TRAINING,
+    "towers.randomness_apart": Impact.TRAINING,
+    "towers.trainables_trained": Impact.TRAINING,
+    "towers.names_portable": Impact.LAYOUT,
+    "towers.update_ops_run": Impact.TRAINING,
+    "devices.transfer_budget": Impact.LAYOUT,
+    "devices.shards_balanced": Impact.LAYOUT,
+    "devices.session_memory": Impact.LAYOUT,
+    "runs.gradients_equal": Impact.TRAINING,
+    "runs.weights_equal": Impact.TRAINING,
+    "runs.towers_overlap": Impact.LAYOUT,
+}
 _FILE_OF: Final = {file.rpartition(".")[2].replace("_", "-"): file for file in _FILES}
 NAMES: Final = tuple(_FILE_OF)
+# Findings of replicas-in-sync on collectives: some replica never joins, or nothing gives a key.
+_STOPS: Final = {
+    ("replicas-in-sync", COLLECTIVE_REDUCE),
+    ("replicas-in-sync", COLLECTIVE_GATHER),
+}
 
 
 def rule(name: str) -> type[Rule]:
@@ -55,6 +64,19 @@ def rule(name: str) -> type[Rule]:
     module = import_module(f"placement_checks.rules.{_FILE_OF[name]}")
     found: type[Rule] = getattr(module, name.title().replace("-", ""))
     return found
+
+
+def impact_of(rule: type[Rule], op: str = "") -> Impact:
+    """What a finding of a rule means for the program; a rule of others declares it itself.
+
+    Args:
+        rule: the class of the rule.
+        op: the type of the op that the finding is about.
+    """
+    if (rule.name, op) in _STOPS:
+        return Impact.EXECUTION
+    file = _FILE_OF.get(rule.name)
+    return rule.impact if file is None else _FILES[file]
 
 
 def _installed() -> Mapping[str, EntryPoint]:

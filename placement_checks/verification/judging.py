@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from placement_checks.core.errors import as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report, Verdict
 from placement_checks.rules.base import Rule
+from placement_checks.rules.registry import impact_of
 from placement_checks.util.garbage import gc_paused
 from placement_checks.util.progress import doing
 from placement_checks.verification.causes import with_causes
@@ -46,12 +48,21 @@ def verify(
 
 def _judged(rule: Rule, evidence: Evidence) -> Verdict:
     """The verdict of a rule; a placement read in part keeps none, nor breaks one by absence."""
-    verdict = _verdict(rule, evidence)
+    verdict = _with_impact(rule, _verdict(rule, evidence))
     unproven = ("kept", "broken") if rule.by_absence else ("kept",)
     complete = evidence.placement.complete
     if not complete and verdict.state in unproven:
         return rule.not_checked(complete.reason, verdict.note)
     return verdict
+
+
+def _with_impact(rule: Rule, verdict: Verdict) -> Verdict:
+    """The verdict, with the impact of each finding that has none."""
+    findings = [
+        replace(finding, impact=finding.impact or impact_of(type(rule), finding.op))
+        for finding in verdict.findings
+    ]
+    return replace(verdict, findings=findings) if findings else verdict
 
 
 def _verdict(rule: Rule, evidence: Evidence) -> Verdict:

@@ -1,4 +1,8 @@
-"""What to do next: the one edit or command that is worth most after a report."""
+"""What to do next: the one edit or command that is worth most after a report.
+
+An edit that lets the program run comes first, then one that makes its training right, then one
+that makes it faster, however many findings each of them has.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.program import Program
-from placement_checks.core.results import Finding, Report
-from placement_checks.report.groups import Group, grouped
+from placement_checks.core.results import Finding, Report, worst_impact
+from placement_checks.report.groups import grouped
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.util.text import plural
 from placement_checks.verification.declaring import value_declaration
@@ -39,34 +44,44 @@ class _Cause:
     """Findings that have one cause.
 
     Attributes:
-        rules: those that are broken for it, that of the cause first.
+        rules: those that are broken for it, the most decisive one first.
         roots: the findings that follow from no other.
-        findings: how many there are, with those that follow.
+        findings: all of them with their rules, those that follow included.
         programs: which reports have them.
     """
 
     rules: dict[str, None] = field(default_factory=dict)
     roots: list[Finding] = field(default_factory=list)
-    findings: int = 0
+    findings: list[tuple[str, Finding]] = field(default_factory=list)
     programs: set[int] = field(default_factory=set)
 
     def add(self, other: _Cause) -> None:
         """Take in the findings of another."""
-        self.rules |= other.rules
-        self.roots += other.roots
-        self.findings += other.findings
+        first, second = (self, other) if self.impact <= other.impact else (other, self)
+        self.rules = first.rules | second.rules
+        self.roots = [*first.roots, *second.roots]
+        self.findings = [*first.findings, *second.findings]
         self.programs |= other.programs
 
     @property
-    def worth(self) -> tuple[int, int]:
-        """What is gained where it is mended."""
-        return len(self.rules), self.findings
+    def impact(self) -> Impact:
+        """The impact of its most decisive finding."""
+        return worst_impact(finding for _, finding in self.findings)
+
+    @property
+    def worth(self) -> tuple[int, ...]:
+        """What is gained where it is mended: the most decisive findings count before others."""
+        decisive = [
+            (rule, each) for rule, each in self.findings if worst_impact([each]) == self.impact
+        ]
+        rules = {rule for rule, _ in decisive}
+        return -self.impact, len(rules), len(decisive), len(self.rules), len(self.findings)
 
     def __str__(self) -> str:
         rule, *others = self.rules
         more = f" and {plural(len(others), 'more rule')}" if others else ""
         several = f" in {plural(len(self.programs), 'program')}" if len(self.programs) > 1 else ""
-        return f"{rule}{more} ({plural(self.findings, 'finding')}{several})"
+        return f"{rule}{more} ({plural(len(self.findings), 'finding')}{several})"
 
 
 def _mend(reports: Sequence[Report]) -> str:
@@ -81,7 +96,8 @@ def _mend(reports: Sequence[Report]) -> str:
     if not by_line:
         return _without_line(reports, max(without_line, key=lambda cause: cause.worth))
     line = max(by_line, key=lambda each: by_line[each].worth)
-    return f"edit {line}, {_breaking(by_line[line])}{_or_declare(reports, by_line[line])}"
+    cause = by_line[line]
+    return f"edit {line}, {_breaking(cause, line)}{_or_declare(reports, cause)}"
 
 
 def _without_line(reports: Sequence[Report], cause: _Cause) -> str:
@@ -96,13 +112,13 @@ def _without_line(reports: Sequence[Report], cause: _Cause) -> str:
     return f"{fix}, for {cause}{_or_declare(reports, cause)}"
 
 
-def _breaking(cause: _Cause) -> str:
-    """What the line of a cause breaks; where its findings are of several lines, with others."""
-    group = _most_alike(cause.roots)
-    elsewhere = {each.where for each in group.findings if group.where not in each.frames}
-    if group.where == group.first.device_line or not elsewhere - {group.where, None}:
-        return f"which breaks {cause}"
-    return f"the first of {len(elsewhere | {group.where})} lines that break {cause}"
+def _breaking(cause: _Cause, line: str) -> str:
+    """What a line breaks; if the findings are of several lines, with the others."""
+    groups = [group for group in grouped(cause.roots) if group.where == line]
+    lines = max((group.lines for group in groups), default=1)
+    return (
+        f"which breaks {cause}" if lines == 1 else f"the first of {lines} lines that break {cause}"
+    )
 
 
 def _causes(reports: Sequence[Report]) -> Iterator[_Cause]:
@@ -114,17 +130,17 @@ def _causes(reports: Sequence[Report]) -> Iterator[_Cause]:
                 root = finding.follows or verdict.rule
                 roots = [] if finding.follows else [finding]
                 rules = dict.fromkeys((root, verdict.rule))
-                causes[root].add(_Cause(rules, roots, 1, {program}))
+                causes[root].add(_Cause(rules, roots, [(verdict.rule, finding)], {program}))
         yield from causes.values()
 
 
 def _line(findings: Sequence[Finding]) -> str | None:
-    """The line to edit: that with which most of them are told."""
-    return _most_alike(findings).where if findings else None
-
-
-def _most_alike(findings: Sequence[Finding]) -> Group:
-    return max(grouped(findings), key=lambda group: len(group.findings))
+    """The line to edit: that of the most findings among the most decisive ones."""
+    groups = grouped(findings)
+    decisive = [
+        group for group in groups if worst_impact(group.findings) == worst_impact(findings)
+    ]
+    return max(decisive, key=lambda group: len(group.findings)).where if decisive else None
 
 
 def _or_declare(reports: Sequence[Report], cause: _Cause) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
-from placement_checks.core.program import Target
+from placement_checks.core.program import Program, Target
 from placement_checks.core.script import Script
 from placement_checks.loading.target_names import GRAPH_SUFFIXES, check, kind_of
 from placement_checks.logs import STDIN, read_logs
@@ -41,6 +41,8 @@ def gather(
     gathering.prepare()
     gpus, machine = _gpus(settings), _machine(settings)
     request = gathering.request(program, gpus=gpus, machine=machine, soft=settings.soft)
+    if settings.gpus is None and machine is None:
+        request = _with_gpus_of_cluster(request)
     try:
         return request.placed()
     except Exception as fault:
@@ -96,6 +98,24 @@ def _of_log(log_file: str, settings: Settings, graph: str | None) -> Evidence:
 
 def _gpus(settings: Settings) -> int:
     return settings.gpus or 2
+
+
+def _with_gpus_of_cluster(request: gathering.Request) -> gathering.Request:
+    """The request, where nobody has said how many GPUs the tasks of a cluster have.
+
+    Most programs of a cluster give each task one GPU. One that is told the number of GPUs has been
+    told the default, and should use as many.
+    """
+    program = request.built.program
+    is_told = (
+        program.uses_gpus
+        if isinstance(program, Script)
+        else (isinstance(program, Program) and program.takes_num_gpus)
+    )
+    if is_told:
+        return request
+    devices = (op.requested for op in request.requested.ops.values())
+    return replace(request, machine=request.machine.with_one_gpu_each(devices))
 
 
 def _machine(settings: Settings) -> Machine | None:

@@ -1022,10 +1022,71 @@ def test_statistics_of_each_towers_rows() -> None:
     assert common(by_tower(0, runs(6, 6))) == Diagnosis(
         "it is the mean over towers of what the reference gives on each tower's rows alone: "
         "batch statistics, as in batch normalisation, are taken over a tower's rows",
-        "if that is meant: --set gradients-equal.statistics=tower; else take them over all towers",
+        "take them over all towers; if those of each tower's rows are meant: "
+        "--set gradients-equal.statistics=tower",
         mistake="statistics",
         consequence=ANY,
     )
+
+
+def by_counts(seed: int, split: Sequence[tuple[int, ...]], counts: Array, share: Array) -> Trial:
+    """Towers that divide by counts of their own, which the reference adds up first."""
+    given = problem(seed, sum(map(len, split)))
+    parts = given.samples(split)
+
+    def weighted(weights: Array) -> dict[str, Array]:
+        return {
+            name: np.sum(
+                [
+                    weight * part.gradients[name]
+                    for weight, part in zip(weights, parts, strict=True)
+                ],
+                axis=0,
+            )
+            for name in given.slopes
+        }
+
+    return replace(given.trial(weighted(share), split), expected=weighted(counts / np.sum(counts)))
+
+
+def test_towers_that_divide_by_counts_of_their_own() -> None:
+    """Such as their tokens. To declare statistics of towers would hide it."""
+    trial = by_counts(0, runs(6, 6), np.array([1.0, 3.0]), np.array([0.5, 0.5]))
+
+    assert common(trial) == Diagnosis(
+        "each tower divides its loss by a count of its own, such as its tokens, and the reference "
+        "by that of the whole batch",
+        "divide by the count of all towers, or weight the towers by their counts: "
+        "placement_checks.average_gradients(tower_grads, weights=counts)",
+        ("rows 0 to 5 count 2 times", "rows 6 to 11 count 0.6667 times"),
+        mistake="counts",
+        consequence="an example counts more in a tower with a small count than in the others",
+    )
+
+
+@SLOW
+@given(seeds, uneven, st.lists(st.integers(1, 9), min_size=4, max_size=4), st.booleans())
+def test_counts_of_towers_that_rows_do_not_explain(
+    seed: int, split: list[tuple[int, ...]], counts: list[int], by_rows: bool
+) -> None:
+    """Whether the towers are averaged as if equal, or by their rows."""
+    towers = len(split)
+    rows = np.array([len(part) for part in split])
+    times = np.array(counts[:towers])
+    share = rows / np.sum(rows) if by_rows else np.full(towers, 1 / towers)
+    assume(np.max(np.abs(times / np.sum(times) - rows / np.sum(rows))) > 0.05)
+    assume(np.max(np.abs(times / np.sum(times) - share)) > 0.05)
+
+    causes = explained(by_counts(seed, split, times, share), towers)
+
+    assert {cause.mistake for cause in causes.values()} == {"counts"}
+    assert not any("--set" in cause.fix for cause in causes.values())
+
+
+def test_what_is_clipped_says_nothing_of_counts() -> None:
+    trial = by_counts(0, runs(6, 6), np.array([1.0, 3.0]), np.array([0.5, 0.5]))
+
+    assert common(trial, changed=frozenset("a")).mistake == "changed in towers"
 
 
 def test_clipped_in_each_tower() -> None:

@@ -66,12 +66,14 @@ def group(*frames: str) -> Group:
     ("frames", "where", "callers"),
     [
         (["a.py:9 b.py:2"], "b.py:2", ["a.py:9"]),
-        (["a.py:9 b.py:2", "a.py:9 b.py:3"], "a.py:9", []),
-        (["a.py:7 a.py:9 b.py:2", "a.py:7 a.py:9 b.py:3"], "a.py:9", ["a.py:7"]),
+        # Each finding has a line of its own: a caller of all of them leads to none.
+        (["a.py:9 b.py:2", "a.py:9 b.py:3"], "b.py:2", ["a.py:9"]),
+        (["a.py:7 a.py:9 b.py:2", "a.py:7 a.py:9 b.py:3"], "b.py:2", ["a.py:9", "a.py:7"]),
         # A helper that several lines call: the line to edit is the helper's.
         (["a.py:7 a.py:8 b.py:2", "a.py:7 a.py:9 b.py:2"], "b.py:2", ["a.py:7"]),
         (["a.py:7", "b.py:2"], "a.py:7", []),
         (["a.py:7", ""], "a.py:7", []),
+        (["", "a.py:9 a.py:7"], "a.py:7", []),
         (["", ""], None, []),
     ],
 )
@@ -88,7 +90,7 @@ def test_the_line_of_a_group(
         (["b.py:2"], "b.py:2", ["a.py:1"]),
         (["b.py:2", "b.py:2"], "b.py:2", ["a.py:1"]),
         (["b.py:2", None], "b.py:2", ["a.py:1"]),
-        (["b.py:2", "a.py:1"], "b.py:2", []),
+        (["b.py:2", "a.py:1"], "b.py:2", ["a.py:1"]),
         (["d.py:4"], "d.py:4", []),
         (["d.py:4", "b.py:2"], "d.py:4", []),
     ],

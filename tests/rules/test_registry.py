@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from placement_checks import Evidence, Verdict
+from placement_checks.core.impact import Impact
+from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
 from placement_checks.rules import registry
 from placement_checks.rules.base import Rule
-from placement_checks.rules.registry import NAMES, RULES
+from placement_checks.rules.registry import NAMES, RULES, impact_of
 
 _ROOM = Path(registry.__file__).parent
 _NOTHING_LOADED = """
@@ -58,6 +61,41 @@ def test_a_rule_has_a_test_of_its_own(name: str) -> None:
 
 def test_names_are_known_without_loading_a_rule() -> None:
     subprocess.run([sys.executable, "-c", _NOTHING_LOADED], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "impact"),
+    [
+        ("placeable", Impact.EXECUTION),
+        ("every-tower-counts", Impact.TRAINING),
+        ("gradients-equal", Impact.TRAINING),
+        ("variables-on-host", Impact.LAYOUT),
+        ("towers-overlap", Impact.LAYOUT),
+    ],
+)
+def test_the_impact_of_a_rule(name: str, impact: Impact) -> None:
+    assert impact_of(RULES[name]) == impact
+
+
+@pytest.mark.parametrize("op", [COLLECTIVE_REDUCE, COLLECTIVE_GATHER])
+def test_a_collective_that_waits_without_end_stops_the_program(op: str) -> None:
+    assert impact_of(RULES["replicas-in-sync"], op) == Impact.EXECUTION
+    assert impact_of(RULES["replicas-in-sync"], "VarHandleOp") == Impact.TRAINING
+    assert impact_of(RULES["no-fallback"], op) == Impact.LAYOUT
+
+
+def test_a_rule_of_others_declares_its_impact() -> None:
+    class Own(Rule):
+        name = "own-rule"
+        kind = "requested"
+
+        def check(self, evidence: Evidence) -> Verdict:
+            return self.verdict([])
+
+    class Decisive(Own):
+        impact = Impact.TRAINING
+
+    assert (impact_of(Own), impact_of(Decisive)) == (Impact.LAYOUT, Impact.TRAINING)
 
 
 def test_no_such_rule() -> None:

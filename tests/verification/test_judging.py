@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from graphs import op, placement
 
-from placement_checks import RULES, Verdict, verify
+from placement_checks import RULES, Finding, Impact, Verdict, verify
 from placement_checks.core.errors import ConfigError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
@@ -167,3 +167,21 @@ def test_what_was_read_in_part_breaks_rules_by_what_is_there(on_gpu: Evidence) -
     part = replace(on_gpu.placement, complete=Missing("it was cut"))
 
     assert states(verify(part, [policy], only=[rule])) == {rule: BROKEN}
+
+
+def test_findings_have_the_impact_of_their_rule() -> None:
+    graph = placement(op("w", "VarHandleOp", "/gpu:0", "GPU:0"), machine="gpu*1")
+
+    (verdict,) = verify(graph, only=["variables-on-host"]).verdicts
+
+    assert {finding.impact for finding in verdict.findings} == {Impact.LAYOUT}
+
+
+def test_a_rule_may_give_a_finding_another_impact(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = RULES["variables-on-host"]
+    stops = Finding("w", "VarHandleOp", "assigned", "", "", "", "", impact=Impact.EXECUTION)
+    monkeypatch.setattr(rule, "check", lambda self, _: self.verdict([stops]))
+
+    (verdict,) = verify(placement(), only=["variables-on-host"]).verdicts
+
+    assert [finding.impact for finding in verdict.findings] == [Impact.EXECUTION]

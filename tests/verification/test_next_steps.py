@@ -12,6 +12,7 @@ from towers import on, program, variable
 from placement_checks import Finding, Program, Report, Verdict, verify
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import BuiltProgram, InitialState, Step
@@ -47,12 +48,64 @@ def test_the_line_of_the_only_finding() -> None:
     assert next_step([judged]) == "next: edit b.py:2, which breaks one-update (1 finding)"
 
 
-def test_the_innermost_line_that_all_findings_of_a_rule_share() -> None:
-    """A helper that all of them call is not what has to be edited."""
+def test_a_line_of_a_finding_comes_before_a_caller_that_all_share() -> None:
     findings = [finding(name, "main.py:1", "main.py:7", f"net.py:{name}") for name in "123"]
 
     assert next_step([report(broken("variables-shared", *findings))]) == (
-        "next: edit main.py:7, which breaks variables-shared (3 findings)"
+        "next: edit net.py:1, the first of 3 lines that break variables-shared (3 findings)"
+    )
+
+
+def test_the_training_comes_before_the_layout_however_many_findings_that_has() -> None:
+    layout = [finding(str(n), "a.py:4", impact=Impact.LAYOUT) for n in range(9)]
+    training = finding("loss", "a.py:6", impact=Impact.TRAINING)
+    verdicts = [
+        broken("variables-on-host", *layout),
+        broken("names-portable", *layout),
+        broken("losses-apart", training),
+    ]
+
+    assert next_step([report(*verdicts)]) == (
+        "next: edit a.py:6, which breaks losses-apart (1 finding)"
+    )
+
+
+def test_what_stops_the_program_comes_before_the_training() -> None:
+    training = [finding(str(n), "a.py:4", impact=Impact.TRAINING) for n in range(9)]
+    stops = finding("loss", "a.py:6", impact=Impact.EXECUTION)
+
+    assert next_step([report(broken("one-update", *training), broken("placeable", stops))]) == (
+        "next: edit a.py:6, which breaks placeable (1 finding)"
+    )
+
+
+def test_the_line_that_explains_most_wrong_training() -> None:
+    """What follows counts, findings of the layout on the same line do not."""
+    layout = [finding(str(n), "a.py:4", impact=Impact.LAYOUT) for n in range(9)]
+    update = finding("v", "a.py:4", impact=Impact.TRAINING)
+    counts = finding("w", "a.py:6", impact=Impact.TRAINING)
+    gradient = finding("w", "a.py:8", impact=Impact.TRAINING, follows="every-tower-counts")
+    verdicts = [
+        broken("variables-on-host", *layout),
+        broken("one-update", update),
+        broken("every-tower-counts", counts),
+        broken("gradients-equal", gradient),
+    ]
+
+    assert next_step([report(*verdicts)]) == (
+        "next: edit a.py:6, which breaks every-tower-counts and 1 more rule (2 findings)"
+    )
+    assert next_step([report(*verdicts[:2])]) == (
+        "next: edit a.py:4, which breaks one-update and 1 more rule (10 findings)"
+    )
+
+
+def test_of_one_rule_the_most_decisive_finding_has_the_line() -> None:
+    training = [finding(str(n), "a.py:4", impact=Impact.TRAINING) for n in range(9)]
+    stops = finding("sum", "a.py:6", impact=Impact.EXECUTION, alike="stops")
+
+    assert next_step([report(broken("replicas-in-sync", *training, stops))]) == (
+        "next: edit a.py:6, which breaks replicas-in-sync (10 findings)"
     )
 
 

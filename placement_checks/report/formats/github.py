@@ -1,7 +1,8 @@
 """A report as annotations of GitHub's runner: workflow commands, at the user's lines.
 
 GitHub shows the first ten errors, warnings and notices of a step, so that what comes first counts:
-an error for each root cause, the first of every rule before the second of any.
+an error for each root cause in the order of their impact. Of one impact the first of every rule
+comes before the second of any.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import TextIO
 from xml.etree import ElementTree as ET
 
 from placement_checks.core.errors import PlacementError
-from placement_checks.core.results import Report, Verdict
+from placement_checks.core.results import Report, Verdict, by_impact
 from placement_checks.report.baseline import headline, render_text
 from placement_checks.report.formats.locations import Repository
 from placement_checks.report.formats.outcome import Outcome
@@ -49,7 +49,7 @@ def _suite(report: Report, outcome: Outcome, files: Repository) -> ET.Element:
     for name, value in facts.items():
         if value is not None:
             ET.SubElement(properties, "property", name=name, value=printable(str(value)))
-    for verdict in report.verdicts:
+    for verdict in by_impact(report.verdicts):
         suite.append(_case(verdict, report, outcome, files))
     if report.baseline is not None:
         case = ET.SubElement(suite, "testcase", classname=suite.get("name", ""), name="baseline")
@@ -71,7 +71,7 @@ def _case(verdict: Verdict, report: Report, outcome: Outcome, files: Repository)
     elif verdict.state == "broken":
         more = len(verdict.findings) - 1
         message = groups[0].first.message if groups else "it is broken"
-        lines = finding_lines(groups, everything=True)
+        lines = finding_lines(groups, report.evidence.placement, everything=True)
         also = f", and {plural(more, 'finding')} more" if more > 0 else ""
         text = "\n".join(printable(line.text) for line in lines)
         _said(case, "failure", f"{told(message)}{also}", "broken", text)

@@ -11,7 +11,7 @@ from html import escape
 from typing import TextIO
 
 from placement_checks.core.errors import PlacementError
-from placement_checks.core.results import Report
+from placement_checks.core.results import Report, by_impact
 from placement_checks.report.baseline import render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.ranking import Ranked, ranked
@@ -59,7 +59,8 @@ def _table(reports: Sequence[Report]) -> Iterator[str]:
     yield "| program | broken | kept | not checked |"
     yield "|---|---|---|---|"
     for report in rows:
-        broken = [verdict.rule for verdict in report.verdicts if verdict.state == "broken"]
+        verdicts = by_impact(report.verdicts)
+        broken = [verdict.rule for verdict in verdicts if verdict.state == "broken"]
         counts = f"{report.count('kept')} | {report.count('not-checked')}"
         yield f"| {_inline(_code(title(report)))} | {_inline(_rules(broken))} | {counts} |"
     if left := len(reports) - len(rows):

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from placement_checks.core.results import Report
+from placement_checks.core.impact import Impact
+from placement_checks.core.results import Report, worst_impact
 from placement_checks.report.groups import Group
 from placement_checks.report.sections import Sections
 from placement_checks.util.text import plural
@@ -34,11 +35,12 @@ class Ranked:
 
 
 def ranked(reports: Sequence[Report]) -> list[Ranked]:
-    """The root causes: the first group of each rule, then the second ones, and so on.
+    """The root causes in the order of their impact.
 
-    Of those in one turn the groups of most programs come first.
+    Of one impact the first group of each rule comes first, then the second ones, and so on; in
+    each turn the groups of most programs come first.
     """
-    turns: dict[int, list[Ranked]] = defaultdict(list)
+    turns: dict[tuple[Impact, int], list[Ranked]] = defaultdict(list)
     known: dict[Hashable, Ranked] = {}
     for report in reports:
         for section in Sections(report.verdicts).causes:
@@ -46,7 +48,7 @@ def ranked(reports: Sequence[Report]) -> list[Ranked]:
                 says = (section.rule, group.where, group.first.message, group.first.fix)
                 if says not in known:
                     known[says] = Ranked(section.rule, group)
-                    turns[turn].append(known[says])
+                    turns[worst_impact(group.findings), turn].append(known[says])
                 known[says].reports.append(report)
     return [
         each

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from placement_checks.analysis.layouts import layout
 from placement_checks.core.placement import TRAINABLE, Placement
-from placement_checks.core.results import Finding, Report
+from placement_checks.core.results import Finding, Report, by_impact
 from placement_checks.report.groups import grouped
 from placement_checks.report.picture.places import Places
 from placement_checks.report.sections import Section, Sections
 from placement_checks.util.text import joined, plural
 
-# Of several broken rules the one that says most about where things are is told first.
+# Of broken rules of one impact the one that says most about where things are is told first.
 _FIRST = (
     *("placeable", "no-idle-device", "every-tower-counts", "variables-shared"),
     *("variables-on-host", "no-fallback", "inputs-distinct", "losses-apart", "gradients-equal"),
@@ -39,7 +39,8 @@ class Headline(NamedTuple):
 def headline(report: Report, places: Places) -> Headline:
     """The headline of a program that was judged, or only placed."""
     placement = report.evidence.placement
-    broken = [verdict.rule for verdict in report.verdicts if verdict.state == "broken"]
+    verdicts = by_impact(report.verdicts)
+    broken = [verdict.rule for verdict in verdicts if verdict.state == "broken"]
     kept, unchecked = report.count("kept"), report.count("not-checked")
     if broken:
         checked = f"{len(broken)} of {plural(len(broken) + kept, 'rule')} that could be checked"
@@ -62,7 +63,7 @@ def headline(report: Report, places: Places) -> Headline:
 def _worst(report: Report) -> str:
     causes = [section for section in Sections(report.verdicts).causes if section.findings]
     order = {rule: place for place, rule in enumerate(_FIRST)}
-    worst = min(causes, key=lambda section: order.get(section.rule, len(_FIRST)))
+    worst = min(causes, key=lambda section: (section.impact, order.get(section.rule, len(_FIRST))))
     say = _SENTENCES.get(worst.rule)
     return (say and say(worst.findings)) or _first_finding(worst)
 

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from placement_checks.core.devices import Device
-from placement_checks.core.results import Report
+from placement_checks.core.results import Report, by_impact
 from placement_checks.report.groups import Group
 from placement_checks.report.picture.places import Places
 from placement_checks.report.sections import Section, Sections
@@ -20,7 +20,7 @@ _OTHERS = re.compile(r",? which ")  # what follows tells of other devices than t
 
 
 def rules_told(report: Report) -> list[dict[str, Any]]:
-    """Every rule that was selected, in the order of the report."""
+    """Every rule that was selected, in the order of their impact."""
     return [
         {
             "rule": verdict.rule,
@@ -28,7 +28,7 @@ def rules_told(report: Report) -> list[dict[str, Any]]:
             "note": verdict.reason or verdict.note or "",
             "findings": len(verdict.findings),
         }
-        for verdict in report.verdicts
+        for verdict in by_impact(report.verdicts)
     ]
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 
-def dealt(costs: Sequence[Iterable[int]], lines: int) -> list[int]:
+def dealt(costs: Sequence[Iterable[int]], lines: int, always: Collection[int] = ()) -> list[int]:
     """How many items of each section fit, dealt out in turns: the first of each comes first.
 
     Args:
         costs: for each section the lines that its items take, in their order.
         lines: how many there are for all of them.
+        always: the sections, by number, whose first item is given even if it does not fit. They
+            precede the others.
     """
     given = [0] * len(costs)
     open_sections = [(number, iter(items)) for number, items in enumerate(costs)]
@@ -18,7 +20,8 @@ def dealt(costs: Sequence[Iterable[int]], lines: int) -> list[int]:
         still_open = []
         for number, items in open_sections:
             cost = next(items, None)
-            if cost is not None and cost <= lines:
+            is_due = number in always and not given[number]
+            if cost is not None and (cost <= lines or is_due):
                 lines -= cost
                 given[number] += 1
                 still_open.append((number, items))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from placement_checks.analysis.gradient_flow import gradient_flow
+from placement_checks.analysis.roles import roles
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.analysis.updates import Update
 from placement_checks.core.op_types import VARIABLES, holds_state
@@ -126,6 +127,9 @@ def _of_variable(placement: Placement, op: Op) -> Iterator[Row]:
     ]
     if any(placement.collections.values()):
         yield Row("is in", [joined(within) or f"neither {' nor '.join(_COLLECTIONS.values())}"])
+    role = roles(placement)[op.name]
+    of = f" of {role.of}" if role.of else ""
+    yield Row("role", [f"{role.kind}{of}: {role.reason}"])
     readers = analysis.reads_by_gpu.readers.get(op.name, [])
     yield Row("read by", list(_by_tower(placement, readers)) or ["nothing that computes"])
     updates = analysis.updates.by_variable.get(op.name, [])

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
+from placement_checks.core.placement import Placement
 from placement_checks.report.groups import Group
 from placement_checks.report.text.source_text import source_text
 from placement_checks.report.text.source_values import lines_of_values
@@ -28,18 +29,21 @@ class Line(NamedTuple):
     kind: Kind
 
 
-def finding_lines(groups: Sequence[Group], *, everything: bool = False) -> Iterator[Line]:
+def finding_lines(
+    groups: Sequence[Group], placement: Placement | None = None, *, everything: bool = False
+) -> Iterator[Line]:
     """Each group once: its source line, what shows it, others alike, what it means, and the fix.
 
     Args:
         groups: those of one rule; where the same is to be done about some in a row, that stands
             below the last of them.
+        placement: the program that they are about, whose ops show which of its lines ran.
         everything: all names and steps, not the first alone.
     """
     for _, alike in groupby(groups, key=_cure):
         members = list(alike)
         for group in members:
-            for kind, text in _group(group, everything):
+            for kind, text in _group(group, placement, everything):
                 yield from _sentence(kind, text, everything)
         first = members[0].first
         if first.consequence:
@@ -47,16 +51,18 @@ def finding_lines(groups: Sequence[Group], *, everything: bool = False) -> Itera
         yield from _sentence("fix", first.advice, everything)
 
 
-def first_lines(groups: Sequence[Group], shown: int, hint: str) -> Iterator[Line]:
+def first_lines(
+    groups: Sequence[Group], shown: int, hint: str, placement: Placement | None = None
+) -> Iterator[Line]:
     """The first of some groups, and how many findings are left out."""
-    yield from finding_lines(groups[:shown])
+    yield from finding_lines(groups[:shown], placement)
     if left := sum(len(group.findings) for group in groups[shown:]):
         yield Line(f"  and {plural(left, 'finding')} more ({hint})", "detail")
 
 
-def costs(groups: Sequence[Group]) -> Iterator[int]:
+def costs(groups: Sequence[Group], placement: Placement | None = None) -> Iterator[int]:
     """How many lines each group takes, if it stands alone."""
-    return (sum(1 for _ in finding_lines([group])) for group in groups)
+    return (sum(1 for _ in finding_lines([group], placement)) for group in groups)
 
 
 def _cure(group: Group) -> tuple[str, str]:
@@ -70,17 +76,25 @@ def _sentence(kind: Kind, text: str, everything: bool) -> Iterator[Line]:
         yield Line(line, kind)
 
 
-def _group(group: Group, everything: bool) -> Iterator[tuple[Kind, str]]:
+def _group(
+    group: Group, placement: Placement | None, everything: bool
+) -> Iterator[tuple[Kind, str]]:
     first, where = group.first, group.where
     yield "headline", f"{where}: {first.message}" if where else first.message
     if where and (text := source_text(where)):
         yield "detail", f"| {text}"
-    callers = group.callers if everything else group.callers[:_CALLERS]
-    if where and callers:
-        lines = ", ".join(map(_after, callers, (where, *callers)))
-        yield "detail", f"called from {lines}{'' if callers == group.callers else ', …'}"
+    before, callers = where or "", group.callers
+    if callers and group.lines > 1:
+        text = source_text(callers[0])
+        through = f"{_after(callers[0], before)}{f': {text}' if text else ''}"
+        yield "detail", f"all {len(group.findings)} are built through {through}"
+        before, *callers = callers
+    if callers:
+        told = callers if everything else callers[:_CALLERS]
+        lines = ", ".join(map(_after, told, (before, *told)))
+        yield "detail", f"called from {lines}{'' if len(told) == len(callers) else ', …'}"
     if where and first.evidence in ("requested", "executed"):
-        for line in lines_of_values(where):
+        for line in lines_of_values(where, placement):
             yield "detail", f"given by {_after(line, where)}: {source_text(line)}"
     if first.op and first.where and first.where != where:
         yield "detail", f"{first.object} is made at {_with_text(first.where)}"

@@ -1,4 +1,8 @@
-"""The findings of a program: root causes rule by rule, then what follows from them."""
+"""The findings of a program: root causes rule by rule, then what follows from them.
+
+In brief, every rule whose breach stops the program or makes its training wrong shows its first
+finding in full, however many lines that takes. What is left of the lines goes to the other rules.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from typing import TypeAlias
 
 from rich.text import Text
 
+from placement_checks.core.impact import Impact
+from placement_checks.core.placement import Placement
 from placement_checks.report.sections import Section, Sections
 from placement_checks.report.text.budget import dealt
 from placement_checks.report.text.error_bars import picture
@@ -28,33 +34,38 @@ class Extent(Enum):
     FULL = "full"
 
 
-def findings_lines(sections: Sections, extent: Extent, lines: int) -> _Lines:
+def findings_lines(
+    sections: Sections, extent: Extent, lines: int, placement: Placement | None = None
+) -> _Lines:
     """The findings, and the pictures of what was measured.
 
     Args:
         sections: the findings by rule.
         extent: how much of them.
         lines: how many there are for what is told in brief.
+        placement: the program, whose ops show which of its lines ran.
     """
     if extent is Extent.BRIEF:
-        yield from _brief(sections, lines)
+        yield from _brief(sections, lines, placement)
     else:
         for section in (*sections.causes, *sections.consequences):
-            yield from _titled(section, _styled(finding_lines(section.groups, everything=True)))
+            told = finding_lines(section.groups, placement, everything=True)
+            yield from _titled(section, _styled(told))
             yield from _picture(section)
 
 
-def _brief(sections: Sections, lines: int) -> _Lines:
+def _brief(sections: Sections, lines: int, placement: Placement | None) -> _Lines:
     following = _following(sections)
     causes = sections.causes
     room = lines - len(following) - len(causes)  # each may say how many of its own are left
-    given = dealt([_costs(section) for section in causes], room)
+    decisive = [number for number, section in enumerate(causes) if section.impact < Impact.LAYOUT]
+    given = dealt([_costs(section, placement) for section in causes], room, decisive)
     if not all(given):
         room -= len(_left_out(causes))
-        given = dealt([_costs(section) for section in causes], room)
+        given = dealt([_costs(section, placement) for section in causes], room, decisive)
     for section, items in zip(causes, given, strict=True):
         if items:
-            yield from _shortened(section, items)
+            yield from _shortened(section, items, placement)
     untold = [section for section, items in zip(causes, given, strict=True) if not items]
     left_out = [section for section in untold if section.findings]
     yield from _left_out(left_out)
@@ -78,19 +89,19 @@ def _left_out(sections: Sequence[Section]) -> list[Text]:
     return [Text(line) for line in wrapped(f"{titles} ({_HINT})", hanging=4)] if titles else []
 
 
-def _costs(section: Section) -> Iterator[int]:
+def _costs(section: Section, placement: Placement | None) -> Iterator[int]:
     """The lines of each group, and those of the picture, which is told after the first group."""
-    groups = costs(section.groups)
+    groups = costs(section.groups, placement)
     yield from (_TITLE + cost for cost in islice(groups, 1))
     if section.figures:
         yield sum(1 for _ in _picture(section))
     yield from groups
 
 
-def _shortened(section: Section, items: int) -> _Lines:
+def _shortened(section: Section, items: int, placement: Placement | None) -> _Lines:
     """A section of which some items are told."""
     is_drawn = bool(section.figures) and items > bool(section.findings)
-    groups = first_lines(section.groups, items - is_drawn, _HINT)
+    groups = first_lines(section.groups, items - is_drawn, _HINT, placement)
     yield from _titled(section, _styled(groups))
     if is_drawn:
         yield from _picture(section)

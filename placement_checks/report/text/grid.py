@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from placement_checks.core.results import Report, Verdict
+from placement_checks.core.results import Report, Verdict, worst_impact
 from placement_checks.report.text.wrapping import columns, shortened
 
 _SHORTEST_NAME = 20
@@ -15,7 +15,12 @@ def grid(reports: Sequence[Report]) -> Iterator[str]:
     """A line for each program, a column for each rule that one of them breaks."""
     verdicts = [verdict for report in reports for verdict in report.verdicts]
     broken = {verdict.rule for verdict in verdicts if verdict.state == "broken"}
-    rules = [rule for rule in dict.fromkeys(each.rule for each in verdicts) if rule in broken]
+    in_order = dict.fromkeys(each.rule for each in verdicts)
+    impact = {
+        rule: min(worst_impact(each.findings) for each in verdicts if each.rule == rule)
+        for rule in broken
+    }
+    rules = sorted((rule for rule in in_order if rule in broken), key=impact.__getitem__)
     titles = [*rules, "kept", "not checked"]
     rows = [_cells(report, rules) for report in reports]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
-from placement_checks.core.results import Verdict
+from placement_checks.core.results import Verdict, by_impact
 from placement_checks.report.text.wrapping import columns, wrapped
 
 STATES = {
@@ -46,7 +46,7 @@ def rule_table(
 def names_by_state(verdicts: Sequence[Verdict]) -> Iterator[Text]:
     """A row for each state, with the names of its rules."""
     for state in _FIRST_TO_LAST:
-        alike = [verdict for verdict in verdicts if verdict.state == state]
+        alike = by_impact(verdict for verdict in verdicts if verdict.state == state)
         if alike:
             names = ", ".join(verdict.rule for verdict in alike)
             more = " (--all says why)" if state == "not-checked" else ""

@@ -77,7 +77,7 @@ def _program(report: Report, extent: Extent) -> Iterator[Text]:
     else:
         table = list(rule_table(report.verdicts, sections.said_of, is_brief=is_brief))
     yield from (*head, Text(), *table, Text())
-    yield from findings_lines(sections, extent, room - len(table))
+    yield from findings_lines(sections, extent, room - len(table), report.evidence.placement)
     yield from below
 
 

@@ -4,7 +4,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placement_checks.analysis.beside import beside_computation
-from placement_checks.analysis.roles import roles
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
@@ -32,7 +31,7 @@ class NoFallback(Rule):
     Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
     resource to the host it was asked for, such as its reads and its initialization test; strings,
     summaries, assertions, printed lines, savers, and what only these take; the switch of a
-    predicate that is on the host; an int32 step counter, which TensorFlow keeps on the CPU.
+    predicate that is on the host.
 
     `allow` lists op types, op names or patterns of names that may fall back.
     """
@@ -63,7 +62,7 @@ class NoFallback(Rule):
         groups: dict[str, list[Op]] = {}
         for op in fallen.values():
             leader = _leader(op, placement, fallen)
-            if leader is not None and not roles(placement).stays_on_cpu(leader):
+            if leader is not None:
                 groups.setdefault(leader, []).append(op)
         findings = [
             _finding(placement, placement.ops[name], group)

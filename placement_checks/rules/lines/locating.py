@@ -13,10 +13,10 @@ _MOST_OPS = 1_000  # of a finding, whose lines are compared
 
 
 def located(finding: Finding, placement: Placement) -> Finding:
-    """The finding with the line that all of its ops share, and the one that decided its device."""
+    """The finding with the line at which its ops part, and the one that decided its device."""
     ops = finding.ops or (finding.object,)
     frames_of = placement.details.frames
-    frames = _shared([frames_of(op) for op in ops[:_MOST_OPS]]) or frames_of(finding.object)
+    frames = _parted([frames_of(op) for op in ops[:_MOST_OPS]]) or frames_of(finding.object)
     if finding.at is not None and finding.at not in map(str, frames):
         frames = frames_of(ops[0])
     return replace(
@@ -26,21 +26,22 @@ def located(finding: Finding, placement: Placement) -> Finding:
     )
 
 
-def _shared(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
-    """The lines that all ops were built through, the outermost first.
+def _parted(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
+    """The lines of the first op, the outermost first, down to the one that is its own.
 
-    Those of the first op where they have none in common; ops of which no line is known, as a
-    library made them alone, are left out.
+    A line that all ops were built through, such as a call of ``main``, leads to none of them, so
+    the last line is the one at which the ops part. If they do not part, it is the innermost that
+    all of them have; if no function built all of them, the innermost of the first op. Ops without
+    a line, which a library made alone, are left out.
     """
     known = [stack for stack in stacks if stack]
     if not known:
         return ()
-    shared = []
-    for same in zip(*known, strict=False):
-        if len(set(same)) > 1:
-            break
-        shared.append(same[0])
-    return shared or known[0]
+    for depth, frames in enumerate(zip(*known, strict=False)):
+        if len(set(frames)) > 1:
+            functions = {(frame.file, frame.function) for frame in frames}
+            return known[0][: depth + 1] if depth or len(functions) == 1 else known[0]
+    return min(known, key=len)
 
 
 def device_line(placement: Placement, name: str) -> str | None:

@@ -10,9 +10,12 @@ from placement_checks.core.op_types import (
     BATCH_NORMS,
     CAST,
     CONST,
+    DIVISIONS,
+    EXAMPLE_SOURCES,
     IDENTITIES,
     MEAN,
     SCALES,
+    SHAPE_ONLY,
     SUM,
 )
 from placement_checks.core.placement import Placement
@@ -34,6 +37,34 @@ def penalties(placement: Placement) -> Sequence[int]:
         for term in flow.inputs[op]
         if not analysis.examples[term] and flow.types[term] != CONST
     ]
+
+
+def own_counts(placement: Placement) -> Sequence[int]:
+    """The divisions of towers' losses by a number that is computed from the tower's examples.
+
+    A number of rows, which is the shape of examples, is none.
+    """
+    analysis = analyse(placement)
+    flow = analysis.flow
+    losses = [loss for of_tower in analysis.losses.of for loss in of_tower]
+    return [
+        op
+        for op in flow.walk_back(losses, lambda op: flow.types[op] in PASSES_LOSS | {SUM})
+        if flow.types[op] in DIVISIONS
+        and analysis.tower_of[op] >= 0
+        and _is_count(analysis, flow.inputs[op][1])
+    ]
+
+
+def _is_count(analysis: TowerAnalysis, op: int) -> bool:
+    flow = analysis.flow
+    outputs = analysis.placement.details.outputs(flow.names[op])
+    if not outputs or outputs[0].shape != () or not analysis.examples[op]:
+        return False
+    behind = flow.walk_back([op], lambda op: flow.types[op] not in SHAPE_ONLY)
+    return any(
+        analysis.examples[source] and (flow.types[source] in EXAMPLE_SOURCES) for source in behind
+    )
 
 
 def batch_statistics(placement: Placement) -> Sequence[int]:

@@ -19,6 +19,7 @@ from placement_checks.rules.mistakes.models import (
     PASSES_LOSS,
     batch_statistics,
     frozen_reads,
+    own_counts,
     penalties,
 )
 
@@ -157,6 +158,12 @@ def _statistics(placement: Placement, *_: object) -> Place:
     return _of(placement, placement.cached(batch_statistics))
 
 
+def _counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> Place:
+    """The divisions of the losses, or else the call that brings gradients together."""
+    place = _of(placement, placement.cached(own_counts))
+    return place if place.ops else _weighted(placement, variable, diagnosis)
+
+
 def _penalty(placement: Placement, *_: object) -> Place:
     return _of(placement, placement.cached(penalties))
 
@@ -177,6 +184,7 @@ _FINDERS: Mapping[Mistake, Callable[[Placement, str, Diagnosis], Place]] = {
     "changed in towers": _changed,
     "slices": _slices,
     "statistics": _statistics,
+    "counts": _counts,
     "penalty": _penalty,
     "frozen": _frozen,
     "moved": _moved,

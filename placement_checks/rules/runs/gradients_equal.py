@@ -11,6 +11,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, is_among, steps
+from placement_checks.rules.mistakes.models import own_counts
 from placement_checks.rules.mistakes.places import place_of, scalings
 from placement_checks.rules.needs import Need
 from placement_checks.util.text import joined, plural
@@ -175,7 +176,11 @@ def _findings(
 def _diagnoses(
     placement: Placement, measured: Measurement, trial: Trial, wrong: Collection[str]
 ) -> dict[str, Diagnosis]:
-    from placement_checks.numerics.diagnosis import NORM_OF_SLICES, diagnoses
+    from placement_checks.numerics.diagnosis import (
+        COUNTS_OR_STATISTICS,
+        NORM_OF_SLICES,
+        diagnoses,
+    )
     from placement_checks.numerics.row_weights import Diagnosis
 
     found = diagnoses(measured, trial, [name for name in wrong if name not in trial.not_finite])
@@ -183,6 +188,10 @@ def _diagnoses(
         for name, diagnosis in found.items():
             if diagnosis.mistake == "changed":
                 found[name] = NORM_OF_SLICES
+    if placement.cached(own_counts):
+        for name, diagnosis in found.items():
+            if diagnosis.mistake == "statistics":
+                found[name] = COUNTS_OR_STATISTICS
     for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""

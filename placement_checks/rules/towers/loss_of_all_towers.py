@@ -11,6 +11,7 @@ from placement_checks.core.op_types import (
     SCALAR_SUMMARIES,
     SUMMARIES,
     SUMMARY_WRITES,
+    VARIABLES,
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
@@ -145,8 +146,6 @@ def _repeated(
     """Findings on summaries that one line has built in several towers."""
     built: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
     for op in summaries:
-        if not analysis.examples[op]:
-            continue
         tower = _tower(analysis, op)
         frames = tuple(placement.details.frames(analysis.flow.names[op]))
         if tower >= 0 and frames:
@@ -154,6 +153,8 @@ def _repeated(
     for by_tower in built.values():
         first, *others = sorted(by_tower)
         for tower in others:
+            if _show_one_variable(analysis, by_tower[first], by_tower[tower]):
+                continue
             name = analysis.flow.names[by_tower[tower]]
             original = analysis.flow.names[by_tower[first]]
             yield Finding(
@@ -172,6 +173,18 @@ def _repeated(
                 "one tower, and allow that: --set loss-of-all-towers.allow=PATTERN",
                 alike="repeated",
             )
+
+
+def _show_one_variable(analysis: TowerAnalysis, summary: int, other: int) -> bool:
+    """Whether two summaries show the same variable, and nothing that depends on examples."""
+    flow = analysis.flow
+    if analysis.examples[summary] or analysis.examples[other]:
+        return False
+    shown = [
+        {each for each in flow.walk_back([op], lambda _: True) if flow.types[each] in VARIABLES}
+        for op in (summary, other)
+    ]
+    return shown[0] == shown[1]
 
 
 _OF_TOWERS = "in the loop losses.append(loss), and after it report tf.add_n(losses) / num_gpus"

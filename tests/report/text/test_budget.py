@@ -25,6 +25,22 @@ def test_what_is_dealt(costs: Sequence[Sequence[int]], lines: int, given: Sequen
     assert dealt(costs, lines) == given
 
 
+@pytest.mark.parametrize(
+    ("costs", "lines", "always", "given"),
+    [
+        ([[9], [9], [1]], 5, [0, 1], [1, 1, 0]),  # whether they fit or not, and none is left
+        ([[2, 2], [2]], 6, [0], [2, 1]),
+        ([[2, 2], [2]], 4, [0], [1, 1]),  # the first of the other comes before its second
+        ([[9, 1], [1]], 5, [0], [1, 0]),
+        ([[], [2]], 2, [0], [0, 1]),
+    ],
+)
+def test_the_first_item_of_some_is_always_given(
+    costs: Sequence[Sequence[int]], lines: int, always: Sequence[int], given: Sequence[int]
+) -> None:
+    assert dealt(costs, lines, always) == given
+
+
 def test_costs_are_asked_for_only_as_far_as_there_are_lines() -> None:
     asked = []
 

@@ -41,6 +41,7 @@ def test_a_variable_that_all_towers_read() -> None:
         "asks for": ["/device:CPU:0, by train.py:40"],
         "placed on": ["/device:CPU:0, as it asks"],
         "is in": ["TRAINABLE_VARIABLES and GLOBAL_VARIABLES"],
+        "role": ["shared: the towers on /device:GPU:0 and /device:GPU:1 read it"],
         "read by": [
             "the tower on /device:GPU:0: tower_0/w/MatMul (MatMul) on /device:GPU:0",
             "the tower on /device:GPU:1: tower_1/w/MatMul (MatMul) on /device:GPU:1",

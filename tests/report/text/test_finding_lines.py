@@ -142,18 +142,20 @@ def test_a_device_is_told_with_what_decided_that_it_is_used() -> None:
     ]
 
 
-def test_a_group_of_many_lines_is_told_with_the_line_that_led_to_all() -> None:
+def test_a_group_of_many_lines_is_told_with_the_first_one_and_the_caller_of_all() -> None:
     source("model.py", "w = 1", "v = 2")
-    source("train.py", "model(x)")
+    source("train.py", "model(x)", "main()")
     told = [
-        finding(name, frames=("train.py:1", f"model.py:{n}")) for n, name in [(1, "w"), (2, "v")]
+        finding(name, frames=("train.py:2", "train.py:1", f"model.py:{n}"))
+        for n, name in [(1, "w"), (2, "v")]
     ]
 
     assert lines(*told) == [
-        "  train.py:1: w is [on a GPU]",
-        "      | model(x)",
-        "      w is made at model.py:1: w = 1",
-        "      likewise 1 more: v (model.py:2)",
+        "  model.py:1: w is [on a GPU]",
+        "      | w = 1",
+        "      all 2 are built through train.py:1: model(x)",
+        "      called from line 2",
+        "      likewise 1 more: v (line 2)",
         "    fix: pin it",
     ]
 

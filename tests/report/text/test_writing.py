@@ -10,6 +10,7 @@ from reports import below_the_table, broken, finding, report, written
 
 from placement_checks import Verdict, verify
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.report.text.findings import Extent
@@ -131,6 +132,53 @@ def test_the_first_group_of_each_rule_comes_first() -> None:
         "rule-2: 150 findings",
     ]
     assert sum("likewise" in line for line in told) >= 4
+
+
+def test_the_training_is_told_before_the_layout_and_always_in_full() -> None:
+    """Where the layout has far more findings than there are lines."""
+    layout = [
+        broken(f"slow-{rule}", *(finding(f"v{n}", alike=n) for n in range(40)))
+        for rule in range(20)
+    ]
+    wrong = [
+        broken(
+            f"wrong-{rule}",
+            *(
+                finding(f"w{n}", alike=n, consequence=f"wrong {n}", impact=Impact.TRAINING)
+                for n in range(40)
+            ),
+        )
+        for rule in range(14)
+    ]
+    stops = broken("stops", finding("s", impact=Impact.EXECUTION))
+
+    text = written(report(*layout, *wrong, stops))
+    told = below_the_table(text)
+
+    assert [line for line in told if line.endswith((" finding", " findings"))] == [
+        "stops: 1 finding",
+        *(f"wrong-{rule}: 40 findings" for rule in range(14)),
+    ]
+    assert told.count("    wrong 0") == 14
+    assert told.count("    fix: pin it") == 15
+    assert told[-2].startswith("    ")
+    assert "slow-0: 40 findings, slow-1: 40 findings" in text
+    names = " ".join(text.split("\n\n")[1].split())
+    assert names.startswith("BROKEN stops, wrong-0,")
+    assert names.index("wrong-13") < names.index("slow-0")
+
+
+def test_findings_of_one_rule_are_told_by_their_impact() -> None:
+    mixed = broken(
+        "replicas-in-sync",
+        finding("w", alike="drifts", impact=Impact.TRAINING),
+        finding("s", alike="stops", impact=Impact.EXECUTION),
+    )
+
+    assert below_the_table(written(report(mixed)))[1:3] == [
+        "  a.py:1: s is [on a GPU]",
+        "  a.py:1: w is [on a GPU]",
+    ]
 
 
 def test_what_follows_is_one_line_and_says_so_in_the_table() -> None:

@@ -16,6 +16,7 @@ LINES = {
     "b": "train.py:88 train.py:40 model.py:12 model.py:4",
     "out": "train.py:88 train.py:41",
     "other": "eval.py:7",
+    "calls": "train.py:88 train.py:40",
 }
 
 
@@ -45,13 +46,18 @@ def test_the_innermost_line_of_the_object_itself() -> None:
     ("ops", "where", "frames"),
     [
         (["w", "w_1"], "model.py:3", 4),
-        (["w", "b"], "model.py:12", 3),
-        (["w", "out"], "train.py:88", 1),
+        (["w", "b"], "model.py:3", 4),
+        (["b", "w"], "model.py:4", 4),
+        (["w", "out"], "train.py:40", 2),
+        (["out", "w", "b"], "train.py:41", 2),
         (["w", "of_a_library"], "model.py:3", 4),
+        (["w", "calls"], "train.py:40", 2),  # one function built both
         (["out", "other"], "train.py:41", 2),  # none in common
     ],
 )
-def test_the_innermost_line_that_all_ops_share(ops: list[str], where: str, frames: int) -> None:
+def test_the_line_at_which_ops_part_and_no_caller_of_all(
+    ops: list[str], where: str, frames: int
+) -> None:
     finding = at(*ops)
 
     assert (finding.where, len(finding.frames)) == (where, frames)
@@ -91,7 +97,7 @@ def test_the_lines_are_the_first_ops_where_the_one_to_look_at_is_not_shared() ->
     graph = placement(op("w", "VarHandleOp"), op("out", "MatMul"), lines=LINES)
     finding = Finding("w", "VarHandleOp", "requested", "", "", "", "", ops=("w", "out"))
 
-    assert located(finding, graph).frames == ("train.py:88",)
+    assert located(finding, graph).frames == ("train.py:88", "train.py:40")
     assert located(replace(finding, at="model.py:12"), graph).frames == (
         "train.py:88",
         "train.py:40",

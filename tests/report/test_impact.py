@@ -1,0 +1,107 @@
+"""What a finding means for the program decides its place in every format of the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from outcomes import written_as
+from pictures import data_of
+from reports import broken, finding, report, written
+from towers import program
+
+from placement_checks import Report, Verdict
+from placement_checks.core.impact import Impact
+from placement_checks.core.results import by_impact
+from placement_checks.report.formats.ranking import ranked
+
+KEPT = Verdict("kept-rule", "kept", "assigned")
+
+
+def verdicts() -> list[Verdict]:
+    """Rules in the opposite order of what they mean, with most findings for what means least."""
+    return [
+        broken("slow-rule", *(finding(f"v{n}", alike=n, impact=Impact.LAYOUT) for n in range(40))),
+        KEPT,
+        broken("wrong-rule", finding("w", impact=Impact.TRAINING)),
+        broken("wrong-too", finding("u", impact=Impact.TRAINING)),
+        broken("stopping-rule", finding("s", message="s hangs", impact=Impact.EXECUTION)),
+    ]
+
+
+IN_ORDER = ["stopping-rule", "wrong-rule", "wrong-too", "slow-rule"]
+
+
+def in_order(text: str) -> list[str]:
+    """The rules in the order in which a text names them first."""
+    return sorted(IN_ORDER, key=lambda rule: (text.find(rule), rule))
+
+
+@pytest.mark.parametrize("format", ["text", "github", "markdown", "sarif", "junit"])
+def test_what_stops_comes_before_what_trains_wrongly_and_that_before_the_layout(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = written_as(format, report(*verdicts()))
+
+    assert in_order(text[text.index('"results"') :] if format == "sarif" else text) == IN_ORDER
+
+
+def test_a_grid_of_programs_has_the_columns_in_that_order() -> None:
+    sound = Report(report().evidence, [KEPT])
+
+    told = written(report(*verdicts()), sound)
+
+    assert in_order(told) == IN_ORDER
+
+
+def test_a_page_has_the_headline_and_the_findings_in_that_order() -> None:
+    data = data_of(program(), *verdicts())
+
+    assert data["headline"] == "s hangs."
+    assert data["facts"][0].endswith(
+        "are broken: stopping-rule, wrong-rule, wrong-too and slow-rule."
+    )
+    assert list(dict.fromkeys(each["rule"] for each in data["findings"])) == IN_ORDER
+    assert [each["rule"] for each in data["rules"]] == [*IN_ORDER[:3], "slow-rule", "kept-rule"]
+
+
+def test_the_headline_is_no_matter_of_the_layout_where_the_training_is_wrong() -> None:
+    idle = broken("no-idle-device", finding("/device:GPU:1", op="", impact=Impact.LAYOUT))
+    wrong = broken("some-rule", finding("w", message="w is wrong", impact=Impact.TRAINING))
+
+    assert data_of(program(), idle, wrong)["headline"] == "w is wrong."
+
+
+def test_a_list_has_all_of_the_training_before_the_layout() -> None:
+    """Of one impact the first finding of each rule comes before the second of any."""
+    wrong = [finding(f"w{n}", alike=n, impact=Impact.TRAINING) for n in range(3)]
+    slow = [finding(f"v{n}", alike=n, impact=Impact.LAYOUT) for n in range(2)]
+    program = report(broken("slow", *slow), broken("wrong", *wrong), broken("wrong-too", wrong[0]))
+
+    told = [(each.rule, each.group.first.object) for each in ranked([program])]
+
+    assert told == [
+        ("wrong", "w0"),
+        ("wrong-too", "w0"),
+        ("wrong", "w1"),
+        ("wrong", "w2"),
+        ("slow", "v0"),
+        ("slow", "v1"),
+    ]
+
+
+def test_what_many_programs_share_is_not_before_what_is_worse_in_one() -> None:
+    slow = broken("slow", finding("v", impact=Impact.LAYOUT))
+    wrong = broken("wrong", finding("w", impact=Impact.TRAINING))
+
+    told = ranked([report(slow, program=name) for name in "pq"] + [report(slow, wrong)])
+
+    assert [each.rule for each in told] == ["wrong", "slow"]
+
+
+def test_a_finding_that_no_rule_has_judged_counts_as_one_of_the_layout() -> None:
+    unknown = broken("unknown", finding("w"))
+    wrong = broken("wrong", finding("w", impact=Impact.TRAINING))
+
+    assert by_impact([KEPT, unknown, wrong]) == [wrong, KEPT, unknown]
