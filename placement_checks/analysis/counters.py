@@ -41,7 +41,7 @@ def never_counted(placement: Placement, analysis: TowerAnalysis) -> Iterator[str
     for variable in placement.variables:
         name, writers = variable.name, analysis.flow.writers
         is_whole = variable.dtype.startswith("int")
-        if variable.shape == () and (is_whole or _only_schedules(analysis, name)):
+        if variable.shape == () and (is_whole or only_schedules(analysis, name)):
             number = analysis.flow.number[name]
             kinds = [
                 _sets_to(placement, analysis, op, values)
@@ -52,7 +52,7 @@ def never_counted(placement: Placement, analysis: TowerAnalysis) -> Iterator[str
                 yield name
 
 
-def _only_schedules(analysis: TowerAnalysis, variable: str) -> bool:
+def only_schedules(analysis: TowerAnalysis, variable: str) -> bool:
     """Whether updates depend on a variable, and neither as on a rate nor by way of the loss.
 
     A rate is taken by updates as it is, or is multiplied by a factor first.

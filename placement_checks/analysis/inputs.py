@@ -64,8 +64,9 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
 def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     """Every tensor of random numbers that a tower computes with in a step; no scalars.
 
-    What is drawn for weights, such as the noise of a variational layer, is left out: it has the
-    shape of the weights, and one draw is meant for all rows.
+    Numbers that are not drawn for rows are left out, as one draw is meant for all rows: the noise
+    of a variational layer, which has the shape of the weights, and a mask of features, which is
+    broadcast over the rows.
     """
     flow = analysis.flow
     draws = flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__)
@@ -84,8 +85,22 @@ def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
         is_noise = flow.types[use.op] in ADDS | SCALES and not any(
             from_examples[op] for op in others
         )
+        is_noise = is_noise or _is_broadcast_over_rows(analysis, use)
         if not is_noise and analysis.reads_by_gpu.in_loss(use.op):
             yield use
+
+
+def _is_broadcast_over_rows(analysis: TowerAnalysis, use: Use) -> bool:
+    """Whether an elementwise op applies a tensor to every row of another one."""
+    details = analysis.placement.details
+    name, _, number = use.tensor.partition(":")
+    outputs, results = details.outputs(name), details.outputs(analysis.flow.names[use.op])
+    if analysis.flow.types[use.op] not in ADDS | SCALES or len(outputs) <= int(number):
+        return False
+    shape, result = outputs[int(number)].shape, results[0].shape if results else None
+    if shape is None or result is None:
+        return False
+    return len(shape) < len(result) or (shape[0] == 1 and result[0] != 1)
 
 
 def _uses(

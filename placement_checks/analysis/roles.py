@@ -6,7 +6,7 @@ Each variable has one role. The first of these that applies decides:
 role            the variable
 ==============  ==============================================================================
 cached input    holds examples: it is neither trained nor saved, and no scalar
-accumulator     collects what one tower computes, until it is shown, or applied and reset
+accumulator     collects what towers compute, until it is shown, or applied and reset
 mirrored        is a copy that a strategy keeps equal, or that takes the same sum of gradients
                 as the copies of the other towers
 counter         counts steps: the collection GLOBAL_STEP names it, or it is an integer scalar
@@ -33,11 +33,13 @@ from typing import Literal, NamedTuple
 
 from placement_checks.analysis.accumulators import accumulators
 from placement_checks.analysis.addresses import addresses
+from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.layers import NONE
 from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.statistics import statistics
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.devices import Device
+from placement_checks.core.op_types import ADDITIONS, VARIABLES
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.variables import Variable
 
@@ -109,6 +111,8 @@ class Roles(Mapping[str, Role]):
             )
         if (copy := self._copy(name)) is not None:
             return copy
+        if self._is_added_to(name):
+            return Role("accumulator", "towers add to it, and no loss depends on it")
         if self._is_counter(variable):
             return Role("counter", "it counts steps")
         if name in self._slot_of:
@@ -161,7 +165,7 @@ class Roles(Mapping[str, Role]):
     def _slot(self, name: str) -> Role:
         of = self._slot_of[name]
         is_taken = of in self._taken_by_update.get(name, ())
-        kind: RoleKind = "slot" if is_taken or name.startswith(f"{of}/") else "average"
+        kind: RoleKind = "average" if not is_taken and self._takes(name, of) else "slot"
         return self._beside_copies(name, kind, f"updates of {of} take it", of)
 
     def _beside_copies(self, name: str, kind: RoleKind, reason: str, of: str = "") -> Role:
@@ -191,6 +195,32 @@ class Roles(Mapping[str, Role]):
                     if passed_on[value] != NONE:
                         found[flow.names[passed_on[value]]].add(name)
         return found
+
+    def _takes(self, name: str, other: str) -> bool:
+        """Whether updates of a variable are computed from another one."""
+        flow = self._analysis.flow
+        updates = self._analysis.updates.by_variable.get(name, ())
+        values = [value for update in updates for value in update.values]
+        # Gradients depend on the other variable, too.
+        behind = flow.walk_back(values, lambda op: not self._analysis.examples[op])
+        return flow.number[other] in behind
+
+    def _is_added_to(self, name: str) -> bool:
+        """Whether values of examples are added to a variable that no loss depends on."""
+        analysis = self._analysis
+        flow, number = analysis.flow, analysis.flow.number[name]
+        if name in gradient_flow(self._placement).trained or any(
+            map(analysis.reads_by_gpu.in_loss, analysis.reads_by_gpu.readers[name])
+        ):
+            return False
+        added = [
+            value
+            for op, values in flow.writers.get(number, ())
+            if flow.types[op] in ADDITIONS
+            for value in values
+        ]
+        behind = flow.walk_back(added, lambda op: flow.types[op] not in VARIABLES)
+        return any(analysis.examples[value] for value in added) and number not in behind
 
     @cached_property
     def _statistics(self) -> Collection[str]:

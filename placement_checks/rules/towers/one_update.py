@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from placement_checks.analysis.counters import counted_apart, is_read, never_counted
+from placement_checks.analysis.counters import (
+    counted_apart,
+    is_read,
+    never_counted,
+    only_schedules,
+)
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.layouts import layout
 from placement_checks.analysis.statistics import statistics
@@ -268,8 +273,16 @@ def _applied(placement: Placement) -> tuple[str, ...]:
 
 
 def _counted_again(placement: Placement, analysis: TowerAnalysis) -> Iterator[str]:
-    """Scalars to which one step adds 1 more than once: counters that no collection names."""
-    scalars = {variable.name for variable in placement.variables if variable.shape == ()}
+    """Scalars to which one step adds 1 more than once: counters that no collection names.
+
+    A fraction counts only if updates depend on it: others count what the towers report.
+    """
+    scalars = {
+        variable.name
+        for variable in placement.variables
+        if variable.shape == ()
+        and (variable.dtype.startswith("int") or only_schedules(analysis, variable.name))
+    }
     for variable, updates in analysis.updates.by_variable.items():
         moves = [_moved_by(placement, analysis, update) for update in updates]
         again = len(analysis.updates.at_once(updates)) > 1

@@ -725,11 +725,22 @@ def adds(*names: str, **more: Any) -> list[Op]:
     return [host(name, "AssignAddVariableOp", "seen", "by", **more) for name in names]
 
 
+def whole(graph: Placement) -> Placement:
+    """The same with variables of whole numbers."""
+    variables = [each._replace(dtype="int64") for each in graph.variables]
+    return replace(graph, variables=Variables(variables))
+
+
 @pytest.mark.parametrize(
     ("graph", "found"),
     [
         pytest.param(moved(*adds("one"), train=["^one"]), [], id="once"),
-        pytest.param(moved(*adds("one", "two"), train=["^one", "^two"]), ["seen"], id="twice"),
+        pytest.param(
+            whole(moved(*adds("one", "two"), train=["^one", "^two"])), ["seen"], id="twice"
+        ),
+        pytest.param(
+            moved(*adds("one", "two"), train=["^one", "^two"]), [], id="twice, a count of a metric"
+        ),
         pytest.param(moved(*adds("one", "two"), train=["^one"]), [], id="twice, once in a step"),
         pytest.param(
             moved(*adds("one", "two"), train=["^one", "^two"], shape=(3,)), [], id="no scalar"
