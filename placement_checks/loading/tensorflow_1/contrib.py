@@ -34,7 +34,9 @@ class Contrib:
 
     The path of ``tensorflow.contrib.layers.python.layers.initializers`` is all that follows
     ``tensorflow``. A module has the attributes of the modules that are named as it is, and of all
-    places of its package.
+    places of its package. A function or class comes before a module of the same name, as a package
+    of version 1 such as ``framework.python.ops`` takes ``arg_scope`` out of its own module
+    ``arg_scope``.
     """
 
     def __init__(self, of_tensorflow: Callable[[str], Any], used: Used) -> None:
@@ -101,11 +103,10 @@ class Contrib:
             return _NOTHING
         if shim := SHIMS.get(f"{path[1]}.{name}"):
             return _attribute(shim)
-        for module in self._modules(path):
-            value = getattr(module, name, _NOTHING)
-            if value is not _NOTHING:
-                return value
-        return _NOTHING
+        values = [getattr(module, name, _NOTHING) for module in self._modules(path)]
+        found = [value for value in values if value is not _NOTHING]
+        own = [value for value in found if not isinstance(value, ModuleType)]
+        return next(iter([*own, *found]), _NOTHING)
 
     def _modules(self, path: Path) -> Iterator[Any]:
         """Where the attributes of a module are looked up."""

@@ -1,5 +1,7 @@
 """Names that modules of TensorFlow's own had in version 1, and that others have now.
 
+One of them, ``DeviceSpec``, still has its name and is another class now.
+
 tf_slim 1.1 asks for most of them, and so do programs that import from ``tensorflow.python``.
 """
 
@@ -61,6 +63,8 @@ def moved_names(v1: Any) -> Iterator[None]:
         stack.enter_context(
             tensorflow_1_modules.around_normalization_layers(_normalization_layers)
         )
+        # TensorFlow chooses between its two versions as it is imported.
+        stack.enter_context(tensorflow_1_modules.around_device_specs(lambda _: v1.DeviceSpec))
         yield
 
 

@@ -12,7 +12,8 @@ Find = Callable[[str], Any]
 class OnDemand(ModuleType):
     """A module whose attributes a function finds, or refuses by an `AttributeError`.
 
-    It is a package too, so that what it has can be imported from it.
+    It is a package too, so that what it has can be imported from it. An import of a module below
+    it does not change its attributes, so that a function may have the name of such a module.
     """
 
     def __init__(self, name: str, find: Find, names: Callable[[], Iterable[str]] = tuple) -> None:
@@ -27,6 +28,12 @@ class OnDemand(ModuleType):
                 return [public for public in names if not public.startswith("_")]
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return self.__find(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # After each first import, Python binds the module in its package.
+        is_below = isinstance(value, OnDemand) and value.__name__ == f"{self.__name__}.{name}"
+        if not is_below:
+            super().__setattr__(name, value)
 
     def __dir__(self) -> Iterable[str]:
         return sorted({*super().__dir__(), *self.__names()})

@@ -43,7 +43,7 @@ class StandIn:
         self.module = OnDemand(NAME, self._attribute, lambda: dir(self._v1))
         for name in ("__file__", "__path__", "__spec__", "__doc__", "__git_version__"):
             setattr(self.module, name, getattr(tensorflow, name, None))
-        self.module.__version__ = VERSION  # type: ignore[attr-defined]
+        self.module.__version__ = VERSION
 
     def find(self, name: str) -> Any:
         """An attribute of the module.

@@ -42,5 +42,10 @@ def around_normalization_layers(around: Around) -> Patched:
     )
 
 
+def around_device_specs(around: Around) -> Patched:
+    """Patch the class that ``tensorflow.python.framework.device`` has for names of devices."""
+    return patched(existing_module("tensorflow.python.framework.device"), "DeviceSpec", around)
+
+
 def _legacy(keras: ModuleType) -> Any:
     return existing(existing(keras, "__internal__"), "legacy")

@@ -8,13 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from placement_checks.core.errors import InputError, message_of
-from placement_checks.loading.source_lines import is_users, shown
+from placement_checks.loading.source_lines import is_users, users_frames
+from placement_checks.loading.watch.python_2 import python_2_cause
 from placement_checks.loading.watch.syntax_errors import CONVERT, as_input_error
-
-# What Python 3 has under another name, or not at all.
-_PYTHON_2 = frozenset(
-    ["basestring", "cmp", "execfile", "long", "raw_input", "reduce", "unichr", "unicode", "xrange"]
-)
 
 
 @contextlib.contextmanager
@@ -31,17 +27,12 @@ def explain_outdated(program: str, *, is_v1: bool) -> Iterator[None]:
             raise
         file = Path(error.filename)
         raise as_input_error(error, file, file.read_bytes()) from None
-    except NameError as error:
-        if error.name not in _PYTHON_2:
-            raise
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{shown(last.filename)}:{last.lineno}"
-        raise InputError(where, f"is code of Python 2: it uses {error.name}", CONVERT) from None
-    except (AttributeError, ImportError) as error:
-        asked = (
-            error.name if isinstance(error, ImportError) else getattr(error.obj, "__name__", None)
-        )
-        if is_v1 or not str(asked).startswith("tensorflow"):
+    except (AttributeError, ImportError, NameError, TypeError) as error:
+        if cause := python_2_cause(error):
+            stack = traceback.extract_tb(error.__traceback__)
+            where = next(reversed(users_frames(stack, None)), program)
+            raise InputError(str(where), f"is code of Python 2: {cause}", CONVERT) from None
+        if is_v1 or not _is_asked_of_tensorflow(error):
             raise
         raise InputError(
             program,
@@ -49,3 +40,13 @@ def explain_outdated(program: str, *, is_v1: bool) -> Iterator[None]:
             f"{message_of(error)}",
             "add --v1 if it means TensorFlow 1 by import tensorflow",
         ) from None
+
+
+def _is_asked_of_tensorflow(error: Exception) -> bool:
+    """Whether TensorFlow lacks a name or module that the program asked for."""
+    match error:
+        case ImportError(name=name):
+            return str(name).startswith("tensorflow")
+        case AttributeError(obj=owner):
+            return str(getattr(owner, "__name__", "")).startswith("tensorflow")
+    return False

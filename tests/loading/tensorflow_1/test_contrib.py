@@ -87,6 +87,32 @@ def test_where_a_name_is_found(run: Run, used: Used, asked: str, found: str) -> 
     assert used == Used({f"tf.contrib.{asked}"}, [])
 
 
+def test_a_function_with_the_name_of_its_module(run: Run, used: Used) -> None:
+    made = run(
+        """
+        import importlib
+        import tensorflow as tf
+        from tensorflow.contrib.framework.python.ops.arg_scope import add_arg_scope as of_module
+        from tensorflow.contrib.framework.python.ops import add_arg_scope, arg_scope
+
+        @add_arg_scope
+        def layer(width=1):
+            return width
+
+        with arg_scope([layer], width=3):
+            width = layer()
+        module = importlib.import_module("tensorflow.contrib.framework.python.ops.arg_scope")
+        by_attribute = tf.contrib.framework.python.ops.arg_scope
+        """
+    )
+
+    assert made["width"] == 3
+    assert made["arg_scope"] is made["by_attribute"] is tf_slim.arg_scope
+    assert made["module"].arg_scope is tf_slim.arg_scope
+    assert made["of_module"] is made["add_arg_scope"]
+    assert used.missing == []
+
+
 def test_layers_and_cells_of_keras_2(run: Run) -> None:
     made = run(
         """

@@ -42,6 +42,59 @@ def test_a_program_finds_them(run: Run) -> None:
     assert convert is tf1.graph_util.convert_variables_to_constants
 
 
+# As programs have copied it from one another.
+DEVICE_SETTER = """
+    import tensorflow as tf
+    from tensorflow.python.framework import device as pydev
+
+    class ParamServerDeviceSetter(object):
+        def __init__(self, worker_device, ps_devices):
+            self.ps_devices = ps_devices
+            self.worker_device = worker_device
+            self.ps_sizes = [0] * len(ps_devices)
+
+        def __call__(self, op):
+            if op.device:
+                return op.device
+            if op.type not in ["Variable", "VariableV2"]:
+                return self.worker_device
+            index = self.ps_sizes.index(min(self.ps_sizes))
+            self.ps_sizes[index] += op.outputs[0].get_shape().num_elements()
+            current = pydev.DeviceSpec.from_string(op.device or "")
+            current.merge_from(pydev.DeviceSpec.from_string(self.ps_devices[index]))
+            return current.to_string()
+
+    setter = ParamServerDeviceSetter("/gpu:1", ["/cpu:0", "/gpu:0"])
+    with tf.device(setter):
+        first = tf.get_variable("first", [4])
+        second = tf.get_variable("second", [4])
+        total = first + second
+    with tf.device(tf.train.replica_device_setter(worker_device="/job:worker", ps_tasks=2)):
+        on_server = tf.get_variable("third", [4])
+"""
+
+
+def test_a_device_setter_of_version_1(run: Run) -> None:
+    made = run(DEVICE_SETTER)
+
+    assert made["first"].device == "/device:CPU:0"
+    assert made["second"].device == "/device:GPU:0"
+    assert made["total"].device == "/gpu:1"
+    assert made["on_server"].device == "/job:ps/task:0"
+
+
+def test_specs_of_devices_are_those_of_version_1_only_in_the_block() -> None:
+    device = tensorflow_1_modules.internal_module("framework.device")
+    assert device is not None
+    before = device.DeviceSpec
+
+    with moved_names.moved_names(tf1):
+        assert device.DeviceSpec is tf1.DeviceSpec
+
+    assert device.DeviceSpec is before
+    assert before is not tf1.DeviceSpec
+
+
 def test_batch_normalisation_as_a_layer(run: Run) -> None:
     made = run(
         """
