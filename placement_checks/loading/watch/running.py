@@ -14,11 +14,19 @@ from typing import Any
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.script import Script
-from placement_checks.loading.watch.source_values import compile_script
+from placement_checks.loading.watch.source_values import SourceValues
 
 
-def run_as_main(script: Script) -> None:
-    """Run a program as the main module of this process."""
+def run_as_main(script: Script, values: SourceValues) -> None:
+    """Run a program as the main module of this process.
+
+    Args:
+        script: the program.
+        values: those that it gets in place of its own.
+
+    Raises:
+        InputError: there is no such program, or it is no Python 3.
+    """
     if script.target.endswith(".py"):
         file, spec = Path(script.target).resolve(), None
         sys.path.insert(0, str(file.parent))
@@ -33,8 +41,9 @@ def run_as_main(script: Script) -> None:
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
     sys.argv = [script.target if spec is None else str(file), *script.args]
-    code = compile_script(file, file.read_bytes(), dict(script.let))
-    exec(code, main.__dict__)
+    code = values.compile_main(file, file.read_bytes())
+    with values.in_imports():
+        exec(code, main.__dict__)
 
 
 def _spec_of(module: str) -> ModuleSpec:

@@ -1,11 +1,15 @@
-"""Compiles a script with values in place of those that it assigns: ``--let NAME=VALUE``.
+"""Compiles a program with values in place of those that it assigns: ``--let NAME=VALUE``.
 
-NAME is a name, or a dotted one as the script writes it, such as ``config.num_gpus``. Whatever the
-script assigns to it, in functions and classes too, is replaced in memory, and lines keep their
-numbers. VALUE is a Python literal: a number, a list, True, None. A call or other expression that
-would have to be computed is refused, where no string is expected. Anything else is taken for a
-string, as the shell gives it: a path, a word, also ``0,1``, which to Python would be a tuple; and
-where the script has a string, a number is taken for one.
+NAME is a name, or a dotted one as the source writes it, such as ``config.num_gpus``. In the main
+file whatever is assigned to it is replaced, in functions and classes too. In the modules that the
+program imports from files of the user's, a name without a dot is replaced only outside of
+functions: their local variables are nobody else's. All is done in memory, and lines keep their
+numbers.
+
+VALUE is a Python literal: a number, a list, True, None. A call or other expression that would
+have to be computed is refused, where no string is expected. Anything else is taken for a string,
+as the shell gives it: a path, a word, also ``0,1``, which to Python would be a tuple; and where
+the source has a string, a number is taken for one.
 
 Does not import TensorFlow.
 """
@@ -13,12 +17,20 @@ Does not import TensorFlow.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 from placement_checks.core.errors import InputError
-from placement_checks.loading.source_lines import shown
+from placement_checks.loading.source_lines import is_users, shown
+from placement_checks.loading.tf_internals.patching import patched
 from placement_checks.loading.watch.syntax_errors import as_input_error
 from placement_checks.util.text import did_you_mean, joined
 
@@ -27,41 +39,127 @@ _COMPUTED = (
     *(ast.Call, ast.Subscript, ast.List, ast.Set, ast.Dict, ast.JoinedStr, ast.Lambda),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
 )
+_CONFIGURATIONS = frozenset(
+    (".cfg", ".conf", ".gin", ".ini", ".json", ".properties", ".toml", ".yaml", ".yml")
+)
 
 
-def compile_script(path: Path, source: bytes, let: Mapping[str, str]) -> CodeType:
-    """Compile a script, which is decoded as Python does it (PEP 263).
+class SourceValues:
+    """The values that a program gets in place of those in its source.
 
     Args:
-        path: of the script, as its code and its tracebacks shall name it.
-        source: what is in it.
-        let: the texts of values, by the names whose values they replace.
-
-    Raises:
-        InputError: it is no Python 3, or assigns nothing to one of the names.
+        let: the texts of the values, by the names whose values they replace.
     """
-    try:
-        tree = ast.parse(source, str(path))
-        for name, text in let.items():
-            tree = _with_value(tree, path, name, text)
-        return compile(tree, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise as_input_error(error, path, source) from None
+
+    def __init__(self, let: Mapping[str, str]) -> None:
+        self._let = let
+        self._replaced: set[str] = set()
+        self._files: list[_SourceFile] = []
+        self._configurations: dict[Path, None] = {}
+        self._refused: InputError | None = None
+
+    def compile_main(self, path: Path, source: bytes) -> CodeType:
+        """Compile the main file, which is decoded as Python does it (PEP 263).
+
+        Args:
+            path: of the file, as its code and its tracebacks shall name it.
+            source: what is in it.
+
+        Raises:
+            InputError: it is no Python 3, or a value would have to be computed.
+        """
+        try:
+            tree = ast.parse(source, str(path))
+            self._replace(tree, path, is_main=True)
+            return compile(tree, str(path), "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise as_input_error(error, path, source) from None
+
+    @contextlib.contextmanager
+    def in_imports(self) -> Iterator[None]:
+        """Replace values in the modules that are imported in this block."""
+        if not self._let:
+            yield
+            return
+        sys.addaudithook(self._note_configuration)
+        with patched(SourceFileLoader, "get_code", self._code_of_module):
+            yield
+
+    def check(self) -> None:
+        """Check that the program, which has run, assigns something to each name.
+
+        Raises:
+            InputError: it does not, or a value would have to be computed.
+        """
+        if self._refused:
+            raise self._refused
+        for name, text in self._let.items():
+            if name not in self._replaced:
+                raise _assigned_nowhere(name, text, self._files, self._configurations)
+
+    def _code_of_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``SourceFileLoader.get_code``, with values in the code of the user's modules."""
+
+        def get_code(loader: Any, name: str) -> Any:
+            file = loader.get_filename(name)
+            if not is_users(file, None):
+                return original(loader, name)
+            try:
+                tree = ast.parse(loader.get_data(file), file)
+                is_changed = self._replace(tree, Path(file), is_main=False)
+                if is_changed:
+                    return compile(tree, file, "exec", dont_inherit=True)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                pass  # Python says so
+            return original(loader, name)
+
+        return get_code
+
+    def _replace(self, tree: ast.Module, path: Path, *, is_main: bool) -> bool:
+        """Replace the values in a file of the program; whether there are any.
+
+        Raises:
+            InputError: a value would have to be computed.
+        """
+        names = _assigned_names(tree)
+        replaced = set()
+        for name, text in self._let.items():
+            replacing = _Replacing(name, text, in_functions=is_main or "." in name)
+            try:
+                ast.fix_missing_locations(replacing.visit(tree))
+            except _Computed:
+                self._refused = InputError(
+                    f"--let {name}={text}",
+                    "must be a literal; expressions are not evaluated",
+                    "give its value, such as 4, [0, 1] or [{gpu_list}]; a text in quotes: "
+                    "\"'text'\"",
+                )
+                raise self._refused from None
+            if replacing.has_replaced:
+                replaced.add(name)
+        self._files.append(_SourceFile(path, names))
+        self._replaced |= replaced
+        return bool(replaced)
+
+    def _note_configuration(self, event: str, args: tuple[Any, ...]) -> None:
+        """Note the configuration files that the program reads."""
+        if event == "open" and isinstance(args[0], str | bytes) and "r" in (args[1] or "r"):
+            path = Path(os.fsdecode(args[0]))
+            if path.suffix.lower() in _CONFIGURATIONS:
+                self._configurations[path.absolute()] = None
 
 
-def _with_value(tree: ast.Module, path: Path, name: str, text: str) -> ast.Module:
-    replacing = _Replacing(name, text)
-    try:
-        tree = ast.fix_missing_locations(replacing.visit(tree))
-    except _Computed:
-        raise InputError(
-            f"--let {name}={text}",
-            "is an expression, and nothing is computed",
-            "give its value, such as 4, [0, 1] or [{gpu_list}]; a text in quotes: \"'text'\"",
-        ) from None
-    if not replacing.has_replaced:
-        raise _assigned_nowhere(tree, path, name, text)
-    return tree
+@dataclass(frozen=True)
+class _SourceFile:
+    """A file of the program.
+
+    Attributes:
+        path: of the file.
+        names: what it assigns to, with the line of the first time.
+    """
+
+    path: Path
+    names: Mapping[str, int]
 
 
 class _Computed(Exception):
@@ -71,14 +169,30 @@ class _Computed(Exception):
 class _Replacing(ast.NodeTransformer):
     """Replaces what is assigned to one name.
 
+    Args:
+        name: the name.
+        text: the text of its value.
+        in_functions: whether it is replaced in functions too.
+
     Attributes:
         has_replaced: whether anything was.
     """
 
-    def __init__(self, name: str, text: str) -> None:
+    def __init__(self, name: str, text: str, *, in_functions: bool) -> None:
         self._name = name
         self._text = text
+        self._in_functions = in_functions
         self.has_replaced = False
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
+        if self._in_functions:
+            self.generic_visit(node)
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.stmt:
+        if self._in_functions:
+            self.generic_visit(node)
+        return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
         self.generic_visit(node)
@@ -180,25 +294,67 @@ def _dotted(target: ast.expr) -> str:
     return ""
 
 
-def _assigned_nowhere(tree: ast.Module, path: Path, name: str, text: str) -> InputError:
-    names = _assigned_names(tree)
+def _assigned_nowhere(
+    name: str, text: str, files: Sequence[_SourceFile], configurations: Iterable[Path]
+) -> InputError:
+    """The error for a name that no file assigns to, with the place where the value may be.
+
+    Args:
+        name: the name.
+        text: the text of its value.
+        files: those of the program, the main one first.
+        configurations: those that it has read.
+    """
     last = _last_part(name)
-    near = next((each for each in names if _last_part(each) == last), None)
-    some = [*names[:_SHOWN], "others"] if len(names) > _SHOWN else names
-    fix = f"did you mean '{near}'?" if near else did_you_mean(name, names)
-    return InputError(
-        f"--let {name}={text}",
-        f"{shown(str(path))} assigns nothing to {name}; other files are left as they are",
-        fix or (f"it assigns to {joined(some)}" if names else "it assigns to no name"),
-    )
+    message = f"no Python file of the program assigns anything to {name}"
+    for file in files:
+        if name in file.names:  # within functions
+            where = f"{shown(str(file.path))}:{file.names[name]}"
+            return InputError(
+                f"--let {name}={text}",
+                f"{message} outside of a function; {where} does within one, whose local "
+                "variables are replaced in the main file only",
+                "make it a variable of the module",
+            )
+    names = list(dict.fromkeys(each for file in files for each in file.names))
+    if near := next((each for each in names if _last_part(each) == last), None):
+        return InputError(f"--let {name}={text}", message, f"did you mean '{near}'?")
+    if where := _line_of_key(last, configurations):
+        path = where.rpartition(":")[0]
+        stem, dot, suffix = path.rpartition(".")
+        return InputError(
+            f"--let {name}={text}",
+            f"{message}; {where} sets it, and a configuration file is read as it is",
+            f"write the number into {path}, or keep a copy of the file for each number of GPUs "
+            f"and name it in the arguments: {stem}_{{gpus}}{dot}{suffix}",
+        )
+    main = files[0]
+    some = list(main.names)
+    some = [*some[:_SHOWN], "others"] if len(some) > _SHOWN else some
+    assigned = joined(some) if some else "no name"
+    fix = did_you_mean(name, names) or f"{shown(str(main.path))} assigns to {assigned}"
+    return InputError(f"--let {name}={text}", message, fix)
 
 
 def _last_part(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _assigned_names(tree: ast.Module) -> Sequence[str]:
-    """The names that a script assigns to, in its order."""
+def _line_of_key(key: str, configurations: Iterable[Path]) -> str:
+    """The first line of a configuration file that gives a key a value; ``""`` if none does."""
+    pattern = re.compile(
+        rf"^(?!\s*[#;])(?:.*[\s{{,.])?[\"']?{re.escape(key)}[\"']?\s*[:=]", re.MULTILINE
+    )
+    for path in configurations:
+        with contextlib.suppress(OSError):
+            text = path.read_bytes().decode("utf-8", "replace")
+            if found := pattern.search(text):
+                return f"{shown(str(path))}:{text.count(chr(10), 0, found.end()) + 1}"
+    return ""
+
+
+def _assigned_names(tree: ast.Module) -> Mapping[str, int]:
+    """The names that a file assigns to, in its order, each with the line of the first time."""
     targets: dict[type[ast.AST], Callable[..., list[ast.expr]]] = {
         ast.Assign: lambda node: node.targets,
         ast.AnnAssign: lambda node: [node.target] if node.value else [],
@@ -212,4 +368,8 @@ def _assigned_names(tree: ast.Module) -> Sequence[str]:
         for target in targets[type(node)](node)
         for part in _parts(target)
     )
-    return list(dict.fromkeys(name for *_, name in found if name))
+    names: dict[str, int] = {}
+    for line, _, name in found:
+        if name:
+            names.setdefault(name, line)
+    return names

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement_checks.core.errors import InputError
-from placement_checks.loading.watch.source_values import compile_script
+from placement_checks.loading.watch.source_values import SourceValues
 
 SCRIPT = Path("train.py")
 
@@ -25,8 +27,14 @@ def after(source: str, **let: str) -> dict[str, Any]:
 
 def after_dotted(source: str, let: dict[str, str]) -> dict[str, Any]:
     namespace: dict[str, Any] = {"SimpleNamespace": SimpleNamespace}
-    exec(compile_script(SCRIPT, textwrap.dedent(source).encode(), let), namespace)
+    values = SourceValues(let)
+    exec(values.compile_main(SCRIPT, textwrap.dedent(source).encode()), namespace)
+    values.check()
     return namespace
+
+
+def compile_script(path: Path, source: bytes, let: dict[str, str]) -> CodeType:
+    return SourceValues(let).compile_main(path, source)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +179,8 @@ def test_what_would_have_to_be_computed_is_refused(text: str) -> None:
         after("n = 8", n=text)
 
     assert str(error.value) == (
-        f"--let n={text} is an expression, and nothing is computed; give its value, such as 4, "
-        "[0, 1] or [{gpu_list}]; a text in quotes: \"'text'\""
+        f"--let n={text}: must be a literal; expressions are not evaluated; give its value, such "
+        "as 4, [0, 1] or [{gpu_list}]; a text in quotes: \"'text'\""
     )
 
 
@@ -236,20 +244,20 @@ def test_the_encoding_is_the_one_that_it_names(source: bytes) -> None:
     ("source", "let", "message", "fix"),
     [
         ("n_gpus = 3", "n_gpu", "n_gpu", "did you mean 'n_gpus'?"),
-        ("c.num_gpus = 3", "num_gpus", "num_gpus", "did you mean 'c.num_gpus'?"),
+        ("def c(): c.num_gpus = 3", "num_gpus", "num_gpus", "did you mean 'c.num_gpus'?"),
         ("num_gpus = 3", "c.num_gpus", "c.num_gpus", "did you mean 'num_gpus'?"),
-        ("configuration.n = 3", "n", "n", "did you mean 'configuration.n'?"),
-        ("a = 1\nb, c = 2, 3", "zzz", "zzz", "it assigns to a, b and c"),
-        ("a = b[0] = 1\nf().c = a = 2", "zzz", "zzz", "it assigns to a"),
+        ("def f(): configuration.n = 3", "n", "n", "did you mean 'configuration.n'?"),
+        ("a = 1\nb, c = 2, 3", "zzz", "zzz", "train.py assigns to a, b and c"),
+        ("def f():\n    a = b[0] = 1\n    f().c = a = 2", "zzz", "zzz", "train.py assigns to a"),
         (
             "a = b = c = d = e = f = g = 1",
             "zzz",
             "zzz",
-            "it assigns to a, b, c, d, e, f and others",
+            "train.py assigns to a, b, c, d, e, f and others",
         ),
-        ("print()", "n", "n", "it assigns to no name"),
-        ("n: int\nx = n", "n", "n", "it assigns to x"),
-        ("for n in (): x = 1", "n", "n", "it assigns to x"),
+        ("pass", "n", "n", "train.py assigns to no name"),
+        ("x = 0\nn: int", "n", "n", "train.py assigns to x"),
+        ("for n in (): x = 1", "n", "n", "train.py assigns to x"),
     ],
 )
 def test_a_name_that_is_assigned_nowhere(source: str, let: str, message: str, fix: str) -> None:
@@ -257,10 +265,158 @@ def test_a_name_that_is_assigned_nowhere(source: str, let: str, message: str, fi
         after_dotted(source, {let: "4"})
 
     assert error.value.object == f"--let {let}=4"
-    assert error.value.message == (
-        f"train.py assigns nothing to {message}; other files are left as they are"
-    )
+    assert error.value.message == f"no Python file of the program assigns anything to {message}"
     assert error.value.fix == fix
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of a program, whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def run(source: str, **let: str) -> dict[str, Any]:
+    """The names of a program when it has run, imports and all."""
+    values = SourceValues(let)
+    namespace: dict[str, Any] = {}
+    with values.in_imports():
+        exec(values.compile_main(SCRIPT, source.encode()), namespace)
+    values.check()
+    return namespace
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from settings_of_it import n",
+        "import settings_of_it\nn = settings_of_it.n",
+        "import importlib\nn = importlib.import_module('settings_of_it').n",
+        "from importlib.util import module_from_spec as new, spec_from_file_location as spec_of\n"
+        "spec = spec_of('settings', 'settings_of_it.py')\n"
+        "module = new(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "found = module.n",
+    ],
+)
+def test_what_a_module_assigns_to_a_name(folder: Path, program: str) -> None:
+    (folder / "settings_of_it.py").write_text("n = 8\nm = n + 1\n")
+
+    found = run(program, n="4")
+
+    assert found.get("n", found.get("found")) == 4
+    assert not (folder / "__pycache__").exists()
+
+
+def test_a_module_keeps_the_variables_of_its_functions(folder: Path) -> None:
+    (folder / "settings_of_it.py").write_text(
+        "class Config:\n    n = 8\n    def __init__(self): self.m = 9\n"
+        "def rows():\n    n = 7\n    return n\n"
+        "async def more():\n    n = 7\n"
+        "n = 6\n"
+    )
+
+    found = run(
+        "from settings_of_it import *\nfound = Config.n, n, rows(), Config().m",
+        **{"n": "4", "self.m": "5"},
+    )
+
+    assert found["found"] == (4, 4, 7, 5)
+
+
+def test_a_module_of_a_library_keeps_its_values(folder: Path) -> None:
+    with pytest.raises(InputError, match="no Python file of the program assigns"):
+        run("import this", d="4")
+
+
+def test_a_name_of_the_main_file_and_of_a_module(folder: Path) -> None:
+    (folder / "settings_of_it.py").write_text("n = 8\n")
+
+    found = run("import settings_of_it\nn = 9\nfound = settings_of_it.n, n", n="4")
+
+    assert found["found"] == (4, 4)
+
+
+def test_a_module_without_the_name_is_imported_as_ever(folder: Path) -> None:
+    (folder / "settings_of_it.py").write_text("m = 8\n")
+
+    run("import settings_of_it\nn = 9", n="4")
+
+    assert (folder / "__pycache__").exists()
+
+
+def test_a_module_that_is_no_python_is_an_error_as_ever(folder: Path) -> None:
+    (folder / "settings_of_it.py").write_text("n = = 8\n")
+
+    with pytest.raises(SyntaxError, match="invalid syntax"):
+        run("import settings_of_it", n="4")
+
+
+def test_an_expression_is_refused_though_the_program_goes_on(folder: Path) -> None:
+    (folder / "settings_of_it.py").write_text("n = 8\n")
+
+    with pytest.raises(InputError, match=r"^--let n=2\*3: must be a literal"):
+        run("try:\n    import settings_of_it\nexcept Exception: pass", n="2*3")
+
+
+def test_names_of_modules_are_suggested(folder: Path) -> None:
+    (folder / "settings_of_it.py").write_text("num_gpus = 8\n")
+
+    with pytest.raises(InputError, match=r"to num_gpu; did you mean 'num_gpus'\?$"):
+        run("import settings_of_it", num_gpu="4")
+
+
+def test_a_name_within_a_function_of_a_module(folder: Path) -> None:
+    (folder / "settings_of_it.py").write_text("def f():\n    n = 8\n")
+
+    with pytest.raises(InputError) as error:
+        run("import settings_of_it", n="4")
+
+    assert str(error.value) == (
+        "--let n=4: no Python file of the program assigns anything to n outside of a function; "
+        "settings_of_it.py:2 does within one, whose local variables are replaced in the main file "
+        "only; make it a variable of the module"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("train.yaml", "model:\n  # num_gpus: 1\n  num_gpus: 8\n", 3),
+        ("train.yml", "num_gpus_too: 3\nmodel: {depth: 1, num_gpus: 8}\n", 2),
+        ("train.json", '{"depth": 1, "num_gpus": 8}', 1),
+        ("train.ini", "[train]\nnum_gpus=8\n", 2),
+        ("train.toml", "[train]\nnum_gpus = 8\n", 2),
+        ("train.gin", "train.depth = 2\ntrain.num_gpus = 8\n", 2),
+    ],
+)
+def test_a_number_in_a_configuration_file(folder: Path, name: str, text: str, line: int) -> None:
+    (folder / "configs").mkdir()
+    (folder / "configs" / name).write_text(text)
+    (folder / "configs" / "other.json").write_text('{"num_gpus": 1}')
+
+    with pytest.raises(InputError) as error:
+        run(f"text = open('configs/{name}').read()", num_gpus="4")
+
+    stem, _, suffix = name.partition(".")
+    assert str(error.value) == (
+        "--let num_gpus=4: no Python file of the program assigns anything to num_gpus; "
+        f"configs/{name}:{line} sets it, and a configuration file is read as it is; write the "
+        f"number into configs/{name}, or keep a copy of the file for each number of GPUs and name "
+        f"it in the arguments: configs/{stem}_{{gpus}}.{suffix}"
+    )
+
+
+def test_a_configuration_file_that_does_not_set_it(folder: Path) -> None:
+    (folder / "train.yaml").write_text("# num_gpus: 8\nnum_gpus_too: 9\n")
+
+    with pytest.raises(InputError, match=r"to num_gpus; train\.py assigns to text$"):
+        run("text = open('train.yaml').read()", num_gpus="4")
 
 
 def test_several_values() -> None:

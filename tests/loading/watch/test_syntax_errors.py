@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from placement_checks.core.errors import InputError
-from placement_checks.loading.watch.source_values import compile_script
+from placement_checks.loading.watch.source_values import SourceValues
 
 
 def error_of(source: str | bytes) -> InputError:
     text = source.encode() if isinstance(source, str) else source
     with pytest.raises(InputError) as error:
-        compile_script(Path("train.py"), text, {})
+        SourceValues({}).compile_main(Path("train.py"), text)
     return error.value
 
 
