@@ -76,12 +76,20 @@ def _tensors(graph: tf.Graph, gradient: Any) -> Gradient | None:
 
 
 def op_name(variable: Any) -> str:
-    """The name of the op that holds a variable, of TensorFlow or of Keras."""
+    """The name of the op that holds a variable, of TensorFlow or of Keras.
+
+    ``""`` for one that eager code made, as a module's variable may be that a graph is built with.
+    """
     inner = getattr(variable, "value", None)
     if inner is not None and not callable(inner):  # Keras 3 has a variable in a variable
         variable = inner
     handle = getattr(variable, "handle", None)
-    return str((variable if handle is None else handle).op.name)
+    holder = variable if handle is None else handle
+    return "" if _is_eager(holder) else str(holder.op.name)
+
+
+def _is_eager(holder: Any) -> bool:
+    return isinstance(holder, tf.Tensor) and not tf.is_symbolic_tensor(holder)
 
 
 @contextlib.contextmanager
@@ -124,14 +132,19 @@ def _recording(
             named: Any = args[0] if args else kwargs.get("trainable_variables")
             variables = trained_by(self) if named is None else named
             pairs = list(zip(gradients, variables, strict=False))
-        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
         applied.extend(
-            Call(gradient, variable, "" if is_eager else op_name(variable), type(self).__name__)
+            Call(gradient, variable, _applied_to(variable), type(self).__name__)
             for gradient, variable in pairs
         )
         return original(self, gradients, *args, **kwargs)
 
     return apply
+
+
+def _applied_to(variable: Any) -> str:
+    """The name of the op of a variable; ``""`` in a function that eager code calls."""
+    is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+    return "" if is_eager else op_name(variable)
 
 
 def _keras_optimizers() -> Iterator[type]:

@@ -150,7 +150,10 @@ class _Builds:
             self._asks |= built.asked_for_gpus
             return built_program(self._program, gpus, built, self._for_gpus)
         self._eager = _run_eagerly(self._program, reason)
-        return self._watched(self._eager, gpus)
+        try:
+            return self._watched(self._eager, gpus)
+        except InputError as error:
+            raise reason.with_eager_error(error) from None
 
     def _watched(self, script: Script, gpus: int) -> BuiltProgram:
         recorded = watched_workers(script, gpus, self._machine)
@@ -208,6 +211,7 @@ def recorded_program(
         fed=recorded.fed,
         turns=recorded.turns,
         notes=recorded.notes,
+        gradients_inside=recorded.gradients_inside,
         machine=recorded.machine(gpus),
         on_one_host=None
         if folded is None or folded.strategy is None

@@ -24,6 +24,7 @@ from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.tf_internals import (
     distribution,
     eager_devices,
+    eager_variables,
     files_and_servers,
     gpu_counts,
     graph_building,
@@ -473,6 +474,22 @@ def test_layers_look_for_batch_normalisation_in_one_module() -> None:
             _ = layers.BatchNormalization  # type: ignore[union-attr]
     with tensorflow_1_modules.around_normalization_layers(lambda _: Made):
         assert layers.BatchNormalization == "made"  # type: ignore[union-attr]
+
+
+def test_specs_of_devices_are_of_the_version_that_tensorflow_began_with() -> None:
+    device = tensorflow_1_modules.internal_module("framework.device")
+
+    with tensorflow_1_modules.around_device_specs(lambda _: tf1.DeviceSpec):
+        assert device.DeviceSpec is tf1.DeviceSpec  # type: ignore[union-attr]
+        assert device.canonical_name("/gpu:1") == "/device:GPU:1"  # type: ignore[union-attr]
+    assert device.DeviceSpec is tf.DeviceSpec  # type: ignore[union-attr]
+
+
+def test_what_only_eager_tensors_have() -> None:
+    assert eager_variables.is_of_eager_tensors("numpy")
+    assert not eager_variables.is_of_eager_tensors("no_such_name")
+    with tf.Graph().as_default():
+        assert not hasattr(tf.constant(1.0), "numpy")
 
 
 def test_a_name_that_is_gone_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

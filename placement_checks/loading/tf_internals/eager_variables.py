@@ -1,4 +1,4 @@
-"""How variables of eager code and of functions are made."""
+"""How variables of eager code and of functions are made, and what eager tensors have."""
 
 from __future__ import annotations
 
@@ -41,6 +41,12 @@ def around_handles(around: Around) -> Patched:
     """Patch what makes the handle of a resource variable: shape, dtype and others."""
     owner = existing_module("tensorflow.python.ops.resource_variable_ops")
     return patched(owner, "_variable_handle_from_shape_and_dtype", around)
+
+
+def is_of_eager_tensors(attribute: str) -> bool:
+    """Whether eager tensors have an attribute, such as ``numpy``."""
+    tensors = existing(existing_in("tensorflow", "__internal__"), "EagerTensor")
+    return hasattr(tensors, attribute)
 
 
 def _resource_variable() -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import InputError, message_of
 from placement_checks.core.op_types import EXAMPLE_SOURCES
+from placement_checks.loading.tf_internals.eager_variables import is_of_eager_tensors
 from placement_checks.loading.traced.calls import CallWatch, WantsEager
 from placement_checks.loading.traced.named_devices import Refused
 from placement_checks.util.text import joined, plural
@@ -18,19 +19,51 @@ from placement_checks.util.text import joined, plural
 _MOST = 4  # names of functions in a message
 _MODEL = "model"  # the key of a Keras model
 _EXAMPLE = "{'model': model, 'x': x, 'y': y, 'batch': 64}"
-# What TensorFlow says where a graph is built and eager code is expected; the last says nothing.
-_EAGER = re.compile(r"eager|SymbolicTensor|\bnumpy\b|symbolic|raised NotImplementedError$", re.I)
+# What TensorFlow says where a graph is built and eager code is expected.
+_EAGER_ONLY = re.compile(
+    r"symbolic `?(tf\.)?Tensor|\bonly .*\beager (execution|mode)|Tensor\.\w+ is undefined", re.I
+)
+# What it says where eager code runs and a graph is expected.
+_GRAPH_ONLY = re.compile(
+    r"not (compatible with|supported in) eager (execution|mode)"
+    r"|(?<!only available )when eager execution is enabled",
+    re.I,
+)
 # What the lines say that look for the other tasks; where a graph is built there are none.
 _OF_A_TASK = re.compile(r"TF_CONFIG|ClusterResolver")
 
 
 class MeansEager(InputError):
-    """What went wrong as a program was built into a graph, which is to be run eagerly."""
+    """What went wrong as a program was built into a graph, which is to be run eagerly.
+
+    Attributes:
+        is_guess: whether nothing but an error of TensorFlow shows that the program is eager code.
+    """
+
+    is_guess = False
 
     @staticmethod
-    def of(error: InputError) -> MeansEager:
+    def of(error: InputError, *, is_guess: bool = False) -> MeansEager:
         """The same error."""
-        return MeansEager(error.object, error.message, error.fix, details=error.details)
+        same = MeansEager(error.object, error.message, error.fix, details=error.details)
+        same.is_guess = is_guess
+        return same
+
+    def with_eager_error(self, error: InputError) -> InputError:
+        """The error for a program that fails in a graph and eagerly.
+
+        If TensorFlow also refuses to run the program eagerly, the program builds a graph, and its
+        error is the first one. Otherwise it is eager code, and its error is the second one.
+        """
+        if not self.is_guess or self.message.partition(" raised ")[2] in error.message:
+            return error
+        if isinstance(error, MeansGraph):
+            return _with_note(self, "run eagerly,", error)
+        return _with_note(error, "built into a graph,", self)
+
+
+class MeansGraph(InputError):
+    """TensorFlow refused to run a program eagerly that builds a graph."""
 
 
 @contextlib.contextmanager
@@ -47,9 +80,10 @@ def eager_code_told(calls: CallWatch) -> Iterator[None]:
             "the program", "trains in a traced function", "call it eagerly, not in a graph"
         ) from None
     except InputError as error:
-        looks_for_tasks = _OF_A_TASK.search(error.details)
-        if calls.means_eager or _EAGER.search(error.message) or looks_for_tasks:
+        if calls.means_eager or _OF_A_TASK.search(error.details):
             raise MeansEager.of(error) from None
+        if _is_eager_only(error.__context__):
+            raise MeansEager.of(error, is_guess=True) from None
         raise
 
 
@@ -58,10 +92,15 @@ def refusals_told(program: str) -> Iterator[None]:
     """Tell of eager code in this block that cannot be watched.
 
     Raises:
+        MeansGraph: TensorFlow refuses to run it eagerly.
         InputError: it calls its step in a graph, or names what stands in for GPUs.
     """
     try:
         yield
+    except InputError as error:
+        if not _is_graph_only(error.__context__):
+            raise
+        raise MeansGraph(error.object, error.message, error.fix, details=error.details) from None
     except Refused as refused:
         raise InputError(program, refused.message, refused.fix) from None
     except WantsEager:
@@ -70,6 +109,31 @@ def refusals_told(program: str) -> Iterator[None]:
             "calls the tf.function that trains within a tf.Graph, as one op of it",
             "call it eagerly, outside of the graph",
         ) from None
+
+
+def _is_eager_only(fault: BaseException | None) -> bool:
+    """Whether an error is TensorFlow's own, for code that works only eagerly."""
+    match fault:
+        case None:
+            return False
+        case AttributeError(obj=tf.Tensor()):
+            return is_of_eager_tensors(fault.name or "")
+        case TypeError() if "SymbolicTensor" in message_of(fault):
+            return True  # raised by Python, as by float(tensor)
+    return bool(_EAGER_ONLY.search(message_of(fault)))
+
+
+def _is_graph_only(fault: BaseException | None) -> bool:
+    """Whether an error is TensorFlow's own, for code that works only in a graph."""
+    return fault is not None and bool(_GRAPH_ONLY.search(message_of(fault)))
+
+
+def _with_note(error: InputError, when: str, other: InputError) -> InputError:
+    """The error, with another one in its details."""
+    fix = f"; {other.fix}" if other.fix else ""
+    note = f"note: {when} {other.message}{fix}"
+    details = f"{error.details}\n{note}" if error.details else note
+    return InputError(error.object, error.message, error.fix, details=details)
 
 
 def is_eager_step(returned: Any) -> bool:

@@ -117,6 +117,11 @@ def bug():
     return undefined
 
 
+def for_graphs():
+    x = tf.compat.v1.placeholder(tf.float32, [4])
+    return float(x[0])
+
+
 class Trainer:
     def train(self):
         towers(2)
@@ -221,8 +226,8 @@ def test_a_step_may_be_returned() -> None:
         ),
         (
             "raises",
-            ": it raised AttributeError: 'SymbolicTensor' object has no attribute 'no_such_name'; "
-            "look at train.py:90",
+            ": the builder raised AttributeError: 'SymbolicTensor' object has no attribute "
+            "'no_such_name'; look at train.py:90",
         ),
     ],
 )
@@ -242,6 +247,14 @@ def test_a_builder_with_a_bug_is_not_run_again(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(InputError, match="raised NameError: name 'undefined' is not defined"):
         load("train.py:bug", 2)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_builder_that_fails_in_a_graph_and_eagerly() -> None:
+    with pytest.raises(InputError, match=r"the builder raised TypeError: float\(\) arg") as caught:
+        load("train.py:for_graphs", 2)
+
+    assert "note: run eagerly, it raised RuntimeError: tf.placeholder()" in caught.value.details
 
 
 def test_a_function_that_no_other_process_can_load(folder: Path) -> None:
