@@ -44,6 +44,7 @@ from placement_checks.loading.training_runs import GraphRuns, Run
 
 tf1 = tf.compat.v1
 
+_Fetched = tuple[tf.Graph, frozenset[tf.Operation]]  # what a run fetches of a graph
 _MOST_STEPS = 20  # made up, while optimisers are left that have not run
 _READING_LIMIT = 20.0  # seconds for all runs that only read the model
 
@@ -52,9 +53,9 @@ class Stopped(BaseException):
     """Ends a program at its first training step; it is no `Exception`, which programs catch."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeenStep:
-    """A training step that was about to run.
+    """A training step that was about to run, or a run that keeps gradients for one.
 
     Attributes:
         graph: the session's graph.
@@ -62,7 +63,7 @@ class SeenStep:
         train_ops: what was fetched or run that changes variables.
         reported: the other tensors that were fetched.
         fed: what was fed, or would have come from a pipeline, by the names of tensors.
-        updates: the ops by which trainable variables learn.
+        updates: the ops by which trainable variables learn; none of a run that keeps gradients.
         called_at: the user's line that ran it; ``""`` where only libraries did.
     """
 
@@ -99,6 +100,8 @@ class Watch:
         graphs: the graphs that something was run of.
         has_kept_gradients: whether a run that does not train has, as those do whose gradients a
             later one applies.
+        accumulations: the distinct runs that did, which were executed; those whose gradients a
+            step applies are among the steps too.
     """
 
     def __init__(self, notes: Mapping[tf.Graph, GradientNotes], ended: Callable[[], None]) -> None:
@@ -108,6 +111,9 @@ class Watch:
         self.servers: list[str] = []
         self.graphs: dict[tf.Graph, GraphRuns] = {}
         self.has_kept_gradients = False
+        self.accumulations: list[SeenStep] = []
+        self._accumulated: set[_Fetched] = set()
+        self._initializations: set[_Fetched] = set()
         self._notes = notes
         self._ended = ended
         self._configs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -180,10 +186,14 @@ class Watch:
             metadata: Any,
         ) -> list[Any]:
             execute = partial(original, session, handle, targets, fetches, feeds)
-            run = self._run_of(session.graph, [*targets, *fetches])
-            if run.updates:
-                self._note(session, run, [*targets, *fetches], feeds, original)
-            if run.updates or session in self._remote:
+            fetched = [*targets, *fetches]
+            run = self._run_of(session.graph, fetched)
+            trains = bool(run.updates) and not self._initializes(session.graph, run, fetched)
+            if trains:
+                self._note(session, run, fetched, feeds, original)
+            elif run.keeps_gradients:
+                self._note_accumulation(session, run, fetched, feeds)
+            if trains or session in self._remote:
                 return list(map(made_up, fetches))
             only_reads = run.reads and not run.changes and not targets
             if only_reads and options is None:
@@ -201,6 +211,34 @@ class Watch:
             self.has_kept_gradients |= run.keeps_gradients and not run.updates
             return run
 
+    def _initializes(
+        self, graph: tf.Graph, run: Run, fetched: Iterable[tf.Operation | tf.Tensor]
+    ) -> bool:
+        """Whether a run initializes variables by a batch, which happens once, unlike a step."""
+        if not run.may_initialize:
+            return False
+        key = graph, frozenset(map(op_of, fetched))
+        with self._lock:
+            is_first = key not in self._initializations
+            self._initializations.add(key)
+            return is_first
+
+    def _note_accumulation(
+        self,
+        session: Any,
+        run: Run,
+        fetched: Sequence[tf.Operation | tf.Tensor],
+        feeds: Mapping[Any, Any],
+    ) -> None:
+        """Note a run that keeps gradients for a later one."""
+        key = session.graph, frozenset(map(op_of, fetched))
+        with self._lock:
+            if key not in self._accumulated:
+                self._accumulated.add(key)
+                runs = self.graphs[session.graph]
+                step = self._step(session, runs, run, fetched, _arrays(feeds))
+                self.accumulations.append(step)
+
     def _note(
         self,
         session: Any,
@@ -217,8 +255,14 @@ class Watch:
         with self._lock:
             runs = self.graphs[session.graph]
             if run.updates - self._updates:
-                fed = {feed.deref().name: np.array(value) for feed, value in feeds.items()}
-                self.steps.append(self._step(session, runs, run, fetched, {**rows, **fed}))
+                if run.beside_gradients:  # its gradients are those that other runs have kept
+                    self.steps += [
+                        each
+                        for each in self.accumulations
+                        if each.graph is session.graph and each not in self.steps
+                    ]
+                fed = {**rows, **_arrays(feeds)}
+                self.steps.append(self._step(session, runs, run, fetched, fed))
             self._made_up_steps += 1
             if self._made_up_steps > _MOST_STEPS or not runs.optimizer_ops() - self._updates:
                 self._ended()
@@ -264,6 +308,11 @@ class Watch:
             return None
         finally:
             self._seconds_of_reading += time.monotonic() - begin
+
+
+def _arrays(feeds: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """What is fed, by the names of tensors."""
+    return {feed.deref().name: np.array(value) for feed, value in feeds.items()}
 
 
 @contextlib.contextmanager

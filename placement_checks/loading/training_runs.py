@@ -32,12 +32,26 @@ class Run:
         changes: whether it changes any variable, as counters and statistics are changed.
         reads: whether it depends on trainable variables.
         keeps_gradients: whether it changes other variables by what is made of gradients.
+        by_gradients: whether gradients, in this run or kept in variables by another, or an
+            optimizer's op are behind the updates.
+        beside_gradients: whether gradients are taken elsewhere in the graph, and none in this run.
     """
 
     updates: frozenset[tf.Operation]
     changes: bool
     reads: bool
     keeps_gradients: bool = False
+    by_gradients: bool = False
+    beside_gradients: bool = False
+
+    @property
+    def may_initialize(self) -> bool:
+        """Whether it updates trainable variables by nothing that is known to be a gradient.
+
+        As an initialization by the moments of a batch does, but also a step whose gradients are
+        fed, or computed by hand.
+        """
+        return bool(self.updates) and not self.by_gradients and self.beside_gradients
 
 
 class GraphRuns:
@@ -80,14 +94,21 @@ class GraphRuns:
         changed = {op: names for op in ops if (names := _changed(op))}
         of_trainable = {op for op, names in changed.items() if names & trainable}
         overwriting = {op for op in of_trainable if op.type in OVERWRITES}
-        of_gradients = made_of(self._notes.live_ops(self._graph), ops) if changed else set()
+        gradients = self._notes.live_ops(self._graph) if changed else set()
+        of_gradients = made_of(gradients, ops)
         # Else an initialiser or a restored value, and no step that is written by hand.
         overwriting -= of_gradients
+        updates = frozenset(of_trainable - overwriting)
         return Run(
-            frozenset(of_trainable - overwriting),
+            updates,
             bool(changed),
             any(op.name in trainable for op in ops),
             not of_gradients.isdisjoint(changed.keys() - of_trainable),
+            any(
+                op in of_gradients or op.type in CALLS or is_gradient_update(op.type)
+                for op in updates
+            ),
+            bool(gradients) and gradients.isdisjoint(ops),
         )
 
 

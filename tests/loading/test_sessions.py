@@ -258,6 +258,102 @@ def test_steps_that_take_turns_are_one() -> None:
     assert set(seen.fed) == {"x_generator:0", "x_discriminator:0"}
 
 
+def normalized(m: Model, initialize: Callable[[Any, Any], Any]) -> Any:
+    """What initializes a variable by the moments of a batch, beside a model that trains."""
+    mean, variance = tf.nn.moments(m.x @ m.w, [0])
+    g = tf1.get_variable("g", [1], use_resource=True)
+    return initialize(g, -mean * tf.math.rsqrt(variance + 1.0))
+
+
+@pytest.mark.parametrize(
+    "initialize",
+    [lambda g, value: g.assign(value), lambda g, value: g.assign_add(value)],
+    ids=["assigned", "added"],
+)
+def test_an_initialization_by_a_batch_is_no_step(initialize: Callable[[Any, Any], Any]) -> None:
+    values: list[float] = []
+
+    def program() -> None:
+        m = model()
+        of_batch = normalized(m, initialize)
+        session = tf1.Session()
+        session.run(tf1.global_variables_initializer())
+        session.run(of_batch, {m.x: 5 * ROWS})
+        values.extend(session.run(tf1.trainable_variables()[1]))
+        for _ in range(3):
+            session.run([m.train, m.loss], {m.x: ROWS})
+
+    seen = built(program)
+
+    assert seen.source.step_ops.train_op == ("train_w",)
+    np.testing.assert_array_equal(seen.fed["x_w:0"], ROWS)
+    assert values != [0.0]  # it was executed
+
+
+def test_what_updates_variables_again_and_again_is_a_step() -> None:
+    """Though no gradient is seen behind it, as that of a step that another run computes."""
+
+    def program() -> None:
+        m = model()
+        (gradient,) = tf1.gradients(m.loss, m.w)
+        fed = tf1.placeholder(tf.float32, [2, 1], name="fed")
+        step = tf1.assign_sub(m.w, 0.1 * fed, name="by_hand")
+        session = tf1.Session()
+        session.run(tf1.global_variables_initializer())
+        for _ in range(3):
+            session.run(step, {fed: session.run(gradient, {m.x: ROWS})})
+
+    assert set(built(program).fed) == {"fed:0"}
+
+
+def accumulated(m: Model) -> tuple[Any, Any]:
+    """What adds up the gradients of a batch, and what applies their sum."""
+    total = tf1.get_variable("total", [2, 1], trainable=False, use_resource=True)
+    optimizer = tf1.train.GradientDescentOptimizer(0.1)
+    ((gradient, _),) = optimizer.compute_gradients(m.loss, [m.w])
+    add = total.assign_add(gradient).op
+    return add, optimizer.apply_gradients([(total, m.w)], name="apply")
+
+
+def test_runs_that_add_up_gradients_belong_to_the_step_that_applies_them() -> None:
+    def program() -> None:
+        m = model()
+        add, apply = accumulated(m)
+        session = tf1.Session()
+        session.run(tf1.global_variables_initializer())
+        for _ in range(2):
+            for scale in (1, 2):
+                session.run([add, m.loss], {m.x: scale * ROWS})
+            session.run(apply)
+
+    seen = built(program)
+
+    add, apply = seen.source.step_ops.train_op
+    assert add.startswith("AssignAddVariableOp")
+    assert apply == "apply"
+    assert seen.source.step_ops.losses == ("loss_w:0",)
+    assert seen.turns == 2
+    np.testing.assert_array_equal(seen.fed["x_w:0"], ROWS)
+
+
+def test_runs_that_add_up_gradients_for_no_step_are_not_part_of_it() -> None:
+    """As those that note how large gradients are, before a step that takes its own."""
+
+    def program() -> None:
+        m = model()
+        add, _ = accumulated(m)
+        session = tf1.Session()
+        session.run(tf1.global_variables_initializer())
+        session.run(add, {m.x: ROWS})
+        for _ in range(3):
+            session.run(m.train, {m.x: ROWS})
+
+    seen = built(program)
+
+    assert seen.source.step_ops.train_op == ("train_w",)
+    assert seen.turns == 1
+
+
 def pretraining() -> None:
     one, _other = Model("one"), Model("other")
     models.append(one)

@@ -8,7 +8,7 @@ from typing import Any
 
 from placement_checks.core.op_types import REF_VARIABLES
 from placement_checks.loading.noted import Building
-from placement_checks.loading.sessions import Watch
+from placement_checks.loading.sessions import SeenStep, Watch
 from placement_checks.loading.source_lines import shown
 from placement_checks.loading.tensorflow_1 import Used
 from placement_checks.util.text import joined, plural
@@ -23,17 +23,20 @@ def notes_of(building: Building) -> Sequence[str]:
 
 def of_sessions(watch: Watch) -> Sequence[str]:
     """What a report says of the step that a session would have run."""
-    places = list(dict.fromkeys(step.called_at for step in watch.steps if step.called_at))
+    steps = [step for step in watch.steps if step.updates]
     kinds = (
-        "its first training step"
-        if len(watch.steps) == 1
-        else (f"{len(watch.steps)} different training steps")
+        "its first training step" if len(steps) == 1 else f"{len(steps)} different training steps"
     )
-    at = f", at {joined(places)}" if places else ""
-    notes = [f"watched until {kinds}{at}"]
+    notes = [f"watched until {kinds}{_at(steps)}"]
     if never := sorted(op.name for op in watch.never_run):
         notes.append(f"{plural(len(never), 'op')} of optimisers never ran, such as {never[0]}")
-    if watch.has_kept_gradients:
+    accumulating = [step for step in watch.steps if not step.updates]
+    if accumulating:
+        notes.append(
+            f"the step applies gradients that {plural(len(accumulating), 'other run')} "
+            f"accumulated{_at(accumulating)}; they are judged together"
+        )
+    elif watch.has_kept_gradients:
         notes.append(
             "runs before it add up gradients; what is judged is the run that applies them, and "
             "not those"
@@ -41,6 +44,11 @@ def of_sessions(watch: Watch) -> Sequence[str]:
     if watch.servers:
         notes.append(f"nothing was sent to {joined(watch.servers)}")
     return notes
+
+
+def _at(steps: Iterable[SeenStep]) -> str:
+    places = list(dict.fromkeys(step.called_at for step in steps if step.called_at))
+    return f", at {joined(places)}" if places else ""
 
 
 def kept_note(kept: Sequence[Path]) -> Iterator[str]:

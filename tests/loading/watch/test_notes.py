@@ -74,7 +74,26 @@ def adding_gradients_up() -> None:
     add = total.assign_add(gradient)
     step = optimizer.apply_gradients([(total, w)])
     session = opened()
+    accumulate(session, add)
+    run(session, step)
+
+
+def accumulate(session: Any, add: Any) -> None:
     session.run(add)
+
+
+ADDS = f"tests/loading/watch/test_notes.py:{accumulate.__code__.co_firstlineno + 1}"
+
+
+def noting_gradients() -> None:
+    """Before a step that takes gradients of its own."""
+    w = tf1.get_variable("w", [2], use_resource=True)
+    norm = tf1.get_variable("norm", [], trainable=False, use_resource=True)
+    loss = tf.reduce_sum(w * w)
+    noted = norm.assign(tf.norm(tf1.gradients(loss, w)[0]))
+    step = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    session = opened()
+    session.run(noted)
     run(session, step)
 
 
@@ -109,6 +128,14 @@ def on_a_server() -> None:
         ),
         (
             adding_gradients_up,
+            [
+                f"watched until its first training step, at {LINE}",
+                f"the step applies gradients that 1 other run accumulated, at {ADDS}; they are "
+                "judged together",
+            ],
+        ),
+        (
+            noting_gradients,
             [
                 f"watched until its first training step, at {LINE}",
                 "runs before it add up gradients; what is judged is the run that applies them, "

@@ -74,6 +74,33 @@ def watched(folder: Path, program: str, *args: str, limit: float = 100) -> Built
     return load(Script("train.py", args, limit=limit), 2)
 
 
+IMPORTS_SETTINGS = """
+    from model import train
+    import settings
+    train(settings.NUM_GPUS)
+"""
+
+
+def test_a_value_of_another_file(folder: Path) -> None:
+    (folder / "settings.py").write_text("NUM_GPUS = 3\n")
+    (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
+
+    built = load(Script("train.py", let=(("NUM_GPUS", "{gpus}"),)), 2)
+
+    assert len(built.fed) == 2
+    assert isinstance(single := built.for_gpus(1), BuiltProgram)
+    assert len(single.fed) == 1
+
+
+def test_a_value_that_no_file_has_ends_it_at_its_first_step(folder: Path) -> None:
+    (folder / "settings.py").write_text("import json\nNUM_GPUS = json.load(open('x.json'))['n']\n")
+    (folder / "x.json").write_text('{\n "n": 2\n}')
+    (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
+
+    with pytest.raises(InputError, match=r"anything to n; x\.json:2 sets it, and a config"):
+        load(Script("train.py", let=(("n", "{gpus}"),)), 2)
+
+
 def refused(folder: Path, program: str, *args: str, limit: float = 100) -> str:
     with pytest.raises(InputError) as caught:
         watched(folder, program, *args, limit=limit)
