@@ -106,6 +106,19 @@ def test_what_needs_it_says_so_in_one_line(arguments: str) -> None:
     assert (ran.status, ran.err) == (2, f"placement-checks: tensorflow {_NEEDED}\n")
 
 
+def test_several_programs_that_need_it() -> None:
+    Path("pyproject.toml").write_text(
+        "[[tool.placement_checks.programs]]\ntarget = 'train.py:build'\n"
+        "[[tool.placement_checks.programs]]\ntarget = 'good.log'\n"
+        "[[tool.placement_checks.programs]]\ntarget = 'train.py'\n"
+    )
+
+    ran = command("verify", "--rule", "variables-on-host")
+
+    assert (ran.status, ran.err) == (2, f"placement-checks: tensorflow {_NEEDED}\n")
+    assert "good.log" in ran.out
+
+
 def test_a_target_that_does_not_exist_is_said_first() -> None:
     ran = command("verify", "trian.py:build")
 

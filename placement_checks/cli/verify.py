@@ -243,18 +243,24 @@ class _Results:
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # user code may raise what is not an Exception
-            self.errors.append(as_error(target, fault))
+            self._add(as_error(target, fault))
         else:
             self.reports.append(report)
             self.settings.append(settings)
-            self.errors += report.errors
+            for error in report.errors:
+                self._add(error)
+
+    def _add(self, error: PlacementError) -> None:
+        """Keep an error; one that several targets have, such as a missing TensorFlow, once."""
+        if all(str(error) != str(other) for other in self.errors):
+            self.errors.append(error)
 
     def _with_baseline(self, target: str, report: Report, settings: Settings) -> Report:
         """The report, also where there is no baseline to compare with."""
         try:
             return self.baselines.checked(report, settings)
         except Exception as fault:
-            self.errors.append(as_error(target, fault))
+            self._add(as_error(target, fault))
             return report
 
     def _not_placed(self, fault: Exception, requested: Evidence) -> Evidence:
@@ -263,7 +269,7 @@ class _Results:
         error = as_error(placement.program, fault)
         if error.kind != "internal":
             raise error
-        self.errors.append(error)
+        self._add(error)
         return replace(requested, placement=replace(placement, assigned=Missing(str(error))))
 
     def _with_numbers(self, evidence: Evidence, target: str, settings: Settings) -> Evidence:
@@ -290,7 +296,7 @@ class _Results:
             error = as_error(target, fault)
             if error.kind not in ("input", "internal"):
                 raise
-            self.errors.append(error)
+            self._add(error)
             failed = Missing(str(error))
             return replace(evidence, measurement=failed, trace=failed)
 

@@ -154,6 +154,25 @@ class Machine:
             )
         )
 
+    def with_one_gpu_each(self, requested: Iterable[Device]) -> Machine:
+        """The same cluster with one GPU a task, if no task is asked for a second one.
+
+        A host stays as it is, and so does a cluster of which no GPU is requested.
+
+        Args:
+            requested: the devices that a program asks for.
+        """
+        highest = max((device.index or 0 for device in requested if device.is_gpu), default=None)
+        if self.is_local or highest != 0:
+            return self
+        tasks = (
+            replace(
+                task, devices=tuple((kind, 1 if kind == "GPU" else n) for kind, n in task.devices)
+            )
+            for task in self.tasks
+        )
+        return replace(self, tasks=tuple(tasks))
+
     @cached_property
     def towers(self) -> int:
         """How many towers a program builds for it: the GPUs of the task that has most, or 1."""

@@ -348,3 +348,44 @@ def test_rows_are_for_transfers(run: Run) -> None:
         "placement-checks: --rows is for --transfers; add --transfers, or leave it out\n"
     )
     assert run("place", "train.py:build", "--format", "json").status == 2
+
+
+CLUSTER = """
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def build():
+    worker = "/job:worker/task:1/gpu:0"
+    setter = tf1.train.replica_device_setter(1, "/job:ps/cpu:0", worker)
+    with tf1.device(setter):
+        w = tf1.get_variable("w", [4, 1])
+        loss = tf.reduce_mean((tf1.placeholder(tf.float32, [8, 4]) @ w) ** 2)
+        return tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+
+
+def told(num_gpus):
+    return build()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "gpus"),
+    [("build", [], 1), ("build", ["--gpus", 2], 2), ("told", [], 2)],
+)
+def test_a_cluster_whose_tasks_name_one_gpu_has_one_each(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    options: list[object],
+    gpus: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(CLUSTER)
+
+    ran = run("verify", f"train.py:{function}", *options, "--rule", "no-idle-device")
+
+    assert f"on ps*1: cpu*1; worker*2: gpu*{gpus} (" in ran.out
+    assert ran.status == (0 if gpus == 1 else 1)

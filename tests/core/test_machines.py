@@ -368,6 +368,29 @@ def test_smallest_has_every_device_and_no_task_beyond(requested: Sequence[Device
     assert last == asked
 
 
+@pytest.mark.parametrize(
+    ("requested", "text"),
+    [
+        (["/job:worker/task:0/gpu:0", "/job:ps/task:0"], "ps*1: cpu*1; worker*2: gpu*1"),
+        (["/job:worker/task:1/device:GPU:*"], "ps*1: cpu*1; worker*2: gpu*1"),
+        (["/job:worker/task:0/gpu:0", "/gpu:1"], "ps*1: cpu*1; worker*2: gpu*2"),
+        (["/job:worker/task:0", "/cpu:0"], "ps*1: cpu*1; worker*2: gpu*2"),
+    ],
+)
+def test_one_gpu_a_task_where_no_task_is_asked_for_more(
+    requested: Sequence[str], text: str
+) -> None:
+    machine = Machine.parse("ps*1; worker*2: gpu*2; master=worker/task:1")
+
+    found = machine.with_one_gpu_each(map(Device.parse, requested))
+
+    assert str(found) == f"{text}; master=worker/task:1"
+
+
+def test_a_host_keeps_its_gpus() -> None:
+    assert Machine.local(2).with_one_gpu_each([Device.parse("/gpu:0")]) == Machine.local(2)
+
+
 def test_devices_are_whole_names_in_the_order_of_the_tasks() -> None:
     machine = Machine.parse("ps*1; worker*2: gpu*2")
     assert [str(device) for device in machine.devices if device.job == "ps"] == [
