@@ -13,9 +13,12 @@ from rooms import picture_of_rooms
 from threads import THREADS
 
 from placement_checks.cli import cli
+from placement_checks.core.impact import Impact
 from placement_checks.rules.base import Rule
 from placement_checks.rules.examples import example
+from placement_checks.rules.registry import impact_of
 
+_BREACH = {Impact.EXECUTION: "execution", Impact.TRAINING: "training", Impact.LAYOUT: "layout"}
 _MARKS = (f"<!-- written by {COMMAND} -->", "<!-- until here -->")
 
 
@@ -41,9 +44,10 @@ def _filled(page: str, text: str) -> str:
 
 def _table_of_rules(folder: str) -> str:
     rows = "".join(
-        _row(f"[`{name}`]({folder}{name}.md)", _condition(rule)) for name, rule in OWN.items()
+        _row(f"[`{name}`]({folder}{name}.md)", _condition(rule), _BREACH[impact_of(rule)])
+        for name, rule in OWN.items()
     )
-    return f"{_row('rule', 'holds when')}|---|---|\n{rows}"
+    return f"{_row('rule', 'holds when', 'a breach affects')}|---|---|---|\n{rows}"
 
 
 def _condition(rule: type[Rule]) -> str:

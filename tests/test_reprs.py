@@ -84,7 +84,7 @@ SHOWN = {
     "Verdict": (BROKEN, "Verdict(variables-on-host: broken, 1 finding)"),
 }
 # A cluster starts processes; a `Place` is a function that a fixture gives.
-WITHOUT = {"LocalCluster", "Place"}
+WITHOUT = {"Impact", "LocalCluster", "Place"}
 
 
 def test_every_public_object_is_shown() -> None:

@@ -307,9 +307,10 @@ COLLECTIVES = frozenset(
     ]
 )
 # Of these, two that reduce, and one that joins rows; the last two are given the number of devices,
-# the group and the instance as inputs.
+# the group and the instance as inputs. Their first versions have them as attributes.
 NCCL_REDUCE, COLLECTIVE_REDUCE = "NcclAllReduce", "CollectiveReduceV2"
 COLLECTIVE_GATHER = "CollectiveGatherV2"
+COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1 = "CollectiveReduce", "CollectiveGather"
 # They bring values of several devices together, or spread one, on none of them alone.
 AMONG_DEVICES = COLLECTIVES | {
     *("NcclReduce", "_NcclReduceRecv", "_NcclReduceSend"),

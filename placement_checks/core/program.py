@@ -316,6 +316,8 @@ class BuiltProgram:
             where it was not watched, or feeds nothing.
         turns: how many different training steps it takes in turn, as adversaries do.
         notes: what is said of it in reports beside the rules.
+        gradients_inside: where its gradients are taken, if they are all inside of a loop or of
+            another op, and what to do; else ``""``.
         machine: the cluster that it made a server of; None where it made none.
         on_one_host: of several workers the same on one host that has all of their GPUs, which can
             be run; None for any other program.
@@ -333,6 +335,7 @@ class BuiltProgram:
     fed: Mapping[str, Any] = field(default_factory=dict, repr=False)
     turns: int = 1
     notes: Sequence[str] = ()
+    gradients_inside: str = ""
     machine: Machine | None = None
     on_one_host: BuiltProgram | None = None
 

@@ -179,6 +179,7 @@ def built_program(
         fed=built.fed,
         turns=built.turns,
         notes=built.notes,
+        gradients_inside=built.gradients_inside,
     )
 
 

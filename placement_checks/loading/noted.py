@@ -52,6 +52,8 @@ class Built(NamedTuple):
         asked_for_gpus: whether it asked how many GPUs there are.
         notes: what a report says of its graph.
         worker: the task of a strategy over several that it is; None where it is of none.
+        gradients_inside: where a traced step takes its gradients, if they are all inside of a
+            loop or of another op; else ``""``.
     """
 
     source: GraphSource
@@ -64,6 +66,7 @@ class Built(NamedTuple):
     asked_for_gpus: bool
     notes: Sequence[str] = ()
     worker: RecordedServer | None = None
+    gradients_inside: str = ""
 
 
 class Building:
@@ -130,6 +133,7 @@ class Building:
             bool(self.asked),
             traced.notes,
             self._servers[-1] if self._servers else None,
+            traced.gradients_inside,
         )
 
     def built(self, graph: tf.Graph, step: Step) -> Built:

@@ -20,7 +20,9 @@ from placement_checks.core.errors import CannotRun
 from placement_checks.core.op_types import (
     ADD_N,
     COLLECTIVE_GATHER,
+    COLLECTIVE_GATHER_V1,
     COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_V1,
     COLLECTIVES,
     CONST,
     DIVISION,
@@ -35,7 +37,15 @@ from placement_checks.loading.traced.flat_nodes import renamed
 from placement_checks.loading.traced.flattening import flatten
 from placement_checks.util.text import plural
 
-_ADDS = {NCCL_REDUCE: ("reduction", b"sum"), COLLECTIVE_REDUCE: ("merge_op", b"Add")}
+_ADDS = {
+    NCCL_REDUCE: ("reduction", b"sum"),
+    COLLECTIVE_REDUCE: ("merge_op", b"Add"),
+    COLLECTIVE_REDUCE_V1: ("merge_op", b"Add"),
+}
+_GATHERS = (COLLECTIVE_GATHER, COLLECTIVE_GATHER_V1)
+# Where a collective has the number of its devices and its keys.
+_AS_INPUTS = (COLLECTIVE_REDUCE, COLLECTIVE_GATHER)
+_AS_ATTRIBUTES = (COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1)
 _MEAN = b"Div"
 
 
@@ -90,7 +100,7 @@ def _take_branches(graph_def: Any) -> None:
 
 
 def _joins(function: Any) -> bool:
-    return any(node.op == COLLECTIVE_GATHER for node in function.node_def)
+    return any(node.op in _GATHERS for node in function.node_def)
 
 
 def _in_bodies(graph_def: Any) -> Iterator[Any]:
@@ -128,7 +138,10 @@ def _group(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[object,
             raise _cannot(program, node, f"takes {node.attr[attribute].s.decode()!r}, and no sum")
     if node.op == NCCL_REDUCE:
         return node.attr["num_devices"].i, node.attr["shared_name"].s
-    if node.op not in (COLLECTIVE_REDUCE, COLLECTIVE_GATHER):
+    if node.op in _AS_ATTRIBUTES:
+        keys = [node.attr[key].i for key in ("group_size", "group_key", "instance_key")]
+        return keys[0], node.op, *keys[1:]
+    if node.op not in _AS_INPUTS:
         raise _cannot(program, node, "is of a kind that nothing stands in for")
     size, *keys = (whole_number(source, by_name) for source in node.input[1:4])
     if size is None or None in keys:
@@ -145,7 +158,7 @@ def _together(nodes: list[Any]) -> Iterator[Any]:
     nodes.sort(key=lambda node: Device.parse(node.device))
     dtype = nodes[0].attr["T"].type
     last = _op(nodes[0], ADD_N, dtype, [node.input[0] for node in nodes])
-    if nodes[0].op == COLLECTIVE_GATHER:
+    if nodes[0].op in _GATHERS:
         yield (axis := _constant(nodes[0], "axis", np.int32(0)))
         last.op = JOIN
         last.input.append(axis.name)
@@ -158,7 +171,8 @@ def _together(nodes: list[Any]) -> Iterator[Any]:
         yield (last := _op(nodes[0], DIVISION, dtype, [last.name, divisor.name]))
     for node in nodes:
         # What the keys wait for, an op that takes them need not wait for itself.
-        keys = [] if node.op == NCCL_REDUCE else [producer_of(key) for key in node.input[1:4]]
+        has_keys = node.op in _AS_INPUTS
+        keys = [producer_of(key) for key in node.input[1:4]] if has_keys else []
         waits = [source for source in node.input if source.startswith("^")]
         waits += [f"^{key}" for key in keys]
         node.op = IDENTITY

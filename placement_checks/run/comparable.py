@@ -19,7 +19,8 @@ def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> No
 
     Raises:
         InputError: the reference has towers, or a step trains nothing.
-        CannotRun: the variables differ, or it is not known what a step is.
+        CannotRun: the variables differ, it is not known what a step is, or all gradients are
+            taken inside of a loop.
     """
     towers = analyse(reference.placement).towers
     if len(towers) > 1:
@@ -43,9 +44,11 @@ def races_of(program: RunnableProgram, reference: RunnableProgram) -> Mapping[st
 
 
 def _check_trains(program: RunnableProgram) -> None:
-    """Refuse a program whose step trains nothing."""
+    """Refuse a program whose step trains nothing, or whose gradients cannot be read."""
     if program.gradient_tensors.gradients or program.gradient_tensors.unread:
         return
+    if program.built.gradients_inside:
+        raise CannotRun(program.built.gradients_inside)
     if program.placement.step.train_op:
         raise InputError(
             program.name, "its step trains no variable", "return the op that trains as train_op"

@@ -9,7 +9,9 @@ from placement_checks.core.measurement import EPS
 from placement_checks.core.op_types import (
     BRANCHES,
     COLLECTIVE_GATHER,
+    COLLECTIVE_GATHER_V1,
     COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_V1,
     LINEAR,
     NCCL_REDUCE,
 )
@@ -45,7 +47,10 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
 
 
 # A strategy adds up what replicas have computed, or gives each the rows of all.
-_ADDS_UP = LINEAR | {NCCL_REDUCE, COLLECTIVE_REDUCE, COLLECTIVE_GATHER}
+_ADDS_UP = LINEAR | {
+    *(NCCL_REDUCE, COLLECTIVE_REDUCE, COLLECTIVE_GATHER),
+    *(COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1),
+}
 
 
 def changed(program: RunnableProgram) -> Iterator[str]:

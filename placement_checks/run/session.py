@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -15,8 +16,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from placement_checks.analysis.layouts import layout
+from placement_checks.core.arguments import uses_gpus
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.script import Script
 from placement_checks.loading.traced.gpu_only_ops import is_gpu_only
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.variable_ops import VariableOps
@@ -31,10 +34,6 @@ _AROUND = re.compile(
 _OF_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
 _NUMBERED = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
 _MAX_FETCHED = 2000
-_UNASKED = (
-    "its runs take too long to compare numbers unasked; name the reference, such as --reference "
-    "'train.py --num_gpus=1', and they get the time they need"
-)
 
 
 class ProgramSession:
@@ -118,7 +117,7 @@ class ProgramSession:
         """
         left = self.program.ends_at - time.monotonic()
         if left <= 0:
-            raise CannotRun(_UNASKED)
+            raise self._over_time()
         options = tf1.RunOptions(
             timeout_in_ms=math.ceil(1000 * min(self._seconds, left)),
             output_partition_graphs=metadata is not None,
@@ -129,7 +128,7 @@ class ProgramSession:
             return self._session.run(fetches, feeds, options, metadata)
         except tf.errors.DeadlineExceededError:
             if self.program.ends_at < math.inf:
-                raise CannotRun(_UNASKED) from None
+                raise self._over_time() from None
             raise InputError(
                 name,
                 f"one run of it took longer than {self._seconds:g} s",
@@ -140,6 +139,17 @@ class ProgramSession:
             if self.program.simulated and is_gpu_only(reason):
                 raise CannotRun(f"{name} cannot run on CPU devices: {reason}{where}") from None
             raise InputError(name, f"running it failed: {reason}{where}") from None
+
+    def _over_time(self) -> CannotRun:
+        """The end of a comparison that nobody asked for, with what asks for it."""
+        script = self.program.built.program
+        reference = "and a program for one GPU"
+        if isinstance(script, Script) and any(map(uses_gpus, script.args)) and not script.let:
+            reference = shlex.quote(script.for_gpus(1).name)
+        return CannotRun(
+            "comparison skipped: it would exceed the time limit; pass --reference "
+            f"{reference} to lift it"
+        )
 
     def _explained(self, error: Exception) -> tuple[str, str]:
         """The sentence of an error that says what is wrong, and the op at fault with its line."""

@@ -41,9 +41,9 @@ def assert_no_fallback(
     that fell, by colocation or by a reference, are named with it.
 
     Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
-    resource to the host it was asked for, such as its reads and its initialisation test; texts,
+    resource to the host it was asked for, such as its reads and its initialization test; strings,
     summaries, assertions, printed lines, savers, and what only these take; the switch of a
-    predicate that is on the host.
+    predicate that is on the host; an int32 step counter, which TensorFlow keeps on the CPU.
 
     `allow` lists op types, op names or patterns of names that may fall back.
 
@@ -71,16 +71,17 @@ def assert_variables_on_host(
     inside a tower's device scope, a layer that ignores the scope around it, and a device function
     that knows only the ref variable ops (Variable, VariableV2) and not VarHandleOp.
 
-    A variable that asks for no device is a finding too, wherever it ends: the next machine may put
-    it elsewhere. One that asks only for a job is judged by where it was put.
+    A variable that requests no device is a finding too, wherever it is: the next machine may put
+    it elsewhere. Only an int32 step counter is not, as TensorFlow updates it on the CPU alone. A
+    variable that requests only a job is judged by its assigned device.
 
-    What is one tower's own is right on that tower's GPU, and judged like the others elsewhere: a
-    copy of a mirrored variable, its slots and statistics, what the tower adds up to be shown, and
-    examples that are kept in variables which are neither trained nor saved. So is a part of one
-    model that is split among GPUs, with its slots, on the one GPU that reads it.
+    The role of a variable (docs/roles.md) may allow a GPU as well: a copy of a mirrored variable,
+    its slots and statistics, an accumulator and cached inputs may be on the GPU of their tower; a
+    part of a model that is split among GPUs, such as an expert or the shard of a table, and its
+    slots, may be on the only GPU that computes with it.
 
-    So is a single number that is made outside of the scope of a strategy, such as the learning
-    rate of an optimiser, on the GPU of a replica; what is trained is named by created-in-scope.
+    A scalar that is made outside the scope of a strategy, such as the learning rate of an
+    optimizer, may be on the GPU of a replica; created-in-scope reports trained variables.
 
     Where get_variable makes such variables for each tower and no sum makes them copies, that is
     the mistake, and that they are on the GPUs of their towers follows from it.
@@ -189,7 +190,8 @@ def assert_slots_with_variables(
 
     A slot is known by what binds it to a variable (`_class`), by the update op that takes both,
     or by data flow: it has the variable's shape, no tower reads it, and the update of one is
-    computed with the other.
+    computed with the other. A slot that updates several copies of a variable, as when each GPU
+    keeps the optimizer state of a part of the variables, sits with one of the copies.
 
     `allow` lists slots, or patterns such as */ExponentialMovingAverage, that are elsewhere on
     purpose.
@@ -376,7 +378,8 @@ def assert_averaging_on_host(
     pass, on the first tower's GPU unless told otherwise.
 
     Sums that only copies of mirrored variables take are not judged: each GPU needs one, wherever
-    it is made. Collective ops, such as those of NCCL, bring gradients together on no device.
+    it is made. The gradients of a part of a split model may be added up on the GPU that has the
+    part. Collective ops, such as those of NCCL, bring gradients together on no device.
 
     `device` is a name or a list of names; a partial one such as /job:ps matches any task.
 
@@ -492,9 +495,14 @@ def assert_one_update(
     One update per variable and step; the step counter increases by one.
 
     Several updates of one variable in one step race: apply_gradients in the loop over towers
-    makes N steps of one, each with a part of the batch. An optimiser that is applied to two groups
-    of variables moves its own scalars, such as Adam's powers of beta, twice. A counter that grows
-    by two, or not at all, makes the learning rate decay at the wrong time.
+    makes N steps of one, each with a part of the batch. An optimizer that is applied to two groups
+    of variables moves its own scalars, such as Adam's powers of beta, twice. A momentum, a moving
+    average or a target network that is moved in the loop over towers decays N times a step. A
+    counter that grows by two, or not at all, makes the learning rate decay at the wrong time.
+
+    Updates in sequence are allowed if each takes the gradients of all towers, computed after the
+    update before it: the steps up and down of sharpness-aware minimization, or several steps of a
+    critic.
 
     A counter is what the collection GLOBAL_STEP holds, and a whole number that starts at 0, that
     the step reads, and that nothing but its initialiser sets. So is a fraction that only updates
@@ -528,8 +536,9 @@ def assert_loss_of_all_towers(
     gets printed, and it looks right, with the noise of a smaller batch. What is looked at: the
     `loss` of the Step (a list counts as one), and scalar summaries of losses.
 
-    Summaries that one line of the program builds in every tower are N curves of one quantity. Of
-    the replicas of a strategy only the first writes any.
+    Summaries of examples that one line of the program builds in every tower are N curves of one
+    quantity. Summaries of shared variables are equal in all towers, and no finding. Under a
+    strategy only the first replica writes summaries.
 
     `allow` lists summaries, or patterns such as tower_3/*, that show one tower on purpose.
 
@@ -550,14 +559,17 @@ def assert_randomness_apart(
 
     No two towers draw the same random numbers.
 
-    A seed written into the loop over towers gives each the same dropout mask and the same noise
-    in every step, which N towers were to average away. So does one state of a generator that all
-    towers read, as Keras 3's Dropout does in a graph.
+    If all towers use one dropout mask, or one sample of noise, the mean of their gradients is as
+    noisy as the gradient of one tower. The usual causes: a seed that is written into the loop over
+    towers, a mask that is drawn before the loop, and a generator whose state all towers read, as
+    Keras 3's Dropout does in a graph.
 
-    Ops that keep their own state have the same seed and second seed; without either they draw
-    different numbers. Stateless ones have equal seeds, by construction.
+    Two stateful random ops draw the same numbers if both seeds are equal and not 0. Two stateless
+    ones do if their seeds are equal by construction; the copies that a strategy keeps of a
+    variable are equal. Towers share a draw if they compute with the same part of it. Scalars, and
+    noise that is added to weights, may be shared.
 
-    `allow` lists ops, or patterns, that draw the same numbers on purpose.
+    `allow` lists random ops, or patterns, that towers share on purpose.
 
     Parameters and their defaults:
       randomness-apart.allow = ()
@@ -650,6 +662,9 @@ def assert_update_ops_run(
     those of the collection UPDATE_OPS, and those that assign what a tower computes on the way to
     its loss to a variable that is not trained. Left out of the train op they never run, and
     evaluation uses the initial values. What another step of the program runs is that step's.
+
+    The updates of a copy of the model that only evaluates must not run in the step: evaluation
+    would then use statistics of held-out rows. Updates of such a copy that do not run are right.
 
     Many programs run the updates of one tower alone, which are as good. That is kept, with a note,
     unless it is the last tower: its updates are what a loop over the towers leaves behind. It is

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import NOT_ASKED, Placement
-from placement_checks.core.results import Report, Verdict
+from placement_checks.core.results import Report, Verdict, by_impact
 from placement_checks.report.groups import grouped
 from placement_checks.report.sections import Sections
 from placement_checks.report.text.budget import dealt
@@ -124,7 +124,7 @@ def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
             verdict,
             None if running_test.all_findings else sections.cause_of(verdict.rule),
         )
-        for verdict in verdicts
+        for verdict in by_impact(verdicts)
         if verdict.state == "broken"
     ]
 
@@ -138,7 +138,7 @@ def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> 
     )
     if cause and not running_test.all_findings:
         return printable(f"{headline}, which follow from {cause} ({_HINT})")
-    lines = [headline, *_findings(verdict)]
+    lines = [headline, *_findings(verdict, placement)]
     if verdict.evidence == "executed" and measurement and measurement.saved:
         size = file_size(measurement.saved_bytes)
         what = f"the rows and first values are saved ({size})"
@@ -146,11 +146,11 @@ def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> 
     return "\n".join(map(printable, lines))
 
 
-def _findings(verdict: Verdict) -> Iterator[str]:
+def _findings(verdict: Verdict, placement: Placement) -> Iterator[str]:
     groups = grouped(verdict.findings)
     if running_test.all_findings:
-        told = finding_lines(groups, everything=True)
+        told = finding_lines(groups, placement, everything=True)
     else:
-        (shown,) = dealt([costs(groups)], _LINES)
-        told = first_lines(groups, max(1, shown), _HINT)
+        (shown,) = dealt([costs(groups, placement)], _LINES)
+        told = first_lines(groups, max(1, shown), _HINT, placement)
     yield from (line.text for line in told)

@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.script import Script
 from placement_checks.loading.behaviour import Behaviour
 from placement_checks.loading.saved_case import Case
 from placement_checks.run.conditions import Conditions
@@ -323,20 +324,42 @@ def endless(predicted: Any, y: Any) -> Any:
     return mean_of(value[1] - y)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_what_nobody_has_asked_to_run_has_an_end(seconds: float) -> None:
+def over_time(program: Any = None, seconds: float = 0.0) -> str:
+    """What ends a comparison that takes longer than that, of a program that is its reference."""
     pair = pairs.pair(with_loss(endless), pairs.single)
-    limited = ProgramPair.of(
-        pair.towers.built, pair.reference.built, "auto", ends_at=time.monotonic() + seconds
+    towers, reference = (
+        replace(each.built, program=program or each.built.program)
+        for each in (pair.towers, pair.reference)
     )
-
+    limited = ProgramPair.of(towers, reference, "auto", ends_at=time.monotonic() + seconds)
     with pytest.raises(CannotRun) as caught:
         measure(limited, pairs.batch, Conditions())
+    return str(caught.value)
 
-    assert str(caught.value) == (
-        "its runs take too long to compare numbers unasked; name the reference, such as "
-        "--reference 'train.py --num_gpus=1', and they get the time they need"
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_what_nobody_has_asked_to_run_has_an_end(seconds: float) -> None:
+    assert over_time(seconds=seconds) == (
+        "comparison skipped: it would exceed the time limit; pass --reference and a program for "
+        "one GPU to lift it"
     )
+
+
+@pytest.mark.parametrize(
+    ("script", "reference"),
+    [
+        (Script("train.py", ("--num_gpus={gpus}",)), "'train.py --num_gpus=1'"),
+        (Script("train.py", ("-g", "{gpu_list}")), "'train.py -g 0'"),
+        (Script("train.py", ("--rows=8",)), "and a program for one GPU"),
+        (Script("train.py"), "and a program for one GPU"),
+        (Script("train.py", let=(("N", "{gpus}"),)), "and a program for one GPU"),
+    ],
+    ids=str,
+)
+def test_the_reference_to_name_has_arguments_that_the_program_takes(
+    script: Script, reference: str
+) -> None:
+    assert over_time(script).endswith(f"; pass --reference {reference} to lift it")
 
 
 def test_a_run_over_its_time_limit_is_ended() -> None:

@@ -35,6 +35,29 @@ def gathered(value: Any, gpu: int) -> Any:
         )
 
 
+def reduced_by_version_1(value: Any, gpu: int, instance: int = 1, **attributes: Any) -> Any:
+    with tf.device(f"/cpu:{gpu}"):
+        return tf.raw_ops.CollectiveReduce(
+            input=value,
+            group_key=GROUP,
+            instance_key=instance,
+            **{
+                "group_size": 2,
+                "merge_op": "Add",
+                "final_op": "Id",
+                "subdiv_offsets": [0],
+                **attributes,
+            },
+        )
+
+
+def gathered_by_version_1(value: Any, gpu: int) -> Any:
+    with tf.device(f"/cpu:{gpu}"):
+        return tf.raw_ops.CollectiveGather(
+            input=value, group_size=2, group_key=GROUP, instance_key=1, shape=[4, 1]
+        )
+
+
 def by_nccl(value: Any, gpu: int, name: str = "c", **attributes: Any) -> Any:
     with tf.device(f"/cpu:{gpu}"):
         return tf.raw_ops.NcclAllReduce(
@@ -79,6 +102,50 @@ def test_each_device_has_the_sum_of_its_group_and_instance(graph: tf.Graph) -> N
 
     assert found[1, 0] == found[2, 0] == [10.0 + 100.0]
     assert found[1, 1] == found[2, 1] == [1000.0 + 10000.0]
+
+
+def test_sums_of_version_1(graph: tf.Graph) -> None:
+    results = [
+        reduced_by_version_1(tf.constant([value]), gpu, instance)
+        for gpu, instance, value in ((1, 1, 1.0), (1, 2, 5.0), (2, 1, 2.0), (2, 2, 6.0))
+    ]
+
+    assert ran(graph, results) == [[3.0], [11.0], [3.0], [11.0]]
+
+
+def test_means_of_version_1(graph: tf.Graph) -> None:
+    results = [
+        reduced_by_version_1(tf.constant([value]), gpu, group_size=3, final_op="Div")
+        for gpu, value in enumerate((1.0, 2.0, 6.0), start=1)
+    ]
+
+    assert ran(graph, results) == [[3.0]] * 3
+
+
+def test_rows_of_version_1(graph: tf.Graph) -> None:
+    last = gathered_by_version_1(tf.constant([[3], [4]]), 2)
+    first = gathered_by_version_1(tf.constant([[1], [2]]), 1)
+
+    for found in ran(graph, [last, first]):
+        np.testing.assert_array_equal(found, [[1], [2], [3], [4]])
+
+
+def test_version_1_still_waits_for_what_it_waits_for(graph: tf.Graph) -> None:
+    value = tf.constant([1.0])
+    with tf.control_dependencies([tf.no_op("before")]):
+        results = [reduced_by_version_1(value, gpu) for gpu in (1, 2)]
+    graph_def = graph.as_graph_def()
+
+    sums_for_collectives(graph_def, "program")
+
+    nodes = {node.name: node for node in graph_def.node}
+    assert all(nodes[result.op.name].input[1:] == ["^before"] for result in results)
+
+
+def test_refuses_other_reductions_of_version_1(graph: tf.Graph) -> None:
+    made = reduced_by_version_1(tf.constant([1.0]), 1, merge_op="Max")
+
+    assert "takes 'Max', and no sum" in refusal(made)
 
 
 def test_the_mean_is_divided_by_the_number_of_devices(graph: tf.Graph) -> None:

@@ -128,9 +128,9 @@ def test_rules_are_all_told_of_at_once(unsound: Placement) -> None:
     headlines = [text.splitlines()[0] for text in str(caught.value).split("\n\n")]
     assert [text.split()[0] for text in headlines] == [
         "placeable",
+        "variables-shared",
         "no-fallback",
         "variables-on-host",
-        "variables-shared",
         "no-idle-device",
     ]
 

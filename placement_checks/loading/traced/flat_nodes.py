@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,19 @@ def functions_of(node: Any) -> Iterator[str]:
     for attribute in node.attr.values():
         for function in (attribute.func, *attribute.list.func):
             yield function.name
+
+
+def called_by(nodes: Iterable[Any], library: Iterable[Any]) -> Set[str]:
+    """The names of the functions that nodes call or are given, and of what these call."""
+    bodies = {each.signature.name: each.node_def for each in library}
+    found: set[str] = set()
+    waiting = list(nodes)
+    while waiting:
+        for name in functions_of(waiting.pop()):
+            if name in bodies and name not in found:
+                found.add(name)
+                waiting += bodies[name]
+    return found
 
 
 def renamed(source: str, names: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ whether an iterator has a next element, the side that takes it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from placement_checks.core.placement import producer_of
 from placement_checks.loading.tf_internals.graph_building import definition_of
 from placement_checks.loading.traced.flat_nodes import (
     COLOCATED,
+    called_by,
     device_in_body,
     free_scope,
     functions_of,
@@ -126,7 +127,12 @@ class _Flattening:
         self._shorten()
         flat = type(self._graph_def)()
         flat.versions.CopyFrom(self._graph_def.versions)
-        flat.library.function.extend(self._called_by(self._nodes))
+        stay_functions = called_by(self._nodes, self._graph_def.library.function)
+        flat.library.function.extend(
+            each
+            for each in self._graph_def.library.function
+            if each.signature.name in stay_functions
+        )
         flat.node.extend(in_order(self._nodes))
         stands_for = {
             source: renamed(resolved(self._stands_for, source), self._short)
@@ -135,16 +141,6 @@ class _Flattening:
         return FlatGraph(
             flat, self._origins, self._compiled, self._loops, self._closed, stands_for
         )
-
-    def _called_by(self, nodes: Iterable[Any]) -> Iterator[Any]:
-        """The functions that some nodes call, are given, or are: those that stay functions."""
-        waiting, seen = list(nodes), set()
-        while waiting:
-            for name in functions_of(waiting.pop()):
-                if name in self._library and name not in seen:
-                    seen.add(name)
-                    yield self._library[name]
-                    waiting += self._library[name].node_def
 
     def _expand(self, function: str, prefix: str, body: Any, device: str, wait: str) -> None:
         """Add the nodes of a body, all of which wait for the op ``wait``."""

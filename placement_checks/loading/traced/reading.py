@@ -11,15 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from placement_checks.core.op_types import LOOPS
 from placement_checks.core.placement import GLOBAL, TRAINABLE, StepOps, producer_of
 from placement_checks.core.program import AppliedGradient, Gradient, InitialState
 from placement_checks.loading.gradient_notes import GradientNotes
 from placement_checks.loading.graph_reading import GraphSource
+from placement_checks.loading.source_lines import users_frames
 from placement_checks.loading.tf_internals.distribution import parts_of
 from placement_checks.loading.tf_internals.eager_variables import handle_of
 from placement_checks.loading.tf_internals.keras_objects import variable_of
 from placement_checks.loading.traced.calls import SeenCall
 from placement_checks.loading.traced.first_values import values_before
+from placement_checks.loading.traced.flat_nodes import called_by
 from placement_checks.loading.traced.flat_step import FlatStep
 from placement_checks.loading.traced.iterators import next_elements
 from placement_checks.loading.traced.noting import TracingNotes
@@ -39,6 +42,8 @@ class TracedStep(NamedTuple):
         fed: what the step was given, by the names of tensors.
         turns: how many steps it is made of.
         notes: what a report says of it.
+        gradients_inside: where its gradients are taken, if they are all inside of a loop or of
+            another op; else ``""``.
     """
 
     source: GraphSource
@@ -47,6 +52,7 @@ class TracedStep(NamedTuple):
     fed: Mapping[str, Any]
     turns: int
     notes: Sequence[str]
+    gradients_inside: str
 
 
 def read_steps(
@@ -59,6 +65,9 @@ def read_steps(
         notes: what was noted of them.
         program: what it is called in reports.
         folder: where the user's source lines are; None for anywhere but in libraries.
+
+    Raises:
+        InputError: the steps are inside of one op, such as a loop over a dataset.
     """
     steps = in_turn(seen, notes)
     return _Reading(steps, notes, program, folder).step(
@@ -96,8 +105,40 @@ class _Reading:
             list(self._applied()),
             self._fed(),
             len(self._steps),
-            list(notes_of(self._steps, left_out, flat.flat)),
+            [*notes_of(self._steps, left_out, flat.flat), *filter(None, [self._gradients_inside])],
+            self._gradients_inside,
         )
+
+    @cached_property
+    def _gradients_inside(self) -> str:
+        """Where gradients by variables are taken, if none is in the flat graph itself.
+
+        In words, with what to do; ``""`` if there are others, or no gradients at all.
+        """
+        inside: list[tuple[str, str]] = []  # pairs of a function and an op of it
+        for function, graph in self._flat.graphs.items():
+            if graph in self._notes.gradients:
+                for source, gradient in self._notes.gradients[graph].by_source:
+                    if isinstance(variable_of(source), tf.Variable):
+                        if any(self._ops(graph, [gradient])):
+                            return ""
+                        inside.append((function, gradient))
+        if not inside:
+            return ""
+        function, gradient = inside[0]
+        stack = self._flat.graphs[function].get_operation_by_name(gradient).traceback
+        frames = users_frames(stack, self._folder)
+        at = f", at {frames[-1]}" if frames else ""
+        nodes = self._flat.graph_def.node
+        library = self._flat.graph_def.library.function
+        holder = next((each for each in nodes if function in called_by([each], library)), None)
+        taken = f"{self._steps[0].name} takes its gradients inside"
+        if holder is None or holder.op in LOOPS:
+            return (
+                f"{taken} a loop{at}, and no gradient outside of it; take one step per call of "
+                "the tf.function, or loop in Python"
+            )
+        return f"{taken} one op, {holder.name} ({holder.op}){at}; take them in the tf.function"
 
     @cached_property
     def _flat_names(self) -> Mapping[tuple[int, str], Sequence[str]]:

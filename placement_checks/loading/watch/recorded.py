@@ -38,6 +38,8 @@ class RecordedProgram:
         notes: what its report says beside the rules.
         soft: whether it may be placed softly.
         asked_for_gpus: whether it asked how many GPUs there are.
+        gradients_inside: where a traced step takes its gradients, if they are all inside of a
+            loop or of another op; else ``""``.
         server: the server of a cluster that it made; None where it made none.
         is_worker: whether its strategy is one over several such tasks.
         on_one_host: the same on one host that has the GPUs of all these tasks, where numbers are
@@ -58,6 +60,7 @@ class RecordedProgram:
     notes: Sequence[str]
     soft: bool
     asked_for_gpus: bool
+    gradients_inside: str
     server: RecordedServer | None
     is_worker: bool = False
     on_one_host: RecordedProgram | None = None
@@ -82,6 +85,7 @@ class RecordedProgram:
             notes,
             placement.soft,
             built.asked_for_gpus,
+            built.gradients_inside,
             built.worker or server,
             built.worker is not None,
         )

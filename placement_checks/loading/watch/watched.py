@@ -30,6 +30,7 @@ from placement_checks.loading.watch.outdated import explain_outdated
 from placement_checks.loading.watch.recorded import RecordedProgram
 from placement_checks.loading.watch.running import programs_started, run_as_main
 from placement_checks.loading.watch.servers import servers_recorded
+from placement_checks.loading.watch.source_values import SourceValues
 from placement_checks.util.text import plural
 
 _BEFORE = "before its first training step it"
@@ -57,6 +58,7 @@ class Watched:
         self._building: Building | None = None
         self._servers: Sequence[RecordedServer] = ()
         self._version_1: Used | None = None
+        self._values = SourceValues(dict(self._script.let))
 
     def run(self) -> RecordedProgram:
         """Run it, unless it trains, which ends the process.
@@ -73,7 +75,7 @@ class Watched:
             return self._function() if ":" in self._script.target else self._program()
 
     def _program(self) -> NoReturn:
-        program = Program(self._script.name, lambda: run_as_main(self._script))
+        program = Program(self._script.name, lambda: run_as_main(self._script, self._values))
         started = programs_started()
         eager = not self._script.v1
         with noting(program, self._gpus, self._trains, eager=eager) as building:
@@ -91,6 +93,7 @@ class Watched:
                     raise building.refused(error) from None
             if building.has_step:  # and optimisers are left that it never runs
                 self._trains(building)
+        self._values.check()
         if building.calls.means_eager and not building.watch.sessions:
             raise no_traced_step(self._script.target, building.calls)
         raise _no_step(self._script.target, building.watch, started)
@@ -117,6 +120,7 @@ class Watched:
                 raise _forks(self._script.target)
             self._surroundings.close()
             os.chdir(self._folder)
+            self._values.check()
             answer: object = self._recorded(building.trained(), notes_of(building))
         except BaseException as fault:
             answer = as_error(self._script.target, fault)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +12,10 @@ import tensorflow as tf
 from loading.traced.programs import devices, loss_of, rows, types, updates, watched, weights
 
 from placement_checks import Report, place, verify, watch
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.program import BuiltProgram, Gradient
+from placement_checks.run.comparable import check_comparable
+from placement_checks.run.runnable import runnable
 
 GPUS = ["/gpu:0", "/gpu:1"]
 BATCH = 8
@@ -235,6 +239,99 @@ def test_steps_inside_of_a_dataset_are_refused() -> None:
         "Dataset), as a loop over a dataset does; "
         "write 'for batch in iter(dataset):', or call a tf.function for each batch"
     )
+
+
+def in_a_loop_of_autograph() -> None:
+    w = weights()
+
+    @tf.function
+    def step(x: Any) -> None:
+        total = tf.zeros_like(w)
+        for _ in tf.range(3):
+            with tf.GradientTape() as tape:
+                loss = loss_of(w, x)
+            total += tape.gradient(loss, w)  # here
+        w.assign_sub(total)
+
+    step(rows())
+
+
+def in_a_while_loop() -> None:
+    w = weights()
+
+    def body(number: Any, total: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(w, rows())
+        return number + 1, total + tape.gradient(loss, w)  # here
+
+    @tf.function
+    def step(first: Any) -> None:
+        _, total = tf.while_loop(lambda number, _: number < 3, body, [first, tf.zeros_like(w)])
+        w.assign_sub(total)
+
+    step(tf.constant(0))
+
+
+@pytest.mark.parametrize("program", [in_a_loop_of_autograph, in_a_while_loop])
+def test_gradients_inside_a_loop_are_noted(program: Callable[[], None]) -> None:
+    built = watched(program)
+
+    lines = inspect.getsourcelines(program)
+    line = lines[1] + next(at for at, text in enumerate(lines[0]) if "# here" in text)
+    assert built.gradients_inside == built.notes[-1]
+    assert built.gradients_inside == (
+        f"step takes its gradients inside a loop, at tests/loading/traced/test_reading.py:{line}, "
+        "and no gradient outside of it; take one step per call of the tf.function, or loop in "
+        "Python"
+    )
+
+
+def test_numbers_of_gradients_inside_a_loop_are_not_compared() -> None:
+    program = runnable(watched(in_a_loop_of_autograph), "simulated")
+
+    with pytest.raises(CannotRun, match="step takes its gradients inside a loop, at "):
+        check_comparable(program, program)
+
+
+def test_gradients_inside_a_branch_are_noted() -> None:
+    def program() -> None:
+        w = weights()
+
+        def gradient(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = loss_of(w, x)
+            return tape.gradient(loss, w)
+
+        @tf.function
+        def step(x: Any) -> None:
+            w.assign_sub(tf.cond(x[0, 0] > 0, lambda: gradient(x), lambda: tf.zeros_like(w)))
+
+        step(rows())
+
+    inside = watched(program).gradients_inside
+    assert re.match(r"step takes its gradients inside one op, \w+ \(\w*If\), at ", inside)
+
+
+def test_gradients_inside_a_loop_may_be_others_than_those_of_the_step() -> None:
+    """As those by which an example is made adversarial."""
+
+    def program() -> None:
+        w = weights()
+
+        @tf.function
+        def step(x: Any) -> None:
+            for _ in tf.range(3):
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    loss = loss_of(w, x)
+                x += tape.gradient(loss, x)
+            updates(w, x)
+
+        step(rows())
+
+    built = watched(program)
+    assert built.requested.step.objectives
+    assert built.gradients_inside == ""
 
 
 def test_slots_that_are_made_as_the_step_is_traced_are_variables_of_it() -> None:
