@@ -11,8 +11,8 @@ mirrored        is a copy that a strategy keeps equal, or that takes the same su
                 as the copies of the other towers
 counter         counts steps: the collection GLOBAL_STEP names it, or it is an integer scalar
                 that the step moves
-slot            is kept by an optimizer for another variable: updates of that one take it, or
-                its name continues that of the other
+slot            is kept by an optimizer for another variable: updates of the other variable take
+                it, or its name starts with the other name
 average         is a moving average of another variable
 statistic       is moved by the values of a tower in the forward pass, for evaluation
 partition       is a part of a variable that `tf.compat.v1.get_variable` cut up
@@ -53,11 +53,11 @@ class Role(NamedTuple):
     """The role of a variable.
 
     Attributes:
-        kind: what the variable is for.
+        kind: the role itself.
         reason: why, as a sentence without its subject, such as "the towers on … read it".
         of: the variable that it is a copy, slot, average or part of; "" for none.
         tower: the number of the only tower that uses it; None for several towers, or none.
-        devices: the GPUs where it may be, besides the host: those that use it.
+        devices: the GPUs where it may be, besides the host, because they use it.
     """
 
     kind: RoleKind
@@ -89,10 +89,9 @@ class Roles(Mapping[str, Role]):
         return len(self._variables)
 
     def stays_on_cpu(self, name: str) -> bool:
-        """Whether a name is that of a counter of 32-bit integers.
+        """Whether a variable is an int32 counter.
 
-        TensorFlow has no GPU kernels that update int32 variables, so it is right on the CPU,
-        whatever it requests.
+        TensorFlow has no GPU kernels that update int32 variables, so it stays on the CPU.
         """
         variable = self._variables.get(name)
         if variable is None or variable.dtype != "int32":
@@ -186,7 +185,7 @@ class Roles(Mapping[str, Role]):
 
     @cached_property
     def _taken_by_update(self) -> Mapping[str, Collection[str]]:
-        """The variables whose updates take a variable as it is, by the name of that one."""
+        """For each variable the variables that it is an unchanged input of updates of."""
         flow, passed_on = self._analysis.flow, self._analysis.layers.passed_on
         found: dict[str, set[str]] = defaultdict(set)
         for name, updates in self._analysis.updates.by_variable.items():

@@ -23,8 +23,8 @@ _SIMILAR = 0.5  # the part of their ops that unequal copies of a model have in c
 def loss_ops(step: StepOps, flow: DataFlow) -> Sequence[int]:
     """The ops that the program takes gradients of, or else the losses that it reports.
 
-    A tensor whose gradients are part of another loss, as in a gradient penalty or an inner loop
-    of MAML, is not a loss itself and is left out.
+    If the gradients of a tensor are part of another loss, as in a gradient penalty or an inner
+    loop of MAML, the tensor is not a loss itself and is left out.
     """
     outer = _without_inner(step, flow)
     names = map(producer_of, outer or step.losses)
@@ -32,7 +32,7 @@ def loss_ops(step: StepOps, flow: DataFlow) -> Sequence[int]:
 
 
 def _without_inner(step: StepOps, flow: DataFlow) -> Sequence[str]:
-    """The objectives whose gradients no other objective is computed from."""
+    """The objectives, without the ones that other objectives take gradients of."""
     gradients = {
         name: [flow.number[op] for op in step.gradients.get(name, ()) if op in flow.number]
         for name in dict.fromkeys(step.objectives)
@@ -191,7 +191,7 @@ class CopiesByLoss:
 
         Copies read the same variables, each in the same number of groups: one per task. Or each
         copy has variables of its own, and then all have the same op types. Copies have equally
-        many losses: a group with more is made of towers of which one uses another's results.
+        many losses: a group with more losses holds several towers that share results.
         """
         types, layers = zip(*map(self._computed, groups), strict=True)
         tasks: dict[frozenset[int], list[Sequence[int]]] = defaultdict(list)
@@ -236,7 +236,7 @@ class CopiesByLoss:
 
 
 def towers_by_op(flow: DataFlow, layers: Layers, losses: Groups) -> Sequence[int]:
-    """For each op a bit mask of the towers that it serves: those whose losses use its value.
+    """For each op a bit mask of the towers that it serves: their losses use its value.
 
     An op that reaches no loss, or losses of several towers, has the bits of its inputs. A variable
     has none.

@@ -8,23 +8,23 @@ The towers are found in this order:
    they use: every tower may use tables, experts or layers on all GPUs. Copies that run on the same
    devices are micro-batches of one tower, unless all copies share one GPU of a machine that has a
    GPU for each: then they are towers that were put on one GPU.
-3. *By device.* If no loss is known, or the losses share a value, each GPU whose ops compute with
-   variables has a tower. GPUs of which one uses what the other computed from its own variables
-   hold parts of one tower.
+3. *By device.* If no loss is known, or the losses share a value, each GPU that computes with
+   variables has a tower. If one GPU uses results that another computed from its own variables,
+   both hold parts of one tower.
 
 An op works for a tower, for several, or for the host. The first of these that applies decides:
 
 1. A variable, an op that requests no GPU, and an op on the CPU work for the host. An op that
    requests no device follows the ops that it is colocated with.
-2. A forward op whose value reaches the losses of one tower only works for that tower.
+2. A forward op works for a tower if its value reaches the losses of this tower only.
 3. A forward op that is colocated with another op, or that depends on no example, works for the
-   tower that uses its value next; else for the tower whose values it uses; for none if these
-   are several.
+   tower that uses its value next. If there is none, it works for the tower that its inputs come
+   from. If there are several, it works for none of them.
 4. Any other forward op works for the tower on the GPU that it requests. The loss does not decide
-   here: if the loss of one tower contains that of another by mistake, all ops of the second tower
-   reach both.
-5. A backward op works for the tower of its forward op. If that is shared, it works for the tower
-   whose gradients it takes, or else for the tower whose ops take its value.
+   here: if the loss of tower 1 contains the loss of tower 0 by mistake, all ops of tower 0 reach
+   both losses.
+5. A backward op works for the tower of its forward op. If towers share the forward op, it works
+   for the tower that its gradients come from, or else for the tower that uses its value.
 """
 
 from __future__ import annotations
@@ -208,9 +208,9 @@ def _devices_of(
 ) -> tuple[Sequence[tuple[Device, ...]], Sequence[Device]]:
     """The devices of each tower, and the main one of these.
 
-    A device is a tower's if the tower runs more ops of some type there than another tower. So a
-    GPU that holds an expert or a shard of a table for all towers is the tower's whose other ops
-    are on it.
+    A device belongs to a tower if the tower runs more ops of some type there than another tower.
+    A GPU may hold an expert or a shard of a table for all towers; it belongs to the tower that
+    runs its other ops there.
     """
     keys = frozenset().union(*places)
     shared = {key: min(place[key] for place in places) for key in keys}
@@ -284,7 +284,7 @@ def _by_loss(
     """Give each forward op that serves one tower the site of that tower.
 
     Returns:
-        The ops of which that does not decide.
+        The ops that the losses do not decide.
     """
     reached = reaching(flow, by_loss.losses)
     on_cpu = {device for device in by_loss.main if not device.is_gpu}
@@ -323,7 +323,7 @@ def _sure(
 
 
 def _used_next(flow: DataFlow, sure: Sequence[int], backward: Sequence[int]) -> list[int]:
-    """For each op the bits of the sites whose ops use its value next, other ops between them.
+    """For each op the bits of the sites that use its value next, directly or after other ops.
 
     Neither the backward pass nor an assignment counts.
     """
@@ -346,11 +346,11 @@ def _used_next(flow: DataFlow, sure: Sequence[int], backward: Sequence[int]) -> 
 class ReadsByGpu:
     """Which variables are read at which site, and which sites hold parts of one tower.
 
-    By device, two sites hold parts of one tower if what one computes from a variable is used by
-    what the other combines with a variable, in the forward pass or in its gradients. Towers use
+    By device, two sites hold parts of one tower if one computes a value from a variable, and the
+    other combines the value with a variable, in the forward pass or in its gradients. Towers use
     each other's results only after their gradients are computed. Variables that all sites read
     prove nothing. The replicas of a strategy are never parts of one tower: they may exchange
-    values, to normalize over all rows or to contrast their rows with those of the others.
+    values, to normalize over all rows or to contrast rows with each other.
 
     A variable that the host reads, as in a lookup, or that is read once for several sites, as to
     normalize a kernel, counts for the sites that compute with the result. A variable that only
@@ -443,7 +443,7 @@ class ReadsByGpu:
         return self.flow.ancestors(values)
 
     def _add_readers_of_shared_results(self) -> None:
-        """Add the first ops of each site that use what the host or a shared op computed."""
+        """Add the first ops of each site that use a result of the host or of a shared op."""
         variables = list(self.readers)
         reached: dict[int, int] = {}
         for number, readers in enumerate(self.readers.values()):
@@ -472,9 +472,9 @@ class ReadsByGpu:
 
     @cached_property
     def joined_forward(self) -> Collection[frozenset[int]]:
-        """The pairs of indices of which one site uses the other's results in its forward pass.
+        """The pairs of sites, by index, that use each other's results in the forward pass.
 
-        Copies of a model whose outputs go into one loss are joined by their gradients alone.
+        The gradients of a joint loss also join copies of a model, but not the forward pass.
         """
         return self._joined_gpus(forward=True)
 
@@ -489,7 +489,7 @@ class ReadsByGpu:
         return {frozenset((first, other)) for first, *others in sites.values() for other in others}
 
     def _joined_gpus(self, *, forward: bool = False) -> Collection[frozenset[int]]:
-        """The pairs of sites of which one uses what the other computes from its own variables."""
+        """The pairs of sites that use results computed from each other's own variables."""
         if len(self.gpus) < 2:
             return set()
         shared = set.intersection(*(set(gpu.reads) for gpu in self.gpus))
@@ -521,7 +521,7 @@ class ReadsByGpu:
         return any(self.gpus[number].device.matches(replica) for replica in replicas)
 
     def models(self, numbers: Sequence[int]) -> list[list[int]]:
-        """The sites of these numbers, those that hold parts of one tower together."""
+        """The sites of these numbers, grouped by the tower that they hold parts of."""
         found: dict[int, list[int]] = {number: [number] for number in numbers}
         for number, other in map(tuple, self.joined_gpus):
             if number in found and other in found and found[number] is not found[other]:
@@ -530,7 +530,7 @@ class ReadsByGpu:
         return sorted({id(model): sorted(model) for model in found.values()}.values())
 
     def towers(self) -> list[Tower]:
-        """The copies of the model: first those found by loss, then those on other GPUs."""
+        """The copies of the model: first the ones found by loss, then copies on other GPUs."""
         by_loss = self._by_loss
         if by_loss is None:
             found, rest = [], list(range(len(self.gpus)))
@@ -612,7 +612,7 @@ def _follow_forward(
     sites: Sequence[Site | None],
     found: list[int],
 ) -> None:
-    """Let backward ops follow their forward op, or else the tower whose gradients they take."""
+    """Let backward ops follow their forward op, or else the tower that their inputs come from."""
     for op, (forward, _) in backward.forward.items():
         if found[forward] >= 0:
             found[op] = found[forward]
