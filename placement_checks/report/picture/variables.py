@@ -7,6 +7,7 @@ from typing import Any
 
 from placement_checks.analysis.addresses import addresses
 from placement_checks.analysis.layouts import layout
+from placement_checks.analysis.roles import roles
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.placement import TRAINABLE, Placement, Tensor
 from placement_checks.core.variables import Variable
@@ -15,7 +16,10 @@ _OTHER, _TRAINED, _SLOT = range(3)
 
 
 def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[list[Any]]:
-    """Each variable: op, bytes, what it is, form, and the towers that read it, if not all do."""
+    """Each variable: op, bytes, kind, dtype and shape, the towers that read it, and its role.
+
+    The towers are left out if all of them read it.
+    """
     trained = set(placement.collected.get(TRAINABLE, ()))
     slots: Mapping[str, str] = {}
     readers: Mapping[str, int] = {}
@@ -31,7 +35,13 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
         mask = readers.get(name) or readers.get(slots.get(name, ""), 0)
         by = [] if mask.bit_count() == towers else [n for n in range(towers) if mask >> n & 1]
         kind = _TRAINED if name in trained else _SLOT if name in slots else _OTHER
-        yield [number[name], _bytes(variable), kind, _form(variable), by]
+        role = _role(placement, name) if placement.requested else ""
+        yield [number[name], _bytes(variable), kind, _form(variable), by, role]
+
+
+def _role(placement: Placement, name: str) -> str:
+    role = roles(placement)[name]
+    return f"{role.kind} of {role.of}" if role.of else role.kind
 
 
 def _bytes(variable: Variable) -> int | None:

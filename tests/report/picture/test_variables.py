@@ -19,7 +19,7 @@ def variables(graph: Placement) -> dict[str, list[Any]]:
 def test_a_variable_has_its_size_and_form() -> None:
     found = variables(program(shapes={"w": (3, 2)}, collections={TRAINABLE: ["w"]}))
 
-    assert found["w"] == [24, 1, "float32 [3, 2]", []]
+    assert found["w"] == [24, 1, "float32 [3, 2]", [], "shared"]
 
 
 def test_slots_are_told_from_what_is_trained() -> None:
@@ -28,6 +28,7 @@ def test_slots_are_told_from_what_is_trained() -> None:
     found = variables(program(variable("w/m"), update, collections={TRAINABLE: ["w"]}))
 
     assert [found[name][1] for name in ("w", "w/m", "step")] == [1, 2, 0]
+    assert [found[name][4] for name in ("w", "w/m", "step")] == ["shared", "slot of w", "counter"]
 
 
 def test_a_size_that_is_not_known_is_none() -> None:

@@ -53,7 +53,7 @@ class Program {
     }
     this.places = {};
     for (const view of data.views) this.places[view] = unpackedNumbers(ops[view]);
-    this.variables = data.variables.map(([op, bytes, kind, form, readers]) => ({op, bytes, kind, form, readers}));
+    this.variables = data.variables.map(([op, bytes, kind, form, readers, role]) => ({op, bytes, kind, form, readers, role}));
     this.variableOf = new Map(this.variables.map(each => [each.op, each]));
     this.unpackRows(data.rows);
     this.unpackCopies(data.copies);

@@ -74,7 +74,7 @@ function opItem(op) {
   const {program} = state;
   const variable = program.variableOf.get(op);
   const facts = [program.typeOf(op), ...evidenceOf(op)];
-  if (variable) facts.push(variable.form, variable.bytes === null ? "" : bytesText(variable.bytes));
+  if (variable) facts.push(variable.role && `role: ${variable.role}`, variable.form, variable.bytes === null ? "" : bytesText(variable.bytes));
   if (!program.step[op]) facts.push("not in a step");
   if (program.lineOf(op)) facts.push(program.lineOf(op));
   return element("li", "", null,
