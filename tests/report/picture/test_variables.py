@@ -6,7 +6,7 @@ from pictures import data_of, names
 from towers import host, program, variable
 
 from placement_checks import Placement
-from placement_checks.core.placement import TRAINABLE
+from placement_checks.core.placement import GLOBAL, TRAINABLE
 
 
 def variables(graph: Placement) -> dict[str, list[Any]]:
@@ -25,7 +25,8 @@ def test_a_variable_has_its_size_and_form() -> None:
 def test_slots_are_told_from_what_is_trained() -> None:
     update = host("update/w", "ResourceApplyMomentum", "w", "w/m", "rate", "mean/w")
 
-    found = variables(program(variable("w/m"), update, collections={TRAINABLE: ["w"]}))
+    saved = {TRAINABLE: ["w"], GLOBAL: ["w", "w/m", "step"]}
+    found = variables(program(variable("w/m"), update, collections=saved))
 
     assert [found[name][1] for name in ("w", "w/m", "step")] == [1, 2, 0]
     assert [found[name][4] for name in ("w", "w/m", "step")] == ["shared", "slot of w", "counter"]
