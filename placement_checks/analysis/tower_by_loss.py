@@ -137,8 +137,13 @@ class CopiesByLoss:
 
     def _split_joint_losses(self, losses: Sequence[int]) -> Groups:
         """The losses of the copies that joint losses are made of; empty if one is of one copy."""
-        splits = list(map(self._split_joint_loss, losses))
-        if not splits or not all(splits) or len(set(map(len, splits))) > 1:
+        splits: list[Groups] = []
+        for loss in losses:
+            split = self._split_joint_loss(loss)
+            if not split or len(split) != len((splits or [split])[0]):
+                return ()
+            splits.append(split)
+        if not splits:
             return ()
         if len(splits) == 1:
             return splits[0]
