@@ -122,7 +122,8 @@ class Layout:
         together than alone, they are towers, of which one uses what the other computes.
 
         With several towers, these are variables that all towers use on the GPU that has the
-        variable, such as experts, or the shards of a table; at least two GPUs have some.
+        variable, such as experts, or the shards of a table. At least two GPUs have some, or a GPU
+        that no tower runs on.
         """
         parts = self._parts_of_one_tower() if len(self._analysis.towers) == 1 else self._experts()
         for name, gpu in (*self._bound(parts), *self._slots(parts)):
@@ -147,7 +148,9 @@ class Layout:
                 and all(tower_device(ops[op].requested) == device for op in using)
             ):
                 found[name] = device
-        return found if len(set(found.values())) > 1 else {}
+        used = {device for tower in self._analysis.towers for device in tower.devices}
+        holding = set(found.values())
+        return found if len(holding) > 1 or not holding <= used else {}
 
     def _parts_of_one_tower(self) -> dict[str, Device]:
         """The parts of a model that is one tower."""

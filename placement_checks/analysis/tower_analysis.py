@@ -119,7 +119,7 @@ class TowerAnalysis:
         return serving_sites(
             self.placement,
             self.flow,
-            self.backward.ops,
+            self.backward,
             self.examples,
             self.by_loss,
             self.copies_by_loss.in_model,

@@ -230,23 +230,25 @@ def _devices_of(
 def serving_sites(
     placement: Placement,
     flow: DataFlow,
-    backward: Sequence[int],
+    backward_pass: Backward,
     examples: Sequence[int],
     by_loss: TowersByLoss | None,
     in_model: Sequence[bool],
 ) -> Sequence[Site | None]:
     """For each op the site of the tower that it works for; None for the host's and shared ops.
 
-    Backward ops are at the site that they request.
+    Backward ops are at the site of their forward op if its tower was found by loss; otherwise they
+    are at the site that they request.
 
     Args:
         placement: the program.
         flow: its edges.
-        backward: for each op whether it is part of the backward pass.
+        backward_pass: its backward pass.
         examples: for each op whether its value depends on examples.
         by_loss: the towers that were found by loss.
         in_model: for each op whether it computes with variables and examples, in the forward pass.
     """
+    backward = backward_pass.ops
     requests = {op.requested for op in placement.by_number}
     requested = {request: Site(tower_device(request)) for request in requests if request.is_gpu}
     sites = [requested.get(op.requested) for op in placement.by_number]
@@ -258,7 +260,7 @@ def serving_sites(
         and not backward[number]
     ]
     if by_loss is not None:
-        unsure = _by_loss(placement, flow, backward, by_loss, in_model, sites, unsure)
+        unsure = _by_loss(placement, flow, backward_pass, by_loss, in_model, sites, unsure)
     different = list(dict.fromkeys(site for site in sites if site is not None))
     if not unsure or len(different) < 2:
         return sites
@@ -275,7 +277,7 @@ def serving_sites(
 def _by_loss(
     placement: Placement,
     flow: DataFlow,
-    backward: Sequence[int],
+    backward: Backward,
     by_loss: TowersByLoss,
     in_model: Sequence[bool],
     sites: list[Site | None],
@@ -291,7 +293,7 @@ def _by_loss(
     several = {site.device for site in by_loss.by_site if site.copy >= 0}
     left = set(unsure)
     for op, mask in enumerate(reached):
-        if backward[op] or flow.types[op] in VARIABLES:
+        if backward.ops[op] or flow.types[op] in VARIABLES:
             continue
         site, tower = sites[op], only(mask)
         device = None if site is None else site.device
@@ -307,6 +309,9 @@ def _by_loss(
             left.discard(op)
         elif device in several:
             left.add(op)
+    for op, (forward, _) in backward.forward.items():
+        if sites[op] is not None and only(reached[forward]) >= 0:
+            sites[op] = sites[forward] or sites[op]
     return sorted(left)
 
 
