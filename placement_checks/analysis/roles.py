@@ -223,10 +223,14 @@ class Roles(Mapping[str, Role]):
 
     @cached_property
     def _statistics(self) -> Collection[str]:
-        flow = self._analysis.flow
-        updates = statistics(self._placement).updates
+        flow, of_program = self._analysis.flow, statistics(self._placement)
+        updates = of_program.updates
         holders = (flow.state_holder(flow.inputs[op][0]) for op in updates if flow.inputs[op])
-        return {flow.names[holder] for holder in holders if holder is not None}
+        found = {flow.names[holder] for holder in holders if holder is not None}
+        for name, of_variable in self._analysis.updates.by_variable.items():
+            if any(map(of_program.is_of_normalization, of_variable)):
+                found.add(name)
+        return found
 
     def _is_counter(self, variable: Variable) -> bool:
         if variable.name in self._placement.step.counters:

@@ -9,14 +9,20 @@ from functools import cached_property
 from placement_checks.analysis.accumulators import accumulators
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.updates import Update
 from placement_checks.core.op_types import (
     ASSIGNS,
+    BATCH_NORMS,
     EXAMPLE_SOURCES,
+    MEAN,
     NO_OP,
+    SUM,
     VARIABLES,
     is_gradient_update,
 )
 from placement_checks.core.placement import Placement
+
+_OVER_ROWS = BATCH_NORMS | {SUM, MEAN}
 
 
 class Statistics:
@@ -42,24 +48,29 @@ class Statistics:
         elsewhere = self._of_other_steps
         return [op for op in sorted(set(self._all())) if not elsewhere[op]]
 
-    @cached_property
-    def of_normalization(self) -> Sequence[int]:
-        """The updates of batch normalization: of vectors that no loss depends on.
+    def is_of_normalization(self, update: Update) -> bool:
+        """Whether an update is one of batch normalization.
 
-        A running mean that the model computes with, or the mean of a loss, is other state.
+        It moves a vector that no loss depends on by a sum or mean over rows that a loss depends
+        on. A running mean that the model computes with, or the mean of a loss, is other state.
         """
         analysis = self._analysis
+        flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
         shapes = {variable.name: variable.shape for variable in self._placement.variables}
-        found = []
-        for op in self._updates_of_all_steps:
-            values = analysis.flow.inputs[op]
-            holder = analysis.flow.state_holder(values[0]) if values else None
-            if holder is None or shapes.get(analysis.flow.names[holder]) == ():
-                continue
-            readers = analysis.reads_by_gpu.readers[analysis.flow.names[holder]]
-            if not any(map(analysis.reads_by_gpu.in_loss, readers)):
-                found.append(op)
-        return found
+        if shapes[update.variable] == () or any(
+            map(in_loss, analysis.reads_by_gpu.readers[update.variable])
+        ):
+            return False
+        behind = flow.walk_back(
+            [value for value in update.values if analysis.examples[value]],
+            lambda op: bool(analysis.examples[op]),
+        )
+        return any(
+            flow.types[op] in _OVER_ROWS
+            and in_loss(op)
+            and not analysis.towers_behind[op] & analysis.gradient_bit
+            for op in behind
+        )
 
     @cached_property
     def of_evaluation(self) -> Sequence[int]:

@@ -43,7 +43,7 @@ def assert_no_fallback(
     Not findings: ops of an inner /cpu:0 scope, and ops that only follow a variable or another
     resource to the host it was asked for, such as its reads and its initialization test; strings,
     summaries, assertions, printed lines, savers, and what only these take; the switch of a
-    predicate that is on the host; an int32 step counter, which TensorFlow keeps on the CPU.
+    predicate that is on the host.
 
     `allow` lists op types, op names or patterns of names that may fall back.
 
@@ -348,8 +348,8 @@ def assert_gradients_colocated(
     TensorFlow records the forward op of each backward op; in a saved graph without
     that, the name of the op says it, and so does the finding. A backward op on a GPU may have a
     forward op on the host, such as a lookup in a table that the host holds. It may be on its own
-    tower's GPU if the forward op is bound to a variable on another one, or is made once for
-    several towers.
+    tower's GPU if the forward op is not: if that is bound to a variable on another GPU, uses an
+    expert or a shard that another GPU has, or is made once for several towers.
 
     `allow` lists op types, op names or patterns of names that may sit elsewhere.
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement_checks.analysis.tower_analysis import analyse
+from placement_checks.analysis.towers import tower_device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
@@ -23,8 +24,8 @@ class GradientsColocated(Rule):
     TensorFlow records the forward op of each backward op; in a saved graph without
     that, the name of the op says it, and so does the finding. A backward op on a GPU may have a
     forward op on the host, such as a lookup in a table that the host holds. It may be on its own
-    tower's GPU if the forward op is bound to a variable on another one, or is made once for
-    several towers.
+    tower's GPU if the forward op is not: if that is bound to a variable on another GPU, uses an
+    expert or a shard that another GPU has, or is made once for several towers.
 
     `allow` lists op types, op names or patterns of names that may sit elsewhere.
     """
@@ -64,16 +65,18 @@ class GradientsColocated(Rule):
 
 
 def _is_with_its_tower(placement: Placement, number: int, forward: int) -> bool:
-    """Whether a backward op is on its own tower's GPU, and the forward op not for this tower.
-
-    That is bound to something elsewhere, or made once for several towers.
-    """
+    """Whether a backward op is on its own tower's GPU, and its forward op need not be there."""
     analysis, assigned = analyse(placement), placement.by_number[number].assigned
-    tower = analysis.tower_of[number]
-    is_for_others = placement.by_number[forward].colocated or analysis.tower_of[forward] < 0
-    if assigned is None or tower < 0 or not is_for_others:
+    tower, of = analysis.tower_of[number], placement.by_number[forward]
+    if assigned is None or tower < 0:
         return False
-    return any(map(assigned.matches, analysis.towers[tower].devices))
+    devices = analysis.towers[tower].devices
+    is_elsewhere = (
+        bool(of.colocated)
+        or analysis.tower_of[forward] < 0
+        or tower_device(of.requested) not in devices
+    )
+    return is_elsewhere and any(map(assigned.matches, devices))
 
 
 def _is_shape_of_variable(placement: Placement, op: Op) -> bool:

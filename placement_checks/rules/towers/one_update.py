@@ -154,8 +154,7 @@ def _moved_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> list
         return []
     decays = [update for update in several if _decays(analysis, update)]
     towers = {_towers_of(analysis, update) for update in decays}
-    of_statistics = set(statistics(analysis.placement).of_normalization)
-    if len(decays) < 2 or any(update.op in of_statistics for update in decays):
+    if len(decays) < 2 or any(map(statistics(analysis.placement).is_of_normalization, decays)):
         return []
     each_by_one = all(mask.bit_count() == 1 for mask in towers) and len(towers) == len(decays)
     alike = towers == {0} and len(decays) == len(analysis.towers)
