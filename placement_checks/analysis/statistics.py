@@ -61,15 +61,15 @@ class Statistics:
             map(in_loss, analysis.reads_by_gpu.readers[update.variable])
         ):
             return False
+        if any(analysis.towers_behind[value] & analysis.gradient_bit for value in update.values):
+            return False
+        losses = set(analysis.loss_ops)
         behind = flow.walk_back(
             [value for value in update.values if analysis.examples[value]],
-            lambda op: bool(analysis.examples[op]),
+            lambda op: bool(analysis.examples[op]) and op not in losses,
         )
         return any(
-            flow.types[op] in _OVER_ROWS
-            and in_loss(op)
-            and not analysis.towers_behind[op] & analysis.gradient_bit
-            for op in behind
+            flow.types[op] in _OVER_ROWS and in_loss(op) and op not in losses for op in behind
         )
 
     @cached_property

@@ -56,10 +56,33 @@ def cifar10_pickled(folder: Path) -> None:
     (batches / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
 
 
+def cifar10_arrays(folder: Path) -> None:
+    """CIFAR-10 as pickles of black pictures, in arrays, under keys that are not bytes."""
+    batches = folder / "data/cifar-10-python/cifar-10-batches-py"
+    batches.mkdir(parents=True, exist_ok=True)
+    pictures = np.zeros((10_000, 3 * 32 * 32), np.uint8)
+    batch = pickle.dumps({"data": pictures, "labels": [0] * 10_000})
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (batches / name).write_bytes(batch)
+
+
 def mnist_in_tmp(folder: Path) -> None:
     """MNIST where the program looks for it, whoever starts it."""
-    data = Path("/tmp/data")
-    data.mkdir(exist_ok=True)
+    _mnist(Path("/tmp/data"))
+
+
+def mnist(folder: Path) -> None:
+    """MNIST in a folder next to the program."""
+    _mnist(folder / "MNIST_data")
+
+
+def mnist_in_data(folder: Path) -> None:
+    """MNIST in the folder of the data sets."""
+    _mnist(folder / "data/mnist")
+
+
+def _mnist(data: Path) -> None:
+    data.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for part, rows in (("train", 10_000), ("t10k", 1_000)):
         for kind, head, highest in (
@@ -150,24 +173,74 @@ def stories(folder: Path) -> None:
 
 def texts_in_pictures(folder: Path) -> None:
     """Grey pictures with the corners of a text in each, and a checkpoint."""
-    import tensorflow as tf
-
     (folder / "data").mkdir(exist_ok=True)
-    picture = tf.io.encode_jpeg(np.full((512, 512, 3), 127, np.uint8)).numpy()
     for i in range(64):
-        (folder / f"data/img_{i}.jpg").write_bytes(picture)
+        _grey_picture(folder / f"data/img_{i}.jpg", 512)
         (folder / f"data/img_{i}.txt").write_text("100,100,220,100,220,140,100,140,word\n")
     _old_checkpoint(folder)
 
 
 def faces(folder: Path) -> None:
     """Records of pictures of 4 to 16 pixels."""
-    records = folder / "datasets/ffhq"
+    _pictures_of_all_sizes(folder / "datasets/ffhq")
+
+
+def celebrities(folder: Path) -> None:
+    """Records of pictures of 4 to 16 pixels."""
+    _pictures_of_all_sizes(folder / "datasets/celebahq")
+
+
+def _pictures_of_all_sizes(records: Path) -> None:
     records.mkdir(parents=True, exist_ok=True)
     for level in range(2, 5):
         shape = (3, 2**level, 2**level)
         features = {"shape": list(shape), "data": bytes(int(np.prod(shape)))}
-        _write_records(records / f"ffhq-r{level:02}.tfrecords", [features] * 16)
+        _write_records(records / f"{records.name}-r{level:02}.tfrecords", [features] * 16)
+
+
+def omniglot(folder: Path) -> None:
+    """Random drawings of 1,622 letters, 20 of each."""
+    rng = np.random.default_rng(0)
+    drawings = rng.random((1622, 20, 28, 28, 1), dtype=np.float32)
+    np.save(folder / "datasets/omniglot_data.npy", drawings)
+
+
+def stereo_pairs(folder: Path) -> None:
+    """A list of pairs of grey pictures, all of them the same."""
+    (folder / "data").mkdir(exist_ok=True)
+    _grey_picture(folder / "data/grey.jpg", 64)
+    (folder / "data/filenames.txt").write_text("grey.jpg grey.jpg\n" * 1000)
+
+
+def imagenet_in_folders(folder: Path) -> None:
+    """A list of 4,000 pictures, all of them the same, and a checkpoint."""
+    (folder / "pictures").mkdir(exist_ok=True)
+    _grey_picture(folder / "pictures/grey.jpg", 64)
+    lines = (f"grey.jpg {i % 10}\n" for i in range(4000))
+    (folder / "train.txt").write_text("".join(lines))
+    _empty(folder / "log/snapshot-1.index")
+
+
+def optical_flow(folder: Path) -> None:
+    """A list of pairs of pictures, and a configuration for training on two GPUs."""
+    _empty(folder / "images/1.png", folder / "images/2.png")
+    (folder / "images/test_sample_list.txt").write_text("1.png 2.png 000000\n" * 2)
+    configuration = folder / "config/config.ini"
+    text = configuration.read_text()
+    for default, value in (("mode = test", "mode = train"), ("num_gpus = 1", "num_gpus = 2")):
+        text = text.replace(f"\n{default}\n", f"\n{value}\n")
+    configuration.write_text(text)
+
+
+def records_of_imagenet(folder: Path) -> None:
+    """ImageNet, which a queue reads."""
+    _empty(folder / "data/imagenet/train-00000-of-01024")
+
+
+def _grey_picture(file: Path, size: int) -> None:
+    import tensorflow as tf
+
+    file.write_bytes(tf.io.encode_jpeg(np.full((size, size, 3), 127, np.uint8)).numpy())
 
 
 def point_clouds(folder: Path) -> None:

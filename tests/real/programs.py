@@ -221,6 +221,126 @@ PROGRAMS = (
         broken="variables-on-host trainables-trained",
     ),
     Program(
+        name="pixel-cnn",
+        repository="openai/pixel-cnn",
+        commit="bbc15688dd37934a12c2759cf2b34975e15901d9",
+        typed="train.py --v1 --limit 900 -- --data_dir=data --save_dir=save --nr_gpu={gpus}",
+        data=made_up.cifar10_arrays,
+        broken="variables-on-host averaging-on-host",
+        packages=("matplotlib",),
+    ),
+    Program(
+        name="DAGAN",
+        repository="AntreasAntoniou/DAGAN",
+        commit="6f1a5035df62da8c1459fd7eca61cf74d4a1b4a4",
+        typed="train_omniglot_dagan.py --v1 --limit 900 -- --batch_size 32 "
+        "--generator_inner_layers 3 --discriminator_inner_layers 5 --num_generations 64 "
+        "--experiment_title omniglot_dagan_experiment_default --num_of_gpus {gpus} "
+        "--z_dim 100 --dropout_rate_value 0.5",
+        data=made_up.omniglot,
+        broken="variables-on-host losses-apart one-update loss-of-all-towers trainables-trained",
+        packages=("scipy", "tqdm"),
+    ),
+    Program(
+        name="monodepth",
+        repository="mrharicot/monodepth",
+        commit="b76bee4bd12610b482163871b7ff93e931cb5331",
+        typed="monodepth_main.py --v1 -- --mode train --model_name my_model --data_path data/ "
+        "--filenames_file data/filenames.txt --log_directory log --num_gpus {gpus}",
+        data=made_up.stereo_pairs,
+        broken="no-fallback variables-on-host",
+    ),
+    Program(
+        name="DDFlow",
+        repository="ppliuboy/DDFlow",
+        commit="084279454ec50db42866ddfca63d7cf4b8abdbc1",
+        typed="main.py --v1 --let self.num_gpus={gpus}",
+        data=made_up.optical_flow,
+        paths=(".", ":(exclude)images", ":(exclude)models", ":(exclude)dataset"),
+        broken="variables-on-host",
+        packages=("cv2", "matplotlib", "scipy"),
+    ),
+    Program(
+        name="tensorflow_multigpu_imagenet",
+        repository="arashno/tensorflow_multigpu_imagenet",
+        commit="11bed40992e5704f1e55d2d1e23ff2d8af233e9e",
+        typed="run.py --v1 -- train --architecture resnet50 --path_prefix pictures "
+        "--train_info train.txt --optimizer adam --num_epochs 50 --log_dir log "
+        "--num_gpus {gpus}",
+        data=made_up.imagenet_in_folders,
+        paths=(".", ":(exclude)*.txt"),
+        kept="log/snapshot-1.index",
+        broken="inputs-distinct one-update loss-of-all-towers",
+    ),
+    Program(
+        name="nematus",
+        repository="EdinburghNLP/nematus",
+        commit="49d050863bc9644b8c0a9d9ab6e54ccd30f927dd",
+        folder="test",
+        typed="../nematus/train.py --v1 -- --model models/model.npz "
+        "--datasets data/corpus.en data/corpus.de "
+        "--dictionaries data/vocab.json data/vocab.json --n_words_src 10000 --n_words 10000 "
+        "--model_type transformer --embedding_size 128 --tie_encoder_decoder_embeddings "
+        "--tie_decoder_embeddings --state_size 128 --transformer_enc_depth 2 "
+        "--transformer_dec_depth 2 --transformer_ffn_hidden_size 256 "
+        "--loss_function per-token-cross-entropy --clip_c 0.0 --label_smoothing 0.1 "
+        "--optimizer adam --adam_beta1 0.9 --adam_beta2 0.98 --adam_epsilon 1e-09 "
+        "--learning_schedule transformer --warmup_steps 4000 --maxlen 100 --batch_size 300 "
+        "--token_batch_size 3000 --disp_freq 500 --finish_after 500",
+        broken="variables-on-host averaging-on-host update-ops-run",
+    ),
+    Program(
+        name="TensorFlow-MultiGPU",
+        repository="SeonbeomKim/TensorFlow-MultiGPU",
+        commit="2295b5cbc4bc60133791ec46ee9055f2d57694b1",
+        typed="multi_gpu.Placeholder.Trainer --v1 -- --gpu_list={gpu_list} --save_path=save",
+        data=made_up.mnist,
+        broken="variables-on-host averaging-on-host",
+        packages=("tqdm",),
+    ),
+    Program(
+        name="progressive_growing_of_gans",
+        repository="tkarras/progressive_growing_of_gans",
+        commit="2504c3f3cb98ca58751610ad61fa1097313152bd",
+        typed="train.py --v1 --let num_gpus={gpus}",
+        data=made_up.celebrities,
+        broken="variables-on-host variables-shared towers-alike every-tower-counts "
+        "trainables-trained names-portable",
+        packages=("PIL", "scipy"),
+    ),
+    Program(
+        name="TensorflowFramework",
+        repository="vahidk/TensorflowFramework",
+        commit="a9377d0dd8f5ac93e810876fbe8987990e3c728f",
+        typed="trainer.py --v1 -- --config=configs/mnist.json "
+        "'--override={\"num_gpus\": {gpus}}'",
+        data=made_up.mnist_in_data,
+        status=2,
+        said="'Conv2D' object has no attribute 'apply'",
+        packages=("matplotlib",),
+    ),
+    Program(
+        name="iaf",
+        repository="openai/iaf",
+        commit="ad33fe4872bf6e4b4f387e709a625376bb8b0d9d",
+        typed="tf_train.py --v1 -- --logdir log --hpconfig depth=1,num_blocks=20,kl_min=0.1,"
+        "learning_rate=0.002,batch_size=32 --num_gpus {gpus} --mode train",
+        status=2,
+        said="cifar10_data",
+        packages=("tqdm",),
+    ),
+    Program(
+        name="revnet-public",
+        repository="renmengye/revnet-public",
+        commit="5486f6147bb1b61577e8be5db74461b07256bd3d",
+        typed="run_imagenet_train.py --v1 -- --model resnet-50 --num_gpu {gpus}",
+        data=made_up.records_of_imagenet,
+        environment={"CUDA_VISIBLE_DEVICES": "0,1"},
+        status=2,
+        said="cifar_configs",
+        packages=("tqdm",),
+    ),
+    Program(
         name="pointnet2",
         repository="charlesq34/pointnet2",
         commit="42926632a3c33461aebfbee2d829098b30a23aaa",

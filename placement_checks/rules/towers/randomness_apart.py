@@ -179,7 +179,11 @@ def _finding(
         message=f"{name} of the tower on {analysis.towers[tower]} draws the same random numbers "
         f"as {original} of the tower on {analysis.towers[first]}: their seeds are equal",
         consequence=_SAME_NOISE,
-        fix=_seeded(placement, name) if kind in RANDOM_SEEDED else _STATELESS,
+        fix=_seeded(placement, name)
+        if kind in RANDOM_SEEDED
+        else _STATELESS
+        if placement.strategy is None
+        else _STATELESS_OF_REPLICA,
         alike=kind in RANDOM_SEEDED,
     )
 
@@ -192,6 +196,10 @@ def _seeded(placement: Placement, name: str) -> str:
     )
 
 
+_STATELESS_OF_REPLICA = (
+    "add the replica's number to the seed: "
+    "tf.distribute.get_replica_context().replica_id_in_sync_group"
+)
 _SAME_NOISE = "the noise is the same in these towers, so their mean does not reduce it"
 _STATELESS = (
     "add the tower's number: seed=[seed, i]; of layers of Keras, one with a seed of its own for "

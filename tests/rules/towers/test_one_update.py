@@ -780,3 +780,154 @@ def test_updates_by_gradients_that_the_host_computes_are_counted() -> None:
     )
 
     assert objects(graph) == ["v"]
+
+
+def state(
+    *ops: Op, train: Sequence[str] = ("set_0", "set_1"), shape: Sequence[int] = (4,)
+) -> Placement:
+    """Towers, and a variable that the step moves once for each of them."""
+    return program(
+        variable("state"),
+        host("read", "ReadVariableOp", "state"),
+        host("decayed", "Mul", "read", "decay"),
+        host("decay", "Const"),
+        *ops,
+        host("train", "NoOp", "^update/w", "^step/add", *(f"^{name}" for name in train)),
+        shapes={"state": shape},
+    )
+
+
+def moved_by(*values: str, kind: str = "AssignVariableOp") -> list[Op]:
+    """An op for each value, which sets the state to what is left of it and the value."""
+    return [
+        each
+        for i, value in enumerate(values)
+        for each in (
+            host(f"new_{i}", "AddV2", "decayed", value),
+            host(f"set_{i}", kind, "state", f"new_{i}"),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(state(*moved_by(gradient(0), gradient(1))), id="by gradients"),
+        pytest.param(state(*moved_by("tower_0/loss", "tower_1/loss")), id="by losses"),
+        pytest.param(state(*moved_by("w", "w")), id="by the same value, for each tower"),
+        pytest.param(
+            state(*moved_by(gradient(0), gradient(1), kind="AssignSubVariableOp")), id="subtracted"
+        ),
+    ],
+)
+def test_state_that_is_moved_for_each_tower(graph: Placement) -> None:
+    (finding,) = OneUpdate().judge(graph).findings
+
+    assert finding.object == "state"
+    assert finding.found == "2 updates"
+    assert finding.consequence == (
+        "it decays 2 times in a step, and depends on the order of the towers"
+    )
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(state(*moved_by("mean/w"), train=["set_0"]), id="once, by the mean"),
+        pytest.param(
+            state(*moved_by(gradient(0), gradient(1)), train=["set_0"]), id="once in a step"
+        ),
+        pytest.param(state(*moved_by("mean/w", "mean/w", "mean/w"), train=["set_0"]), id="others"),
+        pytest.param(
+            state(
+                *(
+                    host(f"set_{i}", "AssignAddVariableOp", "state", f"tower_{i}/loss")
+                    for i in (0, 1)
+                )
+            ),
+            id="added up",
+        ),
+        pytest.param(
+            state(
+                *(
+                    each
+                    for i in (0, 1)
+                    for each in (
+                        host(f"new_{i}", "AddV2", "read", f"tower_{i}/loss"),
+                        host(f"set_{i}", "AssignVariableOp", "state", f"new_{i}"),
+                    )
+                )
+            ),
+            id="added up by assignments",
+        ),
+        pytest.param(
+            state(
+                *(
+                    each
+                    for i in (0, 1)
+                    for each in (
+                        on(i, f"rows_{i}", "Mean", f"tower_{i}/w/MatMul"),
+                        on(i, f"tower_{i}/loss", "Sub", f"tower_{i}/w/MatMul", f"rows_{i}"),
+                    )
+                ),
+                *moved_by("rows_0", "rows_1"),
+            ),
+            id="statistics of normalization",
+        ),
+    ],
+)
+def test_state_that_is_moved_as_meant(graph: Placement) -> None:
+    verdict = OneUpdate().judge(graph)
+
+    assert verdict.state == "kept"
+
+
+def in_turn(*, waits: bool = True, first: Sequence[int] = (0, 1)) -> Placement:
+    """Two updates of w by the towers' gradients, the second of them taken after the first."""
+    again = []
+    for i in (0, 1):
+        read = f"tower_{i}/again/read"
+        control = ["^first"] if waits else []
+        of_loss = f"gradients/again/{i}/Mul"
+        again += [
+            on(i, read, "ReadVariableOp", "w", *control),
+            on(i, f"tower_{i}/again/MatMul", "MatMul", f"tower_{i}/x", read),
+            on(i, f"tower_{i}/again/loss", "Mean", f"tower_{i}/again/MatMul"),
+            on(i, of_loss, "Mul", f"tower_{i}/again/MatMul", f"tower_{i}/again/loss"),
+            on(i, f"gradients/again/{i}/MatMul", "MatMul", f"tower_{i}/x", of_loss),
+        ]
+    return program(
+        host("sum/first", "AddN", *(gradient(i) for i in first)),
+        host("first", "AssignAddVariableOp", "w", "sum/first"),
+        *again,
+        host("sum/again", "AddN", *(f"gradients/again/{i}/MatMul" for i in (0, 1))),
+        host("update/w", "AssignSubVariableOp", "w", "sum/again"),
+        host("train", "NoOp", "^first", "^update/w", "^step/add"),
+        step={
+            "objectives": [
+                *(f"tower_{i}/loss:0" for i in (0, 1)),
+                *(f"tower_{i}/again/loss:0" for i in (0, 1)),
+            ]
+        },
+    )
+
+
+def test_updates_in_sequence_each_by_all_towers_are_no_race() -> None:
+    assert OneUpdate().judge(in_turn()).findings == []
+
+
+@pytest.mark.parametrize(
+    ("graph", "consequence"),
+    [
+        (in_turn(waits=False), "2 updates race instead of one, each with a part of the batch"),
+        (
+            in_turn(first=(0,)),
+            "2 updates follow each other instead of one, each with a part of the batch",
+        ),
+    ],
+    ids=["none waits", "the first takes one tower"],
+)
+def test_updates_that_are_no_sequence_of_all_towers(graph: Placement, consequence: str) -> None:
+    (finding,) = OneUpdate().judge(graph).findings
+
+    assert (finding.object, finding.consequence) == ("w", consequence)

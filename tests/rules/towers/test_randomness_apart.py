@@ -18,7 +18,9 @@ from towers import (
 )
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.devices import Device
 from placement_checks.core.missing import Missing
+from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.rules.towers.randomness_apart import RandomnessApart
 
 
@@ -414,3 +416,121 @@ def test_the_later_tower_is_found_though_it_was_built_first() -> None:
     turned = replace(graph, ops={"w": graph.ops["w"], **second, **graph.ops})
 
     assert objects(turned) == ["tower_1/noise"]
+
+
+def before_the_loop(
+    *ops: Op,
+    shape: tuple[int | None, ...] = (32, 8),
+    draw: Op | None = None,
+    using: str = "Mul",
+    **more: Any,
+) -> Placement:
+    """Towers that multiply their rows by what is drawn once, before the loop over towers."""
+    changes = {op.name: op for op in ops}
+    drawn = draw or host("noise", "RandomUniform", "shape")
+    used = {
+        f"tower_{i}/noisy": on(i, f"tower_{i}/noisy", using, f"tower_{i}/x", "noise")
+        for i in (0, 1)
+    }
+    read = [
+        on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/noisy", f"tower_{i}/w/read")
+        for i in (0, 1)
+    ]
+    outputs = {"noise": shape, "tower_0/noisy": (32, 8), "tower_1/noisy": (32, 8)}
+    every = {drawn.name: drawn, **used, **{op.name: op for op in read}, **changes}
+    return program(*every.values(), outputs=outputs, **more)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(before_the_loop(), id="on the host"),
+        pytest.param(
+            before_the_loop(draw=on(0, "noise", "RandomUniform", "shape")), id="on a GPU"
+        ),
+        pytest.param(before_the_loop(using="Sub"), id="taken by another op"),
+        pytest.param(
+            before_the_loop(
+                host("uniform", "RandomUniform", "shape"), draw=host("noise", "Floor", "uniform")
+            ),
+            id="by way of other ops",
+        ),
+    ],
+)
+def test_one_draw_for_all_towers(graph: Placement) -> None:
+    (finding,) = RandomnessApart().judge(graph).findings
+
+    assert finding.object in ("noise", "uniform")
+    assert finding.found == "one draw for the towers on /device:GPU:0 and /device:GPU:1"
+    assert "draws them once, and tower_0/noisy and tower_1/noisy use them" in finding.message
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(
+            before_the_loop(
+                host("all", "RandomUniform", "shape"),
+                host("noise", "Split", "axis", "all"),
+                *(
+                    on(
+                        i,
+                        f"tower_{i}/noisy",
+                        "Mul",
+                        f"tower_{i}/x",
+                        f"noise:{i}" if i else "noise",
+                    )
+                    for i in (0, 1)
+                ),
+            ),
+            id="each has its part",
+        ),
+        pytest.param(before_the_loop(shape=()), id="a scalar"),
+        pytest.param(before_the_loop(shape=(8,)), id="a mask of features"),
+        pytest.param(before_the_loop(shape=(1, 8)), id="one row for all"),
+        pytest.param(
+            before_the_loop(
+                *(on(i, f"tower_{i}/noisy", "Mul", f"tower_{i}/w/read", "noise") for i in (0, 1)),
+                *(
+                    on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/x", f"tower_{i}/noisy")
+                    for i in (0, 1)
+                ),
+            ),
+            id="noise of weights",
+        ),
+        pytest.param(
+            before_the_loop(
+                *(
+                    on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/x", f"tower_{i}/w/read")
+                    for i in (0, 1)
+                )
+            ),
+            id="no loss depends on it",
+        ),
+        pytest.param(
+            before_the_loop(on(1, "tower_1/noisy", "Tanh", "tower_1/x")), id="one tower takes it"
+        ),
+    ],
+)
+def test_a_draw_that_towers_may_share(graph: Placement) -> None:
+    assert not RandomnessApart().judge(graph).findings
+
+
+def test_a_shared_draw_may_be_allowed() -> None:
+    assert not RandomnessApart(allow=("noise",)).judge(before_the_loop()).findings
+
+
+@pytest.mark.parametrize("in_sync", [True, False])
+def test_copies_of_a_seed_that_a_strategy_keeps_equal(in_sync: bool) -> None:
+    copies = {f"v{i}/seed": Copy("v0/seed", i, in_sync) for i in (0, 1)}
+    graph = seeded(
+        *(variable(f"v{i}/seed", at=f"GPU:{i}") for i in (0, 1)),
+        *(on(i, f"tower_{i}/seed", "ReadVariableOp", f"v{i}/seed") for i in (0, 1)),
+    )
+    gpus = [Device.parse(f"/gpu:{i}") for i in (0, 1)]
+    graph = replace(graph, strategy=Strategy("MirroredStrategy", gpus, copies))
+
+    findings = RandomnessApart().judge(graph).findings
+
+    assert [finding.object for finding in findings] == (["tower_1/noise"] if in_sync else [])
+    assert all("replica_id_in_sync_group" in finding.fix for finding in findings)
