@@ -416,3 +416,19 @@ def test_a_slot_or_variable_that_was_not_placed(slot: str, primary: str) -> None
 
     assert finding.expected == ("/device:CPU:0" if primary else "no device")
     assert finding.found == ("/device:CPU:0" if slot else "no device")
+
+
+@pytest.mark.parametrize(("at", "found"), [("GPU:0", []), ("GPU:1", []), ("GPU:2", ["v0/w/m"])])
+def test_a_slot_of_several_copies_sits_with_one_of_them(at: str, found: list[str]) -> None:
+    """Each GPU keeps the optimizer state of a part of the variables, for all copies."""
+    graph = program(
+        variable("v0/w/m", at=at),
+        *(
+            on(i, f"update/v{i}/w", "ResourceApplyMomentum", f"v{i}/w", "v0/w/m", "rate", "mean/w")
+            for i in (0, 1)
+        ),
+        mirrored=True,
+        machine="gpu*3",
+    )
+
+    assert objects(graph) == found

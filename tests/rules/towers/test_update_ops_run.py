@@ -521,3 +521,36 @@ def test_towers_on_one_gpu_are_told_apart(runs: Sequence[int], state: str) -> No
     graph = normalised(*runs, gpus=(0, 0), machine="gpu*2")
 
     assert UpdateOpsRun().judge(graph).state == state
+
+
+def with_evaluation(*runs: str) -> Placement:
+    """Towers, and a copy on another GPU that evaluates, with updates that the step may run."""
+    return normalised(
+        ops=[
+            on(2, "held_out", "Placeholder"),
+            on(2, "predicted", "MatMul", "held_out", "w"),
+            on(2, "eval/moments", "Mean", "predicted"),
+            host("eval/away", "Sub", "mean", "eval/moments"),
+            host("eval/update", "AssignSubVariableOp", "mean", "eval/away"),
+            host("train", "NoOp", "^update/w", "^step/add", *(f"^{name}" for name in runs)),
+        ],
+        step={"update_ops": ["tower_0/update", "tower_1/update", "eval/update"]},
+        machine="gpu*3",
+    )
+
+
+def test_updates_of_evaluation_must_not_run_in_the_step() -> None:
+    graph = with_evaluation("tower_0/update", "tower_1/update", "eval/update")
+
+    (finding,) = UpdateOpsRun().judge(graph).findings
+
+    assert finding.object == "eval/update"
+    assert finding.expected == "not part of the step"
+    assert UpdateOpsRun(allow=("eval/*",)).judge(graph).state == "kept"
+
+
+def test_updates_of_evaluation_that_do_not_run_are_not_missed() -> None:
+    verdict = UpdateOpsRun().judge(with_evaluation("tower_0/update", "tower_1/update"))
+
+    assert verdict.state == "kept"
+    assert verdict.note == "the step runs 2 of 2 updates"
