@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,8 @@ def same_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
     # The rows of one pipeline may repeat, as in a test with a few rows.
     if not evidence.program or (evidence.placement.step.traced and not of_workers):
         return
-    given = _given(evidence.placement, evidence.program.fed, uses)
-    towers = sorted(given)
+    given, unknown = _given(evidence.placement, evidence.program.fed, uses)
+    towers = sorted(given if of_workers else given.keys() - unknown)
     for position, tower in enumerate(towers):
         for before in towers[:position]:
             if _are_equal(list(given[before].values()), list(given[tower].values())):
@@ -41,16 +41,24 @@ def same_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
 
 def _given(
     placement: Placement, fed: Mapping[str, Any], uses: Sequence[Use]
-) -> Mapping[int, Mapping[str, Any]]:
-    """The rows that each tower was fed, by the names of tensors; parts of them are not known."""
+) -> tuple[Mapping[int, Mapping[str, Any]], Collection[int]]:
+    """The rows that each tower was fed, by the names of tensors.
+
+    Returns:
+        The rows by tower, and the towers that compute with rows besides, whose values are unknown.
+    """
     given: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    unknown: set[int] = set()
     for use in uses:
         tensor = use.tensor
         while tensor not in fed and (op := placement.ops[producer_of(tensor)]).type in _PASSES:
             tensor = op.inputs[0] if ":" in op.inputs[0] else f"{op.inputs[0]}:0"
-        if (array := fed.get(tensor)) is not None and np.ndim(array):
+        array = fed.get(tensor)
+        if array is None:
+            unknown.add(use.tower)
+        elif np.ndim(array):
             given[use.tower][tensor] = np.asarray(array)
-    return given
+    return given, unknown
 
 
 def _are_equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
