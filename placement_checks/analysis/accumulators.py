@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.op_types import ADDITIONS, NOT_A_READ, OVERWRITES, RESTORES, is_update
-from placement_checks.core.placement import TRAINABLE, Placement
+from placement_checks.core.placement import Placement
 
 
 class Accumulators:
@@ -25,9 +26,9 @@ class Accumulators:
     def __init__(self, placement: Placement) -> None:
         self._analysis = analyse(placement)
         self.tower_of: dict[str, int] = {}
-        trainable = placement.collected.get(TRAINABLE, ())
+        trained = gradient_flow(placement).trained
         for name, *_ in placement.variables:
-            if name not in trainable:
+            if name not in trained:
                 towers = self._added(self._analysis.flow.number[name])
                 if towers.bit_count() == 1:
                     self.tower_of[name] = towers.bit_length() - 1

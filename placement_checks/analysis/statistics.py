@@ -51,15 +51,14 @@ class Statistics:
     def is_of_normalization(self, update: Update) -> bool:
         """Whether an update is one of batch normalization.
 
-        It moves a vector that no loss depends on by a sum or mean over rows that a loss depends
-        on. A running mean that the model computes with, or the mean of a loss, is other state.
+        It moves a vector by a sum or mean over rows that a loss depends on, too. The mean of a
+        loss is other state. The loss may depend on the vector: if a placeholder switches between
+        training and evaluation, or in batch renormalization.
         """
         analysis = self._analysis
         flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
         shapes = {variable.name: variable.shape for variable in self._placement.variables}
-        if shapes[update.variable] == () or any(
-            map(in_loss, analysis.reads_by_gpu.readers[update.variable])
-        ):
+        if shapes[update.variable] == ():
             return False
         if any(analysis.towers_behind[value] & analysis.gradient_bit for value in update.values):
             return False

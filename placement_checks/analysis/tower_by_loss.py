@@ -7,7 +7,7 @@ No device and no name decides, so the answer stays the same when a refactor move
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 from placement_checks.analysis.backward import Backward
@@ -17,7 +17,9 @@ from placement_checks.core.op_types import SUMS_UP
 from placement_checks.core.placement import StepOps, producer_of
 
 Groups = Sequence[Sequence[int]]
-_SIMILAR = 0.5  # the part of their ops that unequal copies of a model have in common, at least
+# The part of their ops that copies of a model have in common, at least: of which only the device
+# shows that they are copies, and of which the variables that they read show it too.
+_SIMILAR, _ALIKE = 0.5, 0.75
 
 
 def loss_ops(step: StepOps, flow: DataFlow) -> Sequence[int]:
@@ -194,32 +196,48 @@ class CopiesByLoss:
     def _match(self, groups: Groups) -> Groups:
         """The groups combined to copies of the model; empty if they are no copies.
 
-        Copies read the same variables, each in the same number of groups: one per task. Or each
-        copy has variables of its own, and then all have the same op types. Copies have equally
-        many losses: a group with more losses holds several towers that share results.
+        Groups are of one task if they have the same op types, and each set of variables is read
+        by equally many of them: by all, or by the groups of one copy. Otherwise they are of one
+        task if they read the same variables, and most of their ops have the same types. Each copy
+        has one group of each task. The groups of a task have equally many losses: a group with
+        more losses holds several towers that share results.
         """
-        types, layers = zip(*map(self._computed, groups), strict=True)
-        tasks: dict[frozenset[int], list[Sequence[int]]] = defaultdict(list)
-        for ends, variables in zip(groups, layers, strict=True):
-            tasks[variables].append(ends)
-        if len(tasks) == len(groups):
-            return groups if all(each == types[0] for each in types) else ()
-        if len({len(each) for each in tasks.values()}) > 1:
-            return ()
-        if any(len(set(map(len, each))) > 1 for each in tasks.values()):
-            return ()
-        return [
-            [end for ends in copy for end in ends] for copy in zip(*tasks.values(), strict=True)
-        ]
+        computed = list(map(self._computed, groups))
+        by_types: dict[Hashable, list[int]] = defaultdict(list)
+        by_variables: dict[Hashable, list[int]] = defaultdict(list)
+        for number, (types, variables) in enumerate(computed):
+            by_types[frozenset(types.items())].append(number)
+            by_variables[variables].append(number)
+        read_evenly = all(
+            len(set(Counter(computed[number][1] for number in task).values())) == 1
+            for task in by_types.values()
+        )
+        are_alike = all(
+            self._have_in_common([computed[number][0] for number in task], _ALIKE)
+            for task in by_variables.values()
+        )
+        for tasks, is_sound in ((by_types, read_evenly), (by_variables, are_alike)):
+            counts = {len(task) for task in tasks.values()}
+            losses = [{len(groups[number]) for number in task} for task in tasks.values()]
+            are_even = len(counts) == 1 and all(len(each) == 1 for each in losses)
+            if is_sound and are_even and counts != {1}:
+                return [
+                    [end for number in copy for end in groups[number]]
+                    for copy in zip(*tasks.values(), strict=True)
+                ]
+        return ()
 
     def _are_similar(self, groups: Groups) -> bool:
-        """Whether groups have equally many losses, and half of their ops in common, by type."""
+        """Whether groups have equally many losses, and at least half of their ops in common."""
         if len(set(map(len, groups))) > 1:
             return False
-        first, *others = (self._computed(group)[0] for group in groups)
-        return all(
-            (first & other).total() >= _SIMILAR * (first | other).total() for other in others
-        )
+        return self._have_in_common([self._computed(group)[0] for group in groups], _SIMILAR)
+
+    @staticmethod
+    def _have_in_common(types: Sequence[Counter[str]], part: float) -> bool:
+        """Whether each has at least a part of its ops in common with the first, by op type."""
+        first, *others = types
+        return all((first & other).total() >= part * (first | other).total() for other in others)
 
     def _computed(self, ops: Sequence[int]) -> tuple[Counter[str], frozenset[int]]:
         """The op types of the model behind some ops, counted, and the variables that they read."""

@@ -156,12 +156,28 @@ def towers_by_loss(
     if len(groups) < 2 or len({len(group) for group in groups}) > 1:
         return None
     devices, main = _devices_of([places[group[0]] for group in groups])
+    if len(set(main)) < len(main) and not _are_crowded(placement, places):
+        groups = _by_main_device(groups, main)
+        if len(groups) < 2 or len({len(group) for group in groups}) > 1:
+            return None
+        devices, main = _devices_of(
+            [sum((places[number] for number in group), Counter()) for group in groups]
+        )
     order = sorted(range(len(groups)), key=main.__getitem__)
     losses = [[op for copy in groups[number] for op in copies.losses[copy]] for number in order]
     devices, main = [devices[number] for number in order], [main[number] for number in order]
     if copies.alike != "same" and (not copies.alike or len(set(main)) < len(main)):
         return None
-    return TowersByLoss(losses, devices, main, len(groups[0]))
+    batches = len(groups[0]) if len(groups) == len(by_place) else 1
+    return TowersByLoss(losses, devices, main, batches)
+
+
+def _by_main_device(groups: Sequence[Sequence[int]], main: Sequence[Device]) -> list[list[int]]:
+    """The copies grouped by the device that they mainly run on, as the tasks of one tower do."""
+    by_device: dict[Device, list[int]] = defaultdict(list)
+    for group, device in zip(groups, main, strict=True):
+        by_device[device] += group
+    return list(by_device.values())
 
 
 def micro_batches(

@@ -184,3 +184,51 @@ def test_without_losses_the_devices_decide() -> None:
 
     assert analyse(graph).copies.losses == []
     assert towers(graph) == ["/device:GPU:0", "/device:GPU:1"]
+
+
+def adversaries(*, mirrored: bool) -> Placement:
+    """Towers of two networks; each loss computes with both of them, on rows of its own."""
+    ops = [variable(name) for name in ("g", "d")] if not mirrored else []
+    names = []
+    for i in (0, 1):
+        copy = f"v{i}/" if mirrored else ""
+        if mirrored:
+            ops += [variable(f"{copy}{name}", at=f"GPU:{i}") for name in ("g", "d")]
+        for loss, judged in (("g_loss", "Tanh"), ("d_loss", "Sigmoid")):
+            name = f"tower_{i}/{loss}"
+            names.append(f"{name}:0")
+            ops += [
+                on(i, f"{name}/x", "Placeholder"),
+                on(i, f"{name}/fake", "MatMul", f"{name}/x", f"{copy}g"),
+                on(i, f"{name}/judged", "MatMul", f"{name}/fake", f"{copy}d"),
+                on(i, f"{name}/by", judged, f"{name}/judged"),
+                on(i, name, "Mean", f"{name}/by"),
+            ]
+    return placement(*ops, step=StepOps(objectives=names))
+
+
+@pytest.mark.parametrize("mirrored", [False, True], ids=["shared", "a copy each"])
+def test_two_losses_of_a_tower_that_read_the_same_variables(mirrored: bool) -> None:
+    graph = adversaries(mirrored=mirrored)
+
+    assert losses(graph) == [
+        [f"tower_{i}/{loss}" for loss in ("g_loss", "d_loss")] for i in (0, 1)
+    ]
+    assert towers(graph) == ["/device:GPU:0", "/device:GPU:1"]
+
+
+@pytest.mark.parametrize("mirrored", [False, True], ids=["shared", "a copy each"])
+def test_two_losses_of_a_tower_that_are_alike(mirrored: bool) -> None:
+    """As of a network that is trained on two batches; the devices tell which are of one tower."""
+    graph = adversaries(mirrored=mirrored)
+    same = {
+        name: each._replace(type="Tanh") if each.type == "Sigmoid" else each
+        for name, each in graph.ops.items()
+    }
+    graph = replace(graph, ops=same)
+
+    assert towers(graph) == ["/device:GPU:0", "/device:GPU:1"]
+    assert [tower_of(graph, f"tower_{i}/{of}") for i in (0, 1) for of in ("g_loss", "d_loss")] == [
+        *(0, 0),
+        *(1, 1),
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -29,6 +30,7 @@ _GRAPH_ONLY = re.compile(
     r"|(?<!only available )when eager execution is enabled",
     re.I,
 )
+_RAISE = "RAISE_VARARGS"  # the instruction
 # What the lines say that look for the other tasks; where a graph is built there are none.
 _OF_A_TASK = re.compile(r"TF_CONFIG|ClusterResolver")
 
@@ -120,7 +122,24 @@ def _is_eager_only(fault: BaseException | None) -> bool:
             return is_of_eager_tensors(fault.name or "")
         case TypeError() if "SymbolicTensor" in message_of(fault):
             return True  # raised by Python, as by float(tensor)
+        case NotImplementedError() if not message_of(fault):
+            # What tf.Variable raises in a graph if its value is computed from another variable.
+            return not _is_raised_by_user(fault)
     return bool(_EAGER_ONLY.search(message_of(fault)))
+
+
+def _is_raised_by_user(fault: BaseException) -> bool:
+    """Whether a `raise` of the last line of the traceback raised an error, and no call.
+
+    TensorFlow removes its own lines from tracebacks, so that a call of the user's is the last one.
+    """
+    last = fault.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    of_tensorflow = str(last.tb_frame.f_globals.get("__name__", "")).startswith("tensorflow.")
+    return not of_tensorflow and dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == _RAISE
 
 
 def _is_graph_only(fault: BaseException | None) -> bool:

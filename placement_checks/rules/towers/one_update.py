@@ -13,6 +13,7 @@ from placement_checks.analysis.counters import (
 )
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.layouts import layout
+from placement_checks.analysis.roles import roles
 from placement_checks.analysis.statistics import statistics
 from placement_checks.analysis.step_order import StepOrder
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
@@ -274,7 +275,8 @@ def _applied(placement: Placement) -> tuple[str, ...]:
 def _counted_again(placement: Placement, analysis: TowerAnalysis) -> Iterator[str]:
     """Scalars to which one step adds 1 more than once: counters that no collection names.
 
-    A fraction counts only if updates depend on it: others count what the towers report.
+    A fraction counts only if updates depend on it: others count what the towers report. Steps
+    that are counted for a statistic go with its updates, of which each tower may have one.
     """
     scalars = {
         variable.name
@@ -286,7 +288,9 @@ def _counted_again(placement: Placement, analysis: TowerAnalysis) -> Iterator[st
         moves = [_moved_by(placement, analysis, update) for update in updates]
         again = len(analysis.updates.at_once(updates)) > 1
         if variable in scalars and again and set(moves) == {1}:
-            yield variable
+            owner = roles(placement)[variable].of
+            if not owner or roles(placement)[owner].kind != "statistic":
+                yield variable
 
 
 def _counted_apart(placement: Placement, analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:

@@ -90,6 +90,15 @@ def test_an_error_of_the_builder_itself(builder: Callable[[], None]) -> None:
     assert not isinstance(fails_in_a_graph(builder), MeansEager)
 
 
+def test_a_value_that_is_made_of_another_variable() -> None:
+    """In a graph TensorFlow raises an error without a message; the lines are its own."""
+
+    def of_a_generator() -> None:
+        tf.Variable(tf.random.Generator.from_seed(1).normal([2]))
+
+    assert isinstance(fails_in_a_graph(of_a_generator), MeansEager)
+
+
 def test_a_variable_that_was_made_eagerly() -> None:
     """As modules make them that are loaded before a graph is built."""
     with tf.init_scope():
