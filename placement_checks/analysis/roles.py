@@ -111,7 +111,7 @@ class Roles(Mapping[str, Role]):
         if (copy := self._copy(name)) is not None:
             return copy
         if self._is_added_to(name):
-            return Role("accumulator", "towers add to it, and no loss depends on it")
+            return Role("accumulator", "values are added to it, and no loss depends on it")
         if self._is_counter(variable):
             return Role("counter", "it counts steps")
         if name in self._slot_of:
@@ -205,7 +205,7 @@ class Roles(Mapping[str, Role]):
         return flow.number[other] in behind
 
     def _is_added_to(self, name: str) -> bool:
-        """Whether values of examples are added to a variable that no loss depends on."""
+        """Whether values are added to a variable that no loss depends on; no constants."""
         analysis = self._analysis
         flow, number = analysis.flow, analysis.flow.number[name]
         if name in gradient_flow(self._placement).trained or any(
@@ -219,7 +219,8 @@ class Roles(Mapping[str, Role]):
             for value in values
         ]
         behind = flow.walk_back(added, lambda op: flow.types[op] not in VARIABLES)
-        return any(analysis.examples[value] for value in added) and number not in behind
+        constant = analysis.layers.constant
+        return number not in behind and not all(constant[value] for value in added)
 
     @cached_property
     def _statistics(self) -> Collection[str]:

@@ -107,6 +107,8 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
                     "give both the same shape",
                 ),
             )
+        elif roles(reference)[name].kind == "accumulator":
+            continue  # a checkpoint need not have it
         elif name in saved and name not in ours and not is_slot:
             near = nearest(name, sorted(ours.keys() - theirs.keys()))
             yield _against(
@@ -123,7 +125,8 @@ def _unlike(placement: Placement, reference: Placement) -> Iterator[Finding]:
                 ),
             )
     for name in ours:
-        if name in trained and name not in theirs:
+        is_shown = roles(placement)[name].kind == "accumulator"
+        if name in trained and name not in theirs and not is_shown:
             yield _against(
                 placement,
                 reference,

@@ -13,7 +13,6 @@ from placement_checks.analysis.counters import (
 )
 from placement_checks.analysis.gradient_flow import gradient_flow
 from placement_checks.analysis.layouts import layout
-from placement_checks.analysis.roles import roles
 from placement_checks.analysis.statistics import statistics
 from placement_checks.analysis.step_order import StepOrder
 from placement_checks.analysis.tower_analysis import TowerAnalysis, analyse
@@ -27,6 +26,7 @@ from placement_checks.core.op_types import (
     PASSES_READ,
     VARIABLE_READS,
     VARIABLES,
+    is_update,
 )
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -275,8 +275,9 @@ def _applied(placement: Placement) -> tuple[str, ...]:
 def _counted_again(placement: Placement, analysis: TowerAnalysis) -> Iterator[str]:
     """Scalars to which one step adds 1 more than once: counters that no collection names.
 
-    A fraction counts only if updates depend on it: others count what the towers report. Steps
-    that are counted for a statistic go with its updates, of which each tower may have one.
+    A fraction counts only if updates depend on it: others count what the towers report. If all
+    of these updates are made as often in a step, as those of statistics by each tower are, the
+    number goes with them.
     """
     scalars = {
         variable.name
@@ -286,11 +287,34 @@ def _counted_again(placement: Placement, analysis: TowerAnalysis) -> Iterator[st
     }
     for variable, updates in analysis.updates.by_variable.items():
         moves = [_moved_by(placement, analysis, update) for update in updates]
-        again = len(analysis.updates.at_once(updates)) > 1
-        if variable in scalars and again and set(moves) == {1}:
-            owner = roles(placement)[variable].of
-            if not owner or roles(placement)[owner].kind != "statistic":
-                yield variable
+        times = len(analysis.updates.at_once(updates))
+        if variable not in scalars or times < 2 or set(moves) != {1}:
+            continue
+        if not _goes_with_updates(analysis, variable, times):
+            yield variable
+
+
+def _goes_with_updates(analysis: TowerAnalysis, counter: str, times: int) -> bool:
+    """Whether other variables depend on a counter, and all of them are updated as often."""
+    flow = analysis.flow
+    dependent: set[str] = set()
+    reached = [flow.number[counter]]
+    seen = set(reached)
+    for op in reached:
+        for taker in flow.consumers[op]:
+            if taker in seen:
+                continue
+            seen.add(taker)
+            if is_update(flow.types[taker]):
+                holder = flow.state_holder(flow.inputs[taker][0])
+                if holder is not None and flow.names[holder] != counter:
+                    dependent.add(flow.names[holder])
+            else:
+                reached.append(taker)
+    by_variable = analysis.updates.by_variable
+    return bool(dependent) and all(
+        len(analysis.updates.at_once(by_variable.get(name, ()))) >= times for name in dependent
+    )
 
 
 def _counted_apart(placement: Placement, analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:

@@ -85,7 +85,7 @@ class VariablesShared(Rule):
         may_grow = {
             name
             for name, role in roles(placement).items()
-            if role.devices and name not in strays
+            if (role.devices and name not in strays) or role.kind == "accumulator"
             if role.kind != "split" or is_one_model or len(analyse(placement).towers) > 1
         }
         apart = {finding.object: finding for finding in copies_apart(placement)}
