@@ -305,12 +305,13 @@ def _goes_with_updates(analysis: TowerAnalysis, counter: str, times: int) -> boo
             if taker in seen:
                 continue
             seen.add(taker)
+            holder = None
             if is_update(flow.types[taker]):
                 holder = flow.state_holder(flow.inputs[taker][0])
-                if holder is not None and flow.names[holder] != counter:
-                    dependent.add(flow.names[holder])
+            if holder is None or flow.names[holder] == counter:
+                reached.append(taker)  # an update yields the new value
             else:
-                reached.append(taker)
+                dependent.add(flow.names[holder])
     by_variable = analysis.updates.by_variable
     return bool(dependent) and all(
         len(analysis.updates.at_once(by_variable.get(name, ()))) >= times for name in dependent

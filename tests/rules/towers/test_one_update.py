@@ -931,3 +931,35 @@ def test_updates_that_are_no_sequence_of_all_towers(graph: Placement, consequenc
     (finding,) = OneUpdate().judge(graph).findings
 
     assert (finding.object, finding.consequence) == ("w", consequence)
+
+
+@pytest.mark.parametrize(
+    ("averages", "found"),
+    [(["average_0", "average_1"], []), (["average_0"], ["count"])],
+    ids=["as often as the average", "more often"],
+)
+def test_a_count_that_goes_with_an_average(averages: Sequence[str], found: Sequence[str]) -> None:
+    """As in an average that is not biased by its first value, moved by each tower."""
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"rows_{i}", "Mean", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/loss", "Sub", f"tower_{i}/w/MatMul", f"rows_{i}"),
+            host(f"count_{i}", "AssignAdd", "count", "step/one"),
+            host(f"factor_{i}", "Pow", "decay", f"count_{i}"),
+            host(f"unbiased_{i}", "RealDiv", f"rows_{i}", f"factor_{i}"),
+            host(f"average_{i}", "Assign", "average", f"unbiased_{i}"),
+        ]
+    graph = program(
+        variable("count", "VariableV2"),
+        variable("average", "VariableV2"),
+        host("decay", "Const"),
+        *ops,
+        host(
+            "train", "NoOp", "^update/w", "^step/add", "^count_0", "^count_1",
+            *(f"^{name}" for name in averages),
+        ),
+        shapes={"count": ()},
+    )  # fmt: skip
+
+    assert objects(graph) == found
