@@ -311,8 +311,7 @@ PROGRAMS = (
         name="TensorflowFramework",
         repository="vahidk/TensorflowFramework",
         commit="a9377d0dd8f5ac93e810876fbe8987990e3c728f",
-        typed="trainer.py --v1 -- --config=configs/mnist.json "
-        "'--override={\"num_gpus\": {gpus}}'",
+        typed="trainer.py --v1 -- --config=configs/mnist.json '--override={\"num_gpus\": {gpus}}'",
         data=made_up.mnist_in_data,
         status=2,
         said="'Conv2D' object has no attribute 'apply'",
