@@ -171,7 +171,7 @@ PROGRAMS = (
         "--dev_prefix=nmt/testdata/iwslt15.tst2013.100 "
         "--test_prefix=nmt/testdata/iwslt15.tst2013.100 --out_dir=model{gpus} "
         "--num_train_steps=12000 --num_layers=2 --num_units=128 --num_gpus={gpus}",
-        broken="variables-on-host",
+        status=0,
     ),
     Program(
         name="cifar10-resnet",
