@@ -17,7 +17,7 @@ _HOMES = {
     "Device": "core.devices",
     "Evidence": "core.evidence",
     "Finding": "core.results",
-    "Impact": "core.impact",
+    "Impact": "core.results",
     "LocalCluster": "run.cluster",
     "Log": "logs",
     "Machine": "core.machines",

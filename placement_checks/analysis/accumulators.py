@@ -57,9 +57,9 @@ class Accumulators:
         read = analysis.flow.names[variable] in analysis.variables_read
         if not read and self._reaches_no(variable, updates=True):
             return True
-        return of_gradients and self._is_emptied(variable) and self._reaches_no(variable)
+        return of_gradients and self.is_emptied(variable) and self._reaches_no(variable)
 
-    def _is_emptied(self, variable: int) -> bool:
+    def is_emptied(self, variable: int) -> bool:
         """Whether ops other than one initialiser set it to what is neither computed nor saved."""
         analysis = self._analysis
         flow = analysis.flow

@@ -66,6 +66,9 @@ class Role(NamedTuple):
     tower: int | None = None
     devices: tuple[Device, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.of}" if self.of else self.kind
+
 
 class Roles(Mapping[str, Role]):
     """The role of each variable of a placement, by name; `Placement.cached` keeps them."""
@@ -117,7 +120,7 @@ class Roles(Mapping[str, Role]):
         if name in self._slot_of:
             return self._slot(name)
         if name in self._statistics:
-            return self._beside_copies(name, "statistic", "the forward pass moves it")
+            return self._with_copies(name, "statistic", "the forward pass moves it")
         if layouts.is_partition(name):
             return Role("partition", "it is a part of a variable that get_variable cut up")
         if name in layouts.gpu_of:
@@ -165,9 +168,9 @@ class Roles(Mapping[str, Role]):
         of = self._slot_of[name]
         is_taken = of in self._taken_by_update.get(name, ())
         kind: RoleKind = "average" if not is_taken and self._takes(name, of) else "slot"
-        return self._beside_copies(name, kind, f"updates of {of} take it", of)
+        return self._with_copies(name, kind, f"updates of {of} take it", of)
 
-    def _beside_copies(self, name: str, kind: RoleKind, reason: str, of: str = "") -> Role:
+    def _with_copies(self, name: str, kind: RoleKind, reason: str, of: str = "") -> Role:
         """A role of a variable that may go with the copy, or the part, of one tower."""
         tower = self._layout.tower_of.get(name)
         if tower is not None:
@@ -205,7 +208,10 @@ class Roles(Mapping[str, Role]):
         return flow.number[other] in behind
 
     def _is_added_to(self, name: str) -> bool:
-        """Whether values are added to a variable that no loss depends on; no constants."""
+        """Whether values are added to a variable that no loss depends on; no constants.
+
+        A variable that collects gradients is set back, too, unlike the slots of an optimizer.
+        """
         analysis = self._analysis
         flow, number = analysis.flow, analysis.flow.number[name]
         if name in gradient_flow(self._placement).trained or any(
@@ -218,6 +224,9 @@ class Roles(Mapping[str, Role]):
             if flow.types[op] in ADDITIONS
             for value in values
         ]
+        of_gradients = any(analysis.towers_behind[op] & analysis.gradient_bit for op in added)
+        if of_gradients and not accumulators(self._placement).is_emptied(number):
+            return False
         behind = flow.walk_back(added, lambda op: flow.types[op] not in VARIABLES)
         constant = analysis.layers.constant
         return number not in behind and not all(constant[value] for value in added)

@@ -5,19 +5,34 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
 from placement_checks.core.baseline.difference import Difference as BaselineDifference
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.impact import Impact
 from placement_checks.util.printable import printable
 from placement_checks.util.text import joined, plural
 
 State = Literal["kept", "broken", "not-checked"]
 Kind = Literal["requested", "assigned", "executed", "configuration"]  # what a rule rests on
 Places = tuple[Device, ...]
+
+
+class Impact(IntEnum):
+    """What a finding means for the program. Reports show the lowest value first.
+
+    Attributes:
+        EXECUTION: the program fails or hangs.
+        TRAINING: the program runs, and trains or reports something else than one GPU would.
+        LAYOUT: the values are right; the program is slower, takes more memory, or depends on the
+            machine.
+    """
+
+    EXECUTION = 1
+    TRAINING = 2
+    LAYOUT = 3
 
 
 @dataclass(frozen=True, slots=True, repr=False)

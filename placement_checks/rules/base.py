@@ -11,10 +11,9 @@ from typing import ClassVar
 
 from placement_checks.analysis.tower_analysis import analyse
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, OneTower
 from placement_checks.core.placement import Op, Placement
-from placement_checks.core.results import Finding, Kind, State, Verdict
+from placement_checks.core.results import Finding, Impact, Kind, State, Verdict
 from placement_checks.rules.lines.locating import located
 from placement_checks.rules.needs import Need
 

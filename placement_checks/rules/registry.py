@@ -7,8 +7,8 @@ from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
+from placement_checks.core.results import Impact
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -11,7 +11,7 @@ import pytest
 from graphs import op
 from towers import accumulating, host, on, program, split, variable
 
-from placement_checks import Placement
+from placement_checks import Op, Placement
 from placement_checks.analysis.roles import Role, RoleKind, roles
 from placement_checks.core.devices import Device
 from placement_checks.core.placement import GLOBAL, TRAINABLE
@@ -22,10 +22,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "roles.md"
 SAVED = {TRAINABLE: ["w"], GLOBAL: ["w", "step"]}
 
 
-def of_tower_1(type: str = "VarHandleOp", at: str = "GPU:1") -> list:  # type: ignore[type-arg]
+def of_tower_1() -> list[Op]:
     """A variable that the second tower multiplies its examples by."""
     return [
-        variable("own", type, at=at),
+        variable("own", at="GPU:1"),
         on(1, "tower_1/own/read", "ReadVariableOp", "own"),
         on(1, "tower_1/scaled", "Mul", "tower_1/x", "tower_1/own/read"),
         on(1, "tower_1/w/MatMul", "MatMul", "tower_1/scaled", "tower_1/w/read"),
@@ -191,3 +191,18 @@ def test_a_constant_is_no_counter() -> None:
     graph = program(op("w2", "VarHandleOp", "/cpu:0", "CPU:0"))
 
     assert roles(graph)["w2"].kind == "unused"
+
+
+@pytest.mark.parametrize(("resets", "kind"), [([], "unused"), (["reset"], "accumulator")])
+def test_sums_of_gradients_are_set_back(resets: list[str], kind: str) -> None:
+    """The sum of squares that an optimizer keeps is not."""
+    graph = program(
+        variable("sums"),
+        host("zeros", "Const"),
+        host("sums/init", "AssignVariableOp", "sums", "zeros"),
+        host("add", "AssignAddVariableOp", "sums", "sum/w"),
+        *(host(name, "AssignVariableOp", "sums", "zeros") for name in resets),
+        host("train", "NoOp", "^update/w", "^step/add", "^add"),
+    )
+
+    assert roles(graph)["sums"].kind == kind

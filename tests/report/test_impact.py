@@ -11,8 +11,7 @@ from reports import broken, finding, report, written
 from towers import program
 
 from placement_checks import Report, Verdict
-from placement_checks.core.impact import Impact
-from placement_checks.core.results import by_impact
+from placement_checks.core.results import Impact, by_impact
 from placement_checks.report.formats.ranking import ranked
 
 KEPT = Verdict("kept-rule", "kept", "assigned")

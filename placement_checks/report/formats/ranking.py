@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from placement_checks.core.impact import Impact
-from placement_checks.core.results import Report, worst_impact
+from placement_checks.core.results import Impact, Report, worst_impact
 from placement_checks.report.groups import Group
 from placement_checks.report.sections import Sections
 from placement_checks.util.text import plural

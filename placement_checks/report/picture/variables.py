@@ -35,13 +35,8 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
         mask = readers.get(name) or readers.get(slots.get(name, ""), 0)
         by = [] if mask.bit_count() == towers else [n for n in range(towers) if mask >> n & 1]
         kind = _TRAINED if name in trained else _SLOT if name in slots else _OTHER
-        role = _role(placement, name) if placement.requested else ""
+        role = str(roles(placement)[name]) if placement.requested else ""
         yield [number[name], _bytes(variable), kind, _form(variable), by, role]
-
-
-def _role(placement: Placement, name: str) -> str:
-    role = roles(placement)[name]
-    return f"{role.kind} of {role.of}" if role.of else role.kind
 
 
 def _bytes(variable: Variable) -> int | None:

@@ -128,8 +128,7 @@ def _of_variable(placement: Placement, op: Op) -> Iterator[Row]:
     if any(placement.collections.values()):
         yield Row("is in", [joined(within) or f"neither {' nor '.join(_COLLECTIONS.values())}"])
     role = roles(placement)[op.name]
-    of = f" of {role.of}" if role.of else ""
-    yield Row("role", [f"{role.kind}{of}: {role.reason}"])
+    yield Row("role", [f"{role}: {role.reason}"])
     readers = analysis.reads_by_gpu.readers.get(op.name, [])
     yield Row("read by", list(_by_tower(placement, readers)) or ["nothing that computes"])
     updates = analysis.updates.by_variable.get(op.name, [])

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from rich.text import Text
 
-from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
+from placement_checks.core.results import Impact
 from placement_checks.report.sections import Section, Sections
 from placement_checks.report.text.budget import dealt
 from placement_checks.report.text.error_bars import picture

@@ -10,9 +10,8 @@ from reports import below_the_table, broken, finding, report, written
 
 from placement_checks import Verdict, verify
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
-from placement_checks.core.results import Report
+from placement_checks.core.results import Impact, Report
 from placement_checks.report.text.findings import Extent
 from placement_checks.report.text.writing import run_conditions
 from placement_checks.util.text import plural
