@@ -206,3 +206,18 @@ def test_sums_of_gradients_are_set_back(resets: list[str], kind: str) -> None:
     )
 
     assert roles(graph)["sums"].kind == kind
+
+
+def test_a_layer_of_all_towers_on_the_gpu_of_one_is_shared() -> None:
+    """It is not split: the other towers wait for that GPU."""
+    graph = program(
+        variable("layer", at="GPU:0"),
+        on(0, "layer/read", "ReadVariableOp", "layer"),
+        *(on(0, f"tower_{i}/layer", "MatMul", f"tower_{i}/x", "layer/read") for i in (0, 1)),
+        *(
+            on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/layer", f"tower_{i}/w/read")
+            for i in (0, 1)
+        ),
+    )
+
+    assert roles(graph)["layer"].kind == "shared"

@@ -461,3 +461,14 @@ def test_summaries_of_losses_that_one_line_builds_are_told_as_one() -> None:
 
     assert sorted(finding.object for finding in findings) == [f"tower_{i}/shown" for i in range(3)]
     assert len({(each.alike, each.fix, each.consequence) for each in findings}) == 1
+
+
+@pytest.mark.parametrize(("shown", "found"), [("w", 0), ("tower_{}/w/MatMul", 1)])
+def test_summaries_of_a_shared_variable_are_equal_in_all_towers(shown: str, found: int) -> None:
+    names = [f"tower_{i}/histogram" for i in (0, 1)]
+    graph = program(
+        *(on(i, names[i], "HistogramSummary", shown.format(i)) for i in (0, 1)),
+        lines=dict.fromkeys(names, "train.py:7"),
+    )
+
+    assert len(LossOfAllTowers().judge(graph).findings) == found

@@ -678,3 +678,38 @@ def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
 
     assert verdict == Verdict("towers-alike", "not-checked", None, ANY)
     assert messages(verdict) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("source", "shape", "found"),
+    [
+        pytest.param("rows", (), [], id="a scalar"),
+        pytest.param("rows", (4,), [], id="of no example"),
+        pytest.param("tower_1/x", (4,), ["tower_1/ids"], id="of examples"),
+    ],
+)
+def test_whole_numbers_that_only_one_tower_computes(
+    source: str, shape: tuple[int, ...], found: Sequence[str]
+) -> None:
+    """The first row of a tower is none of its model; labels are."""
+    first = "tower_0/x" if source == "tower_1/x" else "rows"
+    graph = program(
+        host("rows", "Const"),
+        on(0, "tower_0/ids", "Cast", first),
+        on(1, "tower_1/ids", "AddV2", source, source),
+        *(
+            on(
+                i,
+                f"tower_{i}/w/MatMul",
+                "MatMul",
+                f"tower_{i}/x",
+                f"tower_{i}/w/read",
+                f"tower_{i}/ids",
+            )
+            for i in (0, 1)
+        ),
+        outputs={"tower_0/ids": shape, "tower_1/ids": shape},
+        dtypes={"tower_0/ids": "int64", "tower_1/ids": "int64"},
+    )
+
+    assert objects(graph) == found
